@@ -1,0 +1,93 @@
+package caisson
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kind classifies an error for those who must act on it: HTTP statuses and exit codes are one table each over these
+// kinds. The values cross the wire as strings; they are append-only.
+type Kind string
+
+// The kinds of error. Anything that is not an [*Error] counts as Internal and is shown to users as "internal error".
+const (
+	Internal    Kind = "internal"        // a fault of Caisson or its host; details are in the daemon's log
+	Invalid     Kind = "invalid"         // the request is malformed; Field names the culprit
+	NotFound    Kind = "not_found"       // no such object, or none that the caller may see
+	Conflict    Kind = "conflict"        // the object is in the wrong state, or already exists
+	Denied      Kind = "denied"          // the caller may not do this
+	Unauthed    Kind = "unauthenticated" // the caller is not known
+	Exhausted   Kind = "exhausted"       // a quota, limit or resource is used up
+	Unavailable Kind = "unavailable"     // a dependency cannot be reached now; trying again may help
+)
+
+// An Error has a message for people, which says what to do next where there is something to do, and a cause that only
+// the log sees.
+type Error struct {
+	Kind  Kind
+	Field string // for Invalid: the field at fault, as the user wrote it ("resources.memory"); else ""
+	Msg   string
+	Err   error // cause, only logged; may be nil
+}
+
+// Error returns the whole chain, cause included: it is for logs. Users see [MessageOf].
+func (e *Error) Error() string {
+	msg := e.Msg
+	if e.Field != "" {
+		msg = e.Field + ": " + msg
+	}
+	if e.Err != nil {
+		return msg + ": " + e.Err.Error()
+	}
+	return msg
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an error of kind k without a cause.
+func Errorf(k Kind, format string, args ...any) error {
+	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...)}
+}
+
+// Invalidf returns an Invalid error about one field.
+func Invalidf(field, format string, args ...any) error {
+	return &Error{Kind: Invalid, Field: field, Msg: fmt.Sprintf(format, args...)}
+}
+
+// Wrap returns an error of kind k whose cause stays in the log. It returns nil if cause is nil.
+func Wrap(cause error, k Kind, format string, args ...any) error {
+	if cause == nil {
+		return nil
+	}
+	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...), Err: cause}
+}
+
+// KindOf returns the kind of the outermost [*Error] in err's chain, Internal if there is none.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Internal
+}
+
+// FieldOf returns the field that the outermost [*Error] in err's chain names, or "".
+func FieldOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Field
+	}
+	return ""
+}
+
+// MessageOf returns what users may read of err.
+func MessageOf(err error) string {
+	e, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok:
+		return "internal error; the daemon's log has the details"
+	case e.Field != "":
+		return e.Field + ": " + e.Msg
+	default:
+		return e.Msg
+	}
+}

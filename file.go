@@ -1,0 +1,50 @@
+package caisson
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// FileInfo describes a file inside a sandbox. Everything in it was chosen by what runs there: treat it as hostile.
+type FileInfo struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path" doc:"Absolute path inside the sandbox"`
+	Type    string    `json:"type" enum:"file,directory,symlink,fifo,socket,device,other"`
+	Size    int64     `json:"size"`
+	Mode    string    `json:"mode" doc:"Permission bits in octal, setuid, setgid and sticky included"`
+	UID     int       `json:"uid"`
+	GID     int       `json:"gid"`
+	ModTime time.Time `json:"modTime"`
+	Target  string    `json:"target,omitempty" doc:"Of a symlink"`
+}
+
+// A FileEvent is one change seen by a watch.
+type FileEvent struct {
+	Op   string `json:"op" enum:"create,write,remove,rename,chmod,overflow" doc:"overflow: events were lost, list again"`
+	Path string `json:"path"`
+}
+
+// Files is the use of a sandbox's file system from outside. Paths are absolute inside the sandbox and resolved there, by
+// a process inside it: no path, symlink or special file makes the host touch anything else. References and errors are as
+// for [Sandboxes]; NotFound, Conflict (exists, not a directory, not empty) and Denied also speak about the file.
+//
+// Paused and stopped sandboxes can be read but not written.
+type Files interface {
+	// ReadFile streams a regular file, whole or from offset for at most limit bytes (0: no limit).
+	ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error)
+	// WriteFile replaces a file atomically with what r yields: a reader sees the old or the new content, never a part.
+	// Missing parent directories are made. mode 0 keeps the old file's mode, or 0644.
+	WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*FileInfo, error)
+	ListFiles(ctx context.Context, ref, path string) ([]FileInfo, error)
+	StatFile(ctx context.Context, ref, path string) (*FileInfo, error) // of a symlink itself
+	MakeDir(ctx context.Context, ref, path string, parents bool) error
+	MoveFile(ctx context.Context, ref, from, to string) error
+	RemoveFile(ctx context.Context, ref, path string, recursive bool) error
+	// WatchFiles reports changes below path until ctx ends; the channel is then closed.
+	WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan FileEvent, error)
+	// ReadTree streams the file or tree at path as a tar archive of regular files, directories and symlinks, its names
+	// relative to path's parent. WriteTree unpacks such an archive below the directory at path, inside the sandbox.
+	ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error)
+	WriteTree(ctx context.Context, ref, path string, r io.Reader) error
+}

@@ -1,0 +1,48 @@
+package caisson
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"strings"
+)
+
+// An ID names one object, globally: two lower-case letters for the kind of object, "-", and 16 random characters.
+//
+// All IDs have the same length because gVisor resolves container ids by prefix, and all are valid host names because a
+// sandbox's ID is its host name.
+type ID string
+
+// Prefixes of IDs by kind of object.
+const (
+	SandboxPrefix  = "sb"
+	SnapshotPrefix = "sn"
+	TokenPrefix    = "tk"
+	ProcessPrefix  = "ps"
+	AccountPrefix  = "ac"
+	InstancePrefix = "in"
+)
+
+const idLen = 2 + 1 + 16
+
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// NewID returns a fresh ID with 80 bits from the kernel's generator.
+func NewID(prefix string) ID {
+	var b [10]byte
+	rand.Read(b[:])
+	return ID(prefix + "-" + idEncoding.EncodeToString(b[:]))
+}
+
+// ParseID returns s as an ID of the given kind, or an Invalid error.
+func ParseID(prefix, s string) (ID, error) {
+	rest, ok := strings.CutPrefix(s, prefix+"-")
+	if !ok || len(s) != idLen {
+		return "", Invalidf("id", "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", s, prefix)
+	}
+	for _, c := range rest {
+		if (c < 'a' || c > 'z') && (c < '2' || c > '7') {
+			return "", Invalidf("id", "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", s, prefix)
+		}
+	}
+	return ID(s), nil
+}

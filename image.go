@@ -1,0 +1,79 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// A Rootfs says how the read-only part of a sandbox's root file system is put together on this host.
+type Rootfs struct {
+	// Digest identifies the content of everything below; equal digests mean equal files.
+	Digest string `json:"digest"`
+	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase]
+	// and enter a sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and
+	// user.overlay.opaque for directories).
+	Layers []string `json:"layers"`
+	// Binds are host directories (or files) laid over the layers, read-only, without mapping of owners: whatever the
+	// world cannot read, the sandbox cannot read.
+	Binds  []Bind      `json:"binds,omitempty"`
+	Config ImageConfig `json:"config"`
+}
+
+// A Bind shows Source at Target, both absolute.
+type Bind struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+}
+
+// LayerUIDBase is the first host uid and gid of the range that unpacked layers belong to: the file of guest uid u has
+// uid LayerUIDBase+u on disk, so that nothing an image contains is ever owned by a user of the host.
+const LayerUIDBase = 0x6f000000
+
+// ImageConfig is what an image says about how to run it. All of it was written by a stranger and has been validated.
+type ImageConfig struct {
+	Env        map[string]string `json:"env,omitempty"`
+	Entrypoint []string          `json:"entrypoint,omitempty"`
+	Command    []string          `json:"command,omitempty"`
+	Workdir    string            `json:"workdir,omitempty"`
+	User       string            `json:"user,omitempty"`
+}
+
+// An Image is a root file system that is present on this host.
+type Image struct {
+	Reference string    `json:"reference" doc:"As asked for: host, docker.io/library/debian:12, dir:…, tar:…"`
+	Digest    string    `json:"digest"`
+	Account   string    `json:"account,omitempty" doc:"Whose it is; empty for host"`
+	Size      Size      `json:"size" doc:"Bytes on disk of its layers, shared ones included"`
+	Layers    []string  `json:"layers" doc:"Digests of its layers, topmost first"`
+	Rootfs    Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`
+	CreatedAt time.Time `json:"createdAt"`
+	UsedAt    time.Time `json:"usedAt"`
+}
+
+// RegistryAuth is a login to a registry; the zero value is anonymous.
+type RegistryAuth struct {
+	Username string `json:"username,omitempty"`
+	Password Secret `json:"password,omitzero"`
+}
+
+// Images is the management of images.
+type Images interface {
+	// Pull makes an image present and returns it; with Offline set it is NotFound unless it already is.
+	Pull(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error)
+	ListImages(ctx context.Context) ([]*Image, error)
+	// RemoveImage forgets an image; layers that nothing uses go with the next prune. Conflict while in use.
+	RemoveImage(ctx context.Context, ref string) error
+	// PruneImages removes images that no sandbox, snapshot or template uses, and layers that no image uses.
+	PruneImages(ctx context.Context) (freed Size, err error)
+}
+
+// A PullRequest asks for an image.
+type PullRequest struct {
+	Reference string       `json:"reference" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
+	Platform  string       `json:"platform,omitempty" doc:"os/arch[/variant]; default this machine's"`
+	Auth      RegistryAuth `json:"auth,omitzero"`
+	Offline   bool         `json:"offline,omitempty"`
+	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee owns
+	// and closes it.
+	Source Handle `json:"-"`
+}

@@ -1,0 +1,127 @@
+package caisson
+
+import (
+	"context"
+	"io"
+	"os"
+)
+
+// A Runtime runs sandboxes on this host.
+//
+// All methods are safe for concurrent use on different IDs. For one ID, callers serialise everything but Exec, Wait,
+// Signal, Processes and Stats. A cancelled ctx stops a call but leaves the sandbox in a state that Destroy cleans up.
+// Errors: NotFound for an unknown id, Conflict for one that exists already or is in the wrong state, Exhausted when a
+// limit of the host is reached, Invalid for a program that cannot be executed.
+type Runtime interface {
+	// Create makes the sandbox and starts it: its init process, and spec.Command as a child of that if there is one.
+	// A failed Create leaves nothing behind.
+	Create(ctx context.Context, id ID, spec RuntimeSpec) error
+	// Exec starts a further process. It lives no longer than this sandbox's present run: a checkpoint loses it, unless it
+	// has put itself into a session of its own (setsid) as a child of an exec'd process.
+	Exec(ctx context.Context, id ID, e RuntimeExec) (Process, error)
+	// WaitCommand returns how spec.Command ended, before or after the fact; any number of callers. Without a command it
+	// is a Conflict. If the sandbox dies with the command, the status is Unknown or says why.
+	WaitCommand(ctx context.Context, id ID) (ExitStatus, error)
+	// Done is closed when the sandbox is no longer running, for whatever reason; it is closed already for unknown ids.
+	Done(id ID) <-chan struct{}
+	// Signal sends signal to process pid, or to all but init for pid -1.
+	Signal(ctx context.Context, id ID, pid, signal int) error
+	Processes(ctx context.Context, id ID) ([]ProcessInfo, error)
+	Stats(ctx context.Context, id ID) (*Stats, error)
+	// Destroy ends the sandbox at once and frees everything it had. Idempotent; works after a half-failed Create and
+	// after the death of any of its processes.
+	Destroy(ctx context.Context, id ID) error
+	// List returns whatever of this runtime exists on this host for this data directory, whoever started it.
+	List(ctx context.Context) ([]RuntimeSandbox, error)
+	// Capabilities says what this runtime can do and is, as data.
+	Capabilities() Capabilities
+}
+
+// A Checkpointer is a Runtime that can capture memory.
+type Checkpointer interface {
+	// Checkpoint writes memory and the root file system's changes at one instant into the empty directory dir. With
+	// keep the sandbox runs on afterwards, else it is left paused, to be destroyed.
+	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
+	// Restore makes the sandbox from what Checkpoint left in dir, which is only read: any number of restores may share
+	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one.
+	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
+	// SaveFiles writes the changes to the root file system as a tar archive; RuntimeSpec.Files takes it.
+	SaveFiles(ctx context.Context, id ID, w *os.File) error
+}
+
+// Freezer is a Runtime that can stop time for a sandbox and keep it in memory.
+type Freezer interface {
+	Freeze(ctx context.Context, id ID) error
+	Thaw(ctx context.Context, id ID) error
+}
+
+// RuntimeSpec is what a Runtime needs to know of a sandbox. All paths are absolute host paths made by Caisson.
+type RuntimeSpec struct {
+	Hostname  string
+	UIDBase   uint32 // first host uid and gid of the account's range; guest ids 0 to 65535 are mapped there
+	Rootfs    Rootfs
+	Mounts    []RuntimeMount
+	Files     string // tar archive from SaveFiles with the initial changes to the root file system, or ""
+	Dir       string // directory of this sandbox, made by the caller, owned by the runtime from Create to Destroy
+	Command   []string
+	Env       []string // KEY=value, for the command; sorted
+	Workdir   string
+	User      string
+	Resources Resources
+	Stdout    *os.File // the command's output, kept open by the sandbox; nil discards. Must outlive the caller: a FIFO opened O_RDWR
+	Stderr    *os.File
+	NetNS     *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
+}
+
+// A RuntimeMount shows a host directory inside.
+type RuntimeMount struct {
+	Source   *os.File // O_PATH descriptor
+	Target   string
+	Writable bool
+}
+
+// RuntimeExec is a process to start.
+type RuntimeExec struct {
+	Command    []string // resolved in PATH of Env, inside the sandbox
+	Env        []string
+	Workdir    string // "" is "/"
+	User       string // "" is 0:0; names are resolved inside the sandbox
+	TTY        bool
+	Rows, Cols uint16
+	Stdin      bool
+}
+
+// RuntimeSandbox is what a Runtime knows of a sandbox after a restart.
+type RuntimeSandbox struct {
+	ID      ID
+	Running bool // false: only remains, to be destroyed
+	PID     int  // host pid of the sandbox's main process if running
+}
+
+// Capabilities says what a Runtime is and can do.
+type Capabilities struct {
+	Name     string `json:"name"`     // "gvisor", "fake"
+	Platform string `json:"platform"` // "systrap", "ptrace"; "" if there is none
+	Version  string `json:"version"`
+	CPU      string `json:"cpu"`    // hash of the processor features that a checkpoint depends on
+	Memory   bool   `json:"memory"` // Checkpointer
+}
+
+// Wires is the network attachment of sandboxes.
+//
+// A wire belongs to a sandbox's ID. All methods are safe for concurrent use.
+type Wires interface {
+	// Attach makes a network namespace with a TAP whose other end Caisson's wire process holds, and returns the
+	// namespace. It lives as long as the descriptor, or a process in it, does.
+	Attach(ctx context.Context, id ID) (*os.File, error)
+	// Reattach takes up the TAP in the namespace of a running sandbox again, after a restart of either end.
+	Reattach(ctx context.Context, id ID, netns *os.File) error
+	// Detach lets go of the sandbox's TAP. Idempotent.
+	Detach(ctx context.Context, id ID) error
+}
+
+// A Stream is what io.Copy needs of a process's output; it exists so that fakes can implement Process.
+type Stream interface {
+	io.Reader
+	io.Closer
+}

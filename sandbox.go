@@ -1,0 +1,132 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// A Sandbox is one isolated machine-like environment.
+type Sandbox struct {
+	ID       ID     `json:"id"`
+	Account  string `json:"account"`
+	Name     string `json:"name,omitempty" doc:"Unique within the account among sandboxes that exist; may be used instead of the id"`
+	Template string `json:"template" doc:"Name of the template it was made from"`
+	State    State  `json:"state"`
+	// Reason says in a sentence why State is failed, or what ended a stopped sandbox ("time limit of 1h reached").
+	Reason string            `json:"reason,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Spec   Spec              `json:"spec"`
+	// Rootfs is in the store and never in answers.
+	Rootfs Rootfs `json:"rootfs,omitzero"`
+	// Exit is the end of the sandbox's command; nil while it runs or if there is none.
+	Exit      *ExitStatus `json:"exit,omitempty"`
+	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
+	Node      string      `json:"node" doc:"The machine it lives on"`
+	Build     string      `json:"build" doc:"The build of Caisson that started it; another build may list, stop and remove it"`
+	Pooled    bool        `json:"pooled,omitempty" doc:"Waits in its template's warm pool; not yet anybody's"`
+	CreatedAt time.Time   `json:"createdAt"`
+	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`
+	PauseAt   *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
+	RemoveAt  *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
+}
+
+// A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. It does
+// not change while the sandbox lives.
+type Spec struct {
+	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
+	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
+	Command   []string          `json:"command,omitempty" doc:"What runs from the start; empty means nothing, the sandbox waits for exec"`
+	Env       map[string]string `json:"env,omitempty"`
+	Workdir   string            `json:"workdir"`
+	User      string            `json:"user" doc:"name, uid, or uid:gid inside the sandbox"`
+	Resources Resources         `json:"resources"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
+	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
+}
+
+// Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
+type Resources struct {
+	CPUs      float64 `json:"cpus,omitempty" yaml:"cpus" doc:"Processor time, in cores"`
+	Memory    Size    `json:"memory,omitempty" yaml:"memory" doc:"Memory of all processes, file cache of /tmp and Caisson's own share included, in bytes"`
+	PIDs      int     `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads of one user inside the sandbox"`
+	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system"`
+	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
+}
+
+// DefaultResources returns the limits of a sandbox that asks for none.
+func DefaultResources() Resources {
+	return Resources{CPUs: 2, Memory: 2 << 30, PIDs: 1024, Disk: 10 << 30, OpenFiles: 65536}
+}
+
+// A Mount shows a host directory inside a sandbox. The directory enters as a descriptor that the client opened with its
+// own rights (see Files in [CreateRequest]); Source is only what people called it.
+type Mount struct {
+	Source   string `json:"source" yaml:"source"`
+	Target   string `json:"target" yaml:"target" doc:"Absolute path inside the sandbox"`
+	Writable bool   `json:"writable,omitempty" yaml:"writable"`
+}
+
+// A CreateRequest asks for a sandbox. Zero fields take the template's value.
+type CreateRequest struct {
+	Template  string            `json:"template,omitempty" doc:"Template name; empty means host"`
+	Image     string            `json:"image,omitempty" doc:"Image instead of the template's"`
+	Name      string            `json:"name,omitempty"`
+	Snapshot  ID                `json:"snapshot,omitempty" doc:"Start from this snapshot instead of the template"`
+	Command   []string          `json:"command,omitempty"`
+	Env       map[string]string `json:"env,omitempty" doc:"Added to the template's"`
+	Workdir   string            `json:"workdir,omitempty"`
+	User      string            `json:"user,omitempty"`
+	Resources Resources         `json:"resources,omitzero"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	TTL       *Duration         `json:"ttl,omitempty"`
+	HardTTL   *Duration         `json:"hardTtl,omitempty"`
+	NoStart   bool              `json:"noStart,omitempty" doc:"Only create; start later"`
+	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
+	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
+	Directories []Handle `json:"-"`
+}
+
+// A Handle is an open descriptor of a host directory or file that a local client passed.
+type Handle interface {
+	Fd() uintptr
+	Close() error
+}
+
+// A Filter chooses among objects. Zero fields choose everything.
+type Filter struct {
+	States []State
+	Labels map[string]string
+	Name   string
+	// After is the ID of the last object of the previous page; Limit is the size of a page, at most 1000, 0 means 100.
+	After ID
+	Limit int
+}
+
+// Sandboxes is the lifecycle of sandboxes as its callers see it: the HTTP API serves it, the client implements it.
+//
+// Every method acts for the [Caller] in ctx. ref is a sandbox's ID or name. Errors: NotFound if the caller's account has
+// no such sandbox, Conflict with a sentence about what is possible if its state does not allow the change, Invalid with a
+// field for malformed requests, Exhausted if a limit is reached, Unavailable if the host cannot at present.
+// All methods are safe for concurrent use; changes of one sandbox happen one after another, and a change that arrives
+// while another is under way is a Conflict, except Remove, which waits.
+type Sandboxes interface {
+	// Create makes a sandbox and, unless asked not to, starts it. It returns when the sandbox is running.
+	Create(ctx context.Context, req CreateRequest) (*Sandbox, error)
+	Get(ctx context.Context, ref string) (*Sandbox, error)
+	// List returns one page of sandboxes, oldest first, and whether there are more.
+	List(ctx context.Context, f Filter) (page []*Sandbox, more bool, err error)
+	// Start starts a created or stopped sandbox. A stopped one has its files back, not its memory.
+	Start(ctx context.Context, ref string) (*Sandbox, error)
+	// Stop ends every process: SIGTERM first, SIGKILL after grace. Files are kept.
+	Stop(ctx context.Context, ref string, grace time.Duration) (*Sandbox, error)
+	// Pause moves memory and files to disk and frees everything else. Exec sessions end; the command, and what put
+	// itself into a session of its own (setsid), continue at Resume.
+	Pause(ctx context.Context, ref string) (*Sandbox, error)
+	Resume(ctx context.Context, ref string) (*Sandbox, error)
+	// Extend sets ttl and hard ttl anew, counted from now; nil leaves one as it is.
+	Extend(ctx context.Context, ref string, ttl, hardTTL *Duration) (*Sandbox, error)
+	// Remove ends a sandbox in any state and deletes everything it had. Removing what does not exist is NotFound.
+	Remove(ctx context.Context, ref string) error
+}

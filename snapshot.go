@@ -1,0 +1,57 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// A Snapshot is the memory (or not), root file system and every writable mount of a sandbox, captured at one instant.
+type Snapshot struct {
+	ID       ID                `json:"id"`
+	Account  string            `json:"account"`
+	Name     string            `json:"name,omitempty"`
+	Sandbox  ID                `json:"sandbox" doc:"What it was taken of"`
+	Template string            `json:"template"`
+	Memory   bool              `json:"memory" doc:"Whether memory was captured; else files only"`
+	Size     Size              `json:"size" doc:"Bytes on disk"`
+	Spec     Spec              `json:"spec"`
+	Depends  Dependencies      `json:"depends"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	// Rootfs is in the store and never in answers.
+	Rootfs    Rootfs    `json:"rootfs,omitzero"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// Dependencies are what a memory snapshot can be restored on. Any mismatch means files only, with an event.
+type Dependencies struct {
+	Build    string `json:"build" doc:"Build of Caisson, and so of gVisor"`
+	CPU      string `json:"cpu" doc:"Hash of the processor's features"`
+	Rootfs   string `json:"rootfs" doc:"Digest of all lower files"`
+	Platform string `json:"platform" doc:"gVisor platform"`
+}
+
+// A SnapshotRequest asks for a snapshot.
+type SnapshotRequest struct {
+	Name      string            `json:"name,omitempty"`
+	FilesOnly bool              `json:"filesOnly,omitempty" doc:"Do not capture memory"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// A ForkRequest asks for new sandboxes that continue where another is.
+type ForkRequest struct {
+	Count  int               `json:"count,omitempty" doc:"How many; 0 means 1, at most 100"`
+	Name   string            `json:"name,omitempty" doc:"Name of the fork; with a count, -1, -2, … are appended"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Snapshots is the capture and multiplication of sandboxes. References and errors are as for [Sandboxes].
+type Snapshots interface {
+	// Snapshot captures a running, paused or stopped sandbox, which then continues as it was.
+	Snapshot(ctx context.Context, ref string, req SnapshotRequest) (*Snapshot, error)
+	// Fork makes running sandboxes from ref: a running, paused or stopped sandbox, or a snapshot's ID or name.
+	// Each has an ID, host name, machine-id and wire of its own and shares nothing writable with ref or the others.
+	Fork(ctx context.Context, ref string, req ForkRequest) ([]*Sandbox, error)
+	GetSnapshot(ctx context.Context, ref string) (*Snapshot, error)
+	ListSnapshots(ctx context.Context, f Filter) (page []*Snapshot, more bool, err error)
+	RemoveSnapshot(ctx context.Context, ref string) error
+}

@@ -1,0 +1,83 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// A Store persists what must survive the daemon: intent before side effects, and what was acknowledged. When a method
+// that writes returns nil, the change is durable.
+//
+// All methods are safe for concurrent use. There is one writer; readers see committed states only.
+type Store interface {
+	Sandboxes() Table[Sandbox]
+	Snapshots() Table[Snapshot]
+	Templates() Table[Template]
+	Images() Table[Image]
+	Accounts() AccountStore
+	Tokens() TokenStore
+	Events() EventStore
+	Answers() AnswerStore
+	Close() error
+}
+
+// A Table holds the objects of one type. Each object has a key, unique among all accounts (an ID; for templates and
+// images the account and the name), and optionally a name, unique in its account. What a Scope does not cover does not
+// exist for it: NotFound, not Denied.
+type Table[T any] interface {
+	// Insert adds an object; Conflict if its key or name is taken.
+	Insert(ctx context.Context, obj *T) error
+	// Get finds an object by key or name (templates and images: by name). Built-in templates are not in the store.
+	Get(ctx context.Context, in Scope, ref string) (*T, error)
+	// List returns a page in order of creation (templates, images: of name), and whether there are more.
+	List(ctx context.Context, in Scope, f Filter) (page []*T, more bool, err error)
+	// Update changes an object in one transaction: change sees the stored state, and if it returns an error nothing is
+	// changed and the error is returned as it is. change must not touch the store and may be called more than once.
+	// Key and account cannot be changed.
+	Update(ctx context.Context, in Scope, ref string, change func(*T) error) (*T, error)
+	// Delete removes an object by key or name.
+	Delete(ctx context.Context, in Scope, ref string) error
+}
+
+// AccountStore holds accounts.
+type AccountStore interface {
+	// Ensure returns the account of that name and makes it, with a range of uids nobody else has, if it is new.
+	// Names are validated: lower-case letters, digits and dashes, 1 to 32, starting with a letter.
+	Ensure(ctx context.Context, name string) (*Account, error)
+	Get(ctx context.Context, name string) (*Account, error)
+	List(ctx context.Context) ([]*Account, error)
+}
+
+// TokenStore holds tokens and the SHA-256 of their secrets.
+type TokenStore interface {
+	Insert(ctx context.Context, t *Token, hash [32]byte) error
+	// Find returns the unexpired token with that hash; Unauthed if there is none.
+	Find(ctx context.Context, hash [32]byte, now time.Time) (*Token, error)
+	// Used records the time of a token's last use; callers keep the rate low.
+	Used(ctx context.Context, id ID, at time.Time) error
+	List(ctx context.Context, in Scope) ([]*Token, error)
+	Delete(ctx context.Context, in Scope, id ID) error
+}
+
+// EventStore is the append-only record of events.
+type EventStore interface {
+	// Append stores e, sets e.Seq, and returns it.
+	Append(ctx context.Context, e *Event) error
+	// After returns at most limit events with a greater Seq, oldest first; subject "" means every object.
+	After(ctx context.Context, in Scope, subject string, seq int64, limit int) ([]Event, error)
+	// Last returns the greatest Seq, 0 if there is none.
+	Last(ctx context.Context) (int64, error)
+	// Trim removes events older than before.
+	Trim(ctx context.Context, before time.Time) (removed int64, err error)
+}
+
+// AnswerStore remembers the answers to requests with an Idempotency-Key.
+type AnswerStore interface {
+	// Begin claims key for a request with this fingerprint. If the key was claimed before: with the same fingerprint and
+	// an answer it returns that answer; with none yet, Conflict (still being worked on); with another fingerprint, Invalid.
+	Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error)
+	// Finish stores the answer; with nil it gives the key back, so that the request can be tried again.
+	Finish(ctx context.Context, account, key string, answer []byte) error
+	// Trim forgets keys claimed before.
+	Trim(ctx context.Context, before time.Time) error
+}

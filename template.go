@@ -1,0 +1,66 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// HostTemplate is the built-in template: the host's own programs, read-only.
+const HostTemplate = "host"
+
+// A Template is what a sandbox starts from.
+type Template struct {
+	Name        string            `json:"name" yaml:"name"`
+	Account     string            `json:"account,omitempty" yaml:"-" doc:"Empty for built-in templates, which everyone sees"`
+	Description string            `json:"description,omitempty" yaml:"description"`
+	Image       string            `json:"image" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
+	Env         map[string]string `json:"env,omitempty" yaml:"env"`
+	Workdir     string            `json:"workdir,omitempty" yaml:"workdir"`
+	User        string            `json:"user,omitempty" yaml:"user"`
+	Command     []string          `json:"command,omitempty" yaml:"command"`
+	Resources   Resources         `json:"resources,omitzero" yaml:"resources"`
+	TTL         Duration          `json:"ttl,omitempty" yaml:"ttl"`
+	HardTTL     Duration          `json:"hardTtl,omitempty" yaml:"hardTtl"`
+	Mounts      []Mount           `json:"mounts,omitempty" yaml:"mounts"`
+	// Setup steps run one after another inside a sandbox, as root; what they leave is frozen into a layer.
+	Setup  []SetupStep       `json:"setup,omitempty" yaml:"setup"`
+	Pool   int               `json:"pool,omitempty" yaml:"pool" doc:"How many ready sandboxes to keep"`
+	Labels map[string]string `json:"labels,omitempty" yaml:"labels"`
+	// Built describes the last build; nil if the template has not been built or has changed since.
+	Built     *Built    `json:"built,omitempty" yaml:"-"`
+	CreatedAt time.Time `json:"createdAt,omitzero" yaml:"-"`
+}
+
+// A SetupStep is one command of a template's set-up.
+type SetupStep struct {
+	Run     []string `json:"run" yaml:"run" doc:"Program and arguments; no shell unless you name one"`
+	Timeout Duration `json:"timeout,omitempty" yaml:"timeout" doc:"Default 10m"`
+}
+
+// Built is the outcome of building a template: a root file system that is ready to use.
+type Built struct {
+	Key    string    `json:"key" doc:"Hash of image digest and steps; the same key is not built twice"`
+	Rootfs Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`
+	At     time.Time `json:"at"`
+}
+
+// Templates is the management of templates. Errors are as for [Sandboxes].
+type Templates interface {
+	// PutTemplate stores t under its name for the caller's account. Built-in names are Denied.
+	PutTemplate(ctx context.Context, t Template) (*Template, error)
+	GetTemplate(ctx context.Context, name string) (*Template, error)
+	// ListTemplates returns the built-in templates and the account's, by name.
+	ListTemplates(ctx context.Context) ([]*Template, error)
+	RemoveTemplate(ctx context.Context, name string) error
+	// BuildTemplate pulls the image and runs the set-up steps that are not cached. Progress may be nil.
+	BuildTemplate(ctx context.Context, name string, auth RegistryAuth, progress func(Progress)) (*Template, error)
+}
+
+// Progress is one step of slow work.
+type Progress struct {
+	Stage   string `json:"stage" doc:"What is being done: resolve, pull, unpack, setup 1/3, freeze"`
+	Detail  string `json:"detail,omitempty"`
+	Done    int64  `json:"done,omitempty"`
+	Total   int64  `json:"total,omitempty" doc:"0 if not known"`
+	Message string `json:"message,omitempty" doc:"A line of output of a set-up step"`
+}
