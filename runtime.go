@@ -2,7 +2,6 @@ package caisson
 
 import (
 	"context"
-	"io"
 	"os"
 )
 
@@ -118,10 +117,4 @@ type Wires interface {
 	Reattach(ctx context.Context, id ID, netns *os.File) error
 	// Detach lets go of the sandbox's TAP. Idempotent.
 	Detach(ctx context.Context, id ID) error
-}
-
-// A Stream is what io.Copy needs of a process's output; it exists so that fakes can implement Process.
-type Stream interface {
-	io.Reader
-	io.Closer
 }
