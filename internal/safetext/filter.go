@@ -1,0 +1,249 @@
+package safetext
+
+import (
+	"io"
+	"unicode/utf8"
+)
+
+// Mode says what a Filter lets through besides plain text.
+type Mode int
+
+const (
+	// Log is for output that is read, not used: newlines, tabs, colours and other attributes pass. Everything else that
+	// is not plain text, bidirectional characters included, is shown as an escape.
+	Log Mode = iota
+	// Screen is for interactive programs: cursor movement, erasing, scrolling, attributes and the common modes of full
+	// screen programs pass. What reads from, answers into, renames, resizes, prints with or reprograms the terminal is
+	// dropped.
+	Screen
+)
+
+const (
+	maxCSI    = 64      // longer control sequences are not sent by real programs
+	maxString = 1 << 20 // an unterminated OSC or DCS does not swallow the rest of the output for ever
+)
+
+type state int
+
+const (
+	ground state = iota
+	escape1
+	escapeInter // after ESC and intermediate bytes
+	csi
+	str    // inside OSC, DCS, APC, PM or SOS
+	strEsc // ESC seen inside a string: ST if a backslash follows
+)
+
+// A Filter passes what is harmless on to a terminal and nothing else, however the input is cut into pieces. It emits
+// only whole sequences that it has recognised, so terminal and filter never disagree about where a sequence ends.
+//
+// A Filter is used by one goroutine at a time.
+type Filter struct {
+	w     io.Writer
+	mode  Mode
+	state state
+	seq   []byte // the sequence, or the incomplete character, read so far
+	osc   bool   // the string is an OSC, which BEL ends as well
+	n     int    // bytes of the string so far
+	cr    bool   // Log: a carriage return waits to see whether a newline follows
+	out   []byte
+	dirty bool // Screen: something was passed that outlives the program, see Close
+}
+
+// NewFilter returns a filter that writes to w.
+func NewFilter(w io.Writer, mode Mode) *Filter { return &Filter{w: w, mode: mode} }
+
+// Write filters p. It returns len(p) and nil, or 0 and the error of the writer below.
+func (f *Filter) Write(p []byte) (int, error) {
+	f.out = f.out[:0]
+	for i := 0; i < len(p); {
+		if f.state == ground && len(f.seq) == 0 && !f.cr {
+			n := plainRun(p[i:])
+			f.out = append(f.out, p[i:i+n]...)
+			if i += n; i == len(p) {
+				break
+			}
+		}
+		f.step(p[i])
+		i++
+	}
+	if err := f.flush(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Close ends the output: what is incomplete is dropped (Screen) or shown (Log), and modes that a program left switched
+// on, such as the alternate screen and mouse reports, are switched off. It does not close the writer below.
+func (f *Filter) Close() error {
+	f.out = f.out[:0]
+	f.endCR(0)
+	if f.state == ground {
+		f.invalid()
+	} else {
+		f.refuse()
+	}
+	if f.dirty {
+		f.out = append(f.out, resetScreen...)
+		f.dirty = false
+	}
+	return f.flush()
+}
+
+// resetScreen undoes what Screen mode lets programs switch on.
+const resetScreen = "\x1b[?1000;1002;1003;1004;1005;1006;1015;2004;2026;1;5;6l\x1b[?1049l\x1b[?25;7h\x1b[4l\x1b[r\x1b(B\x0f\x1b>\x1b[m"
+
+func (f *Filter) flush() error {
+	if len(f.out) == 0 {
+		return nil
+	}
+	_, err := f.w.Write(f.out)
+	return err
+}
+
+// plainRun returns how many bytes at the start of p are printable ASCII, newlines or tabs: the quick way.
+func plainRun(p []byte) int {
+	for i, c := range p {
+		if (c < 0x20 && c != '\n' && c != '\t') || c >= 0x7f {
+			return i
+		}
+	}
+	return len(p)
+}
+
+func (f *Filter) step(c byte) {
+	switch f.state {
+	case ground:
+		f.text(c)
+	case escape1, escapeInter:
+		f.afterEsc(c)
+	case csi:
+		f.inCSI(c)
+	case str, strEsc:
+		f.inString(c)
+	}
+}
+
+// text handles a byte outside of any sequence.
+func (f *Filter) text(c byte) {
+	if f.cr {
+		f.endCR(c)
+	}
+	if len(f.seq) > 0 { // inside a character
+		if c&0xc0 == 0x80 {
+			f.seq = append(f.seq, c)
+			if utf8.FullRune(f.seq) {
+				f.character()
+			}
+			return
+		}
+		f.invalid()
+	}
+	switch {
+	case c == 0x1b:
+		f.state, f.seq = escape1, append(f.seq[:0], c)
+	case c < 0x20 || c == 0x7f:
+		f.control(c)
+	case c < 0x80:
+		f.out = append(f.out, c)
+	default:
+		f.seq = append(f.seq[:0], c)
+		if utf8.FullRune(f.seq) { // a byte that starts no character
+			f.invalid()
+		}
+	}
+}
+
+// character emits the complete character in seq. If seq turns out not to be one, the first byte is invalid and the
+// rest is looked at again.
+func (f *Filter) character() {
+	r, n := utf8.DecodeRune(f.seq)
+	if r == utf8.RuneError && n == 1 {
+		f.invalid()
+		return
+	}
+	ok := r >= 0xa0 // U+0080 to U+009F are control functions to some terminals, U+009B is CSI
+	if f.mode == Log {
+		ok = Safe(r) || joiner(r)
+	}
+	switch {
+	case ok:
+		f.out = append(f.out, f.seq[:n]...)
+	case f.mode == Log:
+		f.out = append(f.out, visible(string(f.seq[:n]))...)
+	}
+	f.seq = f.seq[:0]
+}
+
+// joiner reports whether r only joins or separates glyphs, as emoji and several scripts need it in running text.
+func joiner(r rune) bool { return r == 0x200c || r == 0x200d || r == 0x00ad }
+
+// invalid handles bytes that are no character.
+func (f *Filter) invalid() {
+	for _, c := range f.seq {
+		if f.mode == Log {
+			f.out = append(f.out, visible(string([]byte{c}))...)
+			continue
+		}
+		f.out = utf8.AppendRune(f.out, utf8.RuneError)
+	}
+	f.seq = f.seq[:0]
+}
+
+// control handles a C0 control character or DEL.
+func (f *Filter) control(c byte) {
+	if f.mode == Log {
+		switch c {
+		case '\n', '\t':
+			f.out = append(f.out, c)
+		case '\r':
+			f.cr = true
+		default:
+			f.out = append(f.out, visible(string([]byte{c}))...)
+		}
+		return
+	}
+	switch c {
+	case '\a', '\b', '\t', '\n', '\v', '\f', '\r':
+		f.out = append(f.out, c)
+	case 0x0e, 0x0f: // shift out, shift in: line drawing
+		f.out = append(f.out, c)
+		f.dirty = true
+	}
+	// Dropped: ENQ asks for an answerback, DC1 and DC3 stop the terminal, CAN and SUB mean something only in a sequence.
+}
+
+// endCR decides about a carriage return when the next byte is known (0 at the end). In a log it may end a line but not
+// go back to overwrite it.
+func (f *Filter) endCR(next byte) {
+	if !f.cr {
+		return
+	}
+	f.cr = false
+	if next == '\n' {
+		f.out = append(f.out, '\r')
+		return
+	}
+	f.out = append(f.out, `\x0d`...)
+}
+
+// refuse ends the present sequence without passing it on.
+func (f *Filter) refuse() {
+	if f.mode == Log {
+		for _, c := range f.seq {
+			if c >= 0x20 && c < 0x7f {
+				f.out = append(f.out, c)
+				continue
+			}
+			f.out = append(f.out, visible(string([]byte{c}))...)
+		}
+	}
+	f.reset()
+}
+
+func (f *Filter) accept() {
+	f.out = append(f.out, f.seq...)
+	f.reset()
+}
+
+func (f *Filter) reset() { f.state, f.seq, f.n = ground, f.seq[:0], 0 }

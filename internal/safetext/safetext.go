@@ -1,0 +1,139 @@
+// Package safetext makes text of strangers safe to show on a terminal.
+//
+// [Escape] is for what Caisson itself prints about something: a name in a table, an error, a label. [Filter] is for
+// output of programs that is passed on as it comes; it knows a strict mode for logs and a wider one for interactive
+// programs. Neither hides anything without need: what is dangerous to print is shown as an escape such as \x1b, except
+// in interactive mode, where showing it would garble the screen and it is dropped.
+package safetext
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Escape returns s as one line of visible text: everything that [Safe] refuses, and bytes that are not UTF-8, become
+// \xNN, \uNNNN or \UNNNNNNNN. It is for people: a literal backslash stays as it is, so the result is not reversible.
+func Escape(s string) string {
+	if clean(s, Safe) {
+		return s
+	}
+	return escape(s, Safe)
+}
+
+// EscapeLines is Escape for text of several lines: newlines and tabs stay.
+func EscapeLines(s string) string {
+	ok := func(r rune) bool { return r == '\n' || r == '\t' || Safe(r) }
+	if clean(s, ok) {
+		return s
+	}
+	return escape(s, ok)
+}
+
+// Safe reports whether r is a visible character or a space: no control, no formatting or bidirectional character, no
+// line separator, nothing invisible, unassigned or private.
+func Safe(r rune) bool {
+	if r >= 0x20 && r < 0x7f {
+		return true
+	}
+	return unicode.IsGraphic(r) && !unicode.Is(invisible, r)
+}
+
+// invisible lists characters that Unicode calls graphic although nothing can be seen of them; names differ by them
+// without looking different.
+var invisible = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, // combining grapheme joiner
+		{Lo: 0x115f, Hi: 0x1160, Stride: 1}, // Hangul fillers
+		{Lo: 0x17b4, Hi: 0x17b5, Stride: 1}, // Khmer inherent vowels
+		{Lo: 0x180b, Hi: 0x180f, Stride: 1}, // Mongolian variation selectors
+		{Lo: 0x2800, Hi: 0x2800, Stride: 1}, // empty Braille pattern
+		{Lo: 0x3164, Hi: 0x3164, Stride: 1}, // Hangul filler
+		{Lo: 0xffa0, Hi: 0xffa0, Stride: 1}, // half-width Hangul filler
+	},
+	R32: []unicode.Range32{
+		{Lo: 0xe0000, Hi: 0xe0fff, Stride: 1}, // tags and supplementary variation selectors
+	},
+}
+
+// EscapeJSON returns a JSON text in which every unsafe character is written as \uNNNN. Outside of strings JSON has no
+// characters that are unsafe but its white space, so the value is unchanged.
+func EscapeJSON(s string) string {
+	return escapeIn(s, func(b *strings.Builder, r rune) {
+		if r >= 0x10000 {
+			r -= 0x10000
+			fmt.Fprintf(b, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))
+			return
+		}
+		fmt.Fprintf(b, `\u%04x`, r)
+	})
+}
+
+// EscapeYAML is EscapeJSON for a YAML text whose strings with unsafe characters are all double-quoted.
+func EscapeYAML(s string) string {
+	return escapeIn(s, func(b *strings.Builder, r rune) {
+		if r >= 0x10000 {
+			fmt.Fprintf(b, `\U%08x`, r)
+			return
+		}
+		fmt.Fprintf(b, `\u%04x`, r)
+	})
+}
+
+func escapeIn(s string, write func(*strings.Builder, rune)) string {
+	ok := func(r rune) bool { return r == '\n' || r == '\t' || r == '\r' || Safe(r) }
+	if clean(s, ok) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if ok(r) {
+			b.WriteRune(r)
+			continue
+		}
+		write(&b, r)
+	}
+	return b.String()
+}
+
+func clean(s string, ok func(rune) bool) bool {
+	for i, r := range s {
+		if !ok(r) {
+			return false
+		}
+		if r == utf8.RuneError {
+			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func escape(s string, ok func(rune) bool) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if ok(r) && (r != utf8.RuneError || n > 1) {
+			b.WriteString(s[i : i+n])
+		} else {
+			b.WriteString(visible(s[i : i+n]))
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// visible spells one character, or one byte that is not a character.
+func visible(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	switch {
+	case r == utf8.RuneError && n == 1, r < 0x80:
+		return fmt.Sprintf(`\x%02x`, s[0])
+	case r < 0x10000:
+		return fmt.Sprintf(`\u%04x`, r)
+	default:
+		return fmt.Sprintf(`\U%08x`, r)
+	}
+}

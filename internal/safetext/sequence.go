@@ -1,0 +1,175 @@
+package safetext
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+)
+
+// afterEsc handles a byte after ESC, and after ESC with intermediate bytes.
+func (f *Filter) afterEsc(c byte) {
+	switch {
+	case f.state == escape1 && c == '[':
+		f.state, f.seq = csi, append(f.seq, c)
+	case f.state == escape1 && (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k'):
+		// OSC, DCS, SOS, PM, APC, and the title of screen: strings that end with ST. None of them may pass: they hold
+		// clipboard access (OSC 52), titles, links that lie about their target, programmable keys.
+		f.osc = c == ']'
+		if f.seq = append(f.seq, c); f.mode == Log {
+			f.refuse() // shown, and so is the string, as text
+			return
+		}
+		f.state = str
+	case c >= 0x20 && c < 0x30 && len(f.seq) < 4:
+		f.state, f.seq = escapeInter, append(f.seq, c)
+	case c >= 0x30 && c < 0x7f:
+		f.seq = append(f.seq, c)
+		if f.mode == Screen && escAllowed(f.seq[1:]) {
+			f.dirty = true
+			f.accept()
+			return
+		}
+		f.refuse()
+	default:
+		f.refuse()
+		f.step(c)
+	}
+}
+
+// escAllowed reports whether ESC followed by s is harmless. Not allowed are above all ESC % (leaves UTF-8), ESC Z
+// (terminal answers with its identity), ESC c (clears what was there before) and single and locking shifts.
+func escAllowed(s []byte) bool {
+	switch len(s) {
+	case 1:
+		return bytes.IndexByte([]byte("78DEMH=>"), s[0]) >= 0
+	case 2: // character sets: ASCII, UK, line drawing
+		return bytes.IndexByte([]byte("()*+"), s[0]) >= 0 && bytes.IndexByte([]byte("0AB"), s[1]) >= 0
+	}
+	return false
+}
+
+// inCSI handles a byte of a control sequence.
+func (f *Filter) inCSI(c byte) {
+	switch {
+	case c >= 0x40 && c < 0x7f:
+		f.seq = append(f.seq, c)
+		f.endCSI()
+	case c >= 0x20 && c < 0x40 && len(f.seq) < maxCSI:
+		f.seq = append(f.seq, c)
+	case c >= 0x20 && c < 0x40: // too long: what follows becomes text
+		f.refuse()
+		f.step(c)
+	default:
+		f.refuse()
+		f.step(c)
+	}
+}
+
+func (f *Filter) endCSI() {
+	body, final := f.seq[2:len(f.seq)-1], f.seq[len(f.seq)-1]
+	plain := len(bytes.Trim(body, "0123456789;:")) == 0
+	switch {
+	case final == 'm' && plain:
+		f.dirty = f.dirty || f.mode == Screen
+		f.accept()
+	case f.mode == Log:
+		f.refuse()
+	case plain && bytes.IndexByte([]byte("ABCDEFGHIKLPSTXZ@`abdefg"), final) >= 0 && smallNumbers(body):
+		f.accept()
+	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // 3J would erase the scroll-back
+		f.accept()
+	case final == 'r' && plain && smallNumbers(body):
+		f.dirty = true
+		f.accept()
+	case (final == 's' || final == 'u') && len(body) == 0: // save and restore the cursor
+		f.accept()
+	case (final == 'h' || final == 'l') && len(body) > 0:
+		f.modes(body, final)
+	case (final == 'J' || final == 'K') && len(body) > 0 && body[0] == '?' && digits(body[1:]):
+		f.accept()
+	case final == 'q' && len(body) > 0 && body[len(body)-1] == ' ' && digits(body[:len(body)-1]): // cursor shape
+		f.accept()
+	case final == 'p' && string(body) == "!": // soft reset
+		f.accept()
+	default:
+		// Dropped: every question (c, n, x, $p, >q, …), because answers arrive as if they had been typed; t, which
+		// moves, resizes and reports windows; i, which prints; keyboard protocols that outlive the program.
+		f.refuse()
+	}
+}
+
+// privateModes are the DEC modes that full screen programs use. All of them are undone by [resetScreen].
+var privateModes = []int{1, 5, 6, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
+
+// modes passes those modes of CSI … h and CSI … l that are allowed.
+func (f *Filter) modes(body []byte, final byte) {
+	allowed, prefix := []int{4}, ""
+	if body[0] == '?' {
+		allowed, prefix, body = privateModes, "?", body[1:]
+	}
+	out := []byte("\x1b[" + prefix)
+	n := 0
+	for _, m := range numbers(body) {
+		if !slices.Contains(allowed, m) {
+			continue
+		}
+		if n++; n > 1 {
+			out = append(out, ';')
+		}
+		out = strconv.AppendInt(out, int64(m), 10)
+	}
+	if n > 0 {
+		f.dirty = true
+		f.out = append(append(f.out, out...), final)
+	}
+	f.reset()
+}
+
+// numbers returns the parameters of a sequence, -1 for one that is not a number.
+func numbers(body []byte) []int {
+	var ns []int
+	for p := range bytes.SplitSeq(body, []byte(";")) {
+		n, err := strconv.Atoi(string(p))
+		if !digits(p) || err != nil || n > 9999 {
+			n = -1
+		}
+		ns = append(ns, n)
+	}
+	return ns
+}
+
+// smallNumbers reports whether no parameter is so big that repeating, scrolling or moving that often is an attack.
+func smallNumbers(body []byte) bool {
+	for p := range bytes.SplitSeq(body, []byte(";")) {
+		if len(p) > 4 || !digits(p) {
+			return false
+		}
+	}
+	return true
+}
+
+func digits(p []byte) bool {
+	for _, c := range p {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// inString swallows a string sequence up to its end (Screen only).
+func (f *Filter) inString(c byte) {
+	f.n++
+	switch {
+	case f.state == strEsc && c == '\\', c == '\a' && f.osc, c == 0x18, c == 0x1a, f.n > maxString:
+		f.reset()
+	case f.state == strEsc && c != 0x1b: // an escape sequence cuts the string off
+		f.reset()
+		f.state, f.seq = escape1, append(f.seq, 0x1b)
+		f.step(c)
+	case c == 0x1b:
+		f.state = strEsc
+	default:
+		f.state = str
+	}
+}
