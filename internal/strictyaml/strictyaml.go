@@ -1,0 +1,188 @@
+// Package strictyaml reads YAML that people write by hand into structs, and tells them everything that is wrong with it
+// at once: unknown and doubled keys, and values that do not fit, each with its field and line.
+package strictyaml
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"go.yaml.in/yaml/v3"
+)
+
+// Decode reads exactly one YAML document into the struct that into points to; fields that data does not name are left
+// as they are. Every fault becomes an Invalid error whose field is the path of the key; they are joined.
+// Aliases are refused: people do not need them here, and they make small files big.
+func Decode(data []byte, into any) error {
+	dec := yaml.NewDecoder(strings.NewReader(string(data)))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if strings.TrimSpace(stripComments(data)) == "" {
+			return nil // nothing but comments: every default
+		}
+		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := dec.Decode(new(yaml.Node)); err == nil {
+		return caisson.Errorf(caisson.Invalid, "more than one YAML document; keep the first")
+	}
+	d := decoder{}
+	if len(doc.Content) == 1 {
+		d.value("", doc.Content[0], reflect.ValueOf(into).Elem())
+	}
+	return errors.Join(d.faults...)
+}
+
+func stripComments(data []byte) string {
+	var b strings.Builder
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+type decoder struct{ faults []error }
+
+func (d *decoder) fault(path string, n *yaml.Node, format string, args ...any) {
+	d.faults = append(d.faults, caisson.Invalidf(path, "%s (line %d)", fmt.Sprintf(format, args...), n.Line))
+}
+
+func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind == yaml.AliasNode {
+		d.fault(path, n, "aliases are not supported; write the value out")
+		return
+	}
+	if n.Tag == "!!null" {
+		return
+	}
+	if _, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		d.text(path, n, v)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		d.structure(path, n, v)
+	case reflect.Slice:
+		d.slice(path, n, v)
+	case reflect.Map:
+		d.mapping(path, n, v)
+	default:
+		d.scalar(path, n, v)
+	}
+}
+
+func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.ScalarNode {
+		d.fault(path, n, "must be a single value")
+		return
+	}
+	if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(n.Value)); err != nil {
+		d.fault(path, n, "%s", message(err))
+	}
+}
+
+func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		d.fault(path, n, "must be a mapping of keys to values")
+		return
+	}
+	fields, known := map[string]int{}, []string{}
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
+		if name != "" && name != "-" {
+			fields[name], known = i, append(known, name)
+		}
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, val := n.Content[i], n.Content[i+1]
+		at := join(path, key.Value)
+		index, ok := fields[key.Value]
+		switch {
+		case !ok:
+			slices.Sort(known)
+			d.fault(at, key, "unknown key; known are %s", strings.Join(known, ", "))
+		case seen[key.Value]:
+			d.fault(at, key, "key appears twice")
+		default:
+			seen[key.Value] = true
+			d.value(at, val, v.Field(index))
+		}
+	}
+}
+
+func (d *decoder) slice(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		d.fault(path, n, "must be a list")
+		return
+	}
+	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+	for i, item := range n.Content {
+		d.value(fmt.Sprintf("%s[%d]", path, i), item, out.Index(i))
+	}
+	v.Set(out)
+}
+
+func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		d.fault(path, n, "must be a mapping of keys to values")
+		return
+	}
+	out := reflect.MakeMap(v.Type())
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, val := n.Content[i], n.Content[i+1]
+		k := reflect.ValueOf(key.Value).Convert(v.Type().Key())
+		if out.MapIndex(k).IsValid() {
+			d.fault(join(path, key.Value), key, "key appears twice")
+			continue
+		}
+		e := reflect.New(v.Type().Elem()).Elem()
+		d.value(join(path, key.Value), val, e)
+		out.SetMapIndex(k, e)
+	}
+	v.Set(out)
+}
+
+func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.ScalarNode {
+		d.fault(path, n, "must be a single value")
+		return
+	}
+	if v.Kind() == reflect.String { // 8080, true and 1.10 are text where text is wanted
+		v.SetString(n.Value)
+		return
+	}
+	if err := n.Decode(v.Addr().Interface()); err != nil {
+		d.fault(path, n, "%.40q is not %s", n.Value, kindName(v.Kind()))
+	}
+}
+
+func kindName(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	default:
+		return "a whole number"
+	}
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func message(err error) string {
+	if caisson.KindOf(err) == caisson.Internal {
+		return err.Error()
+	}
+	return caisson.MessageOf(err)
+}
