@@ -1,0 +1,140 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// The uids set aside for accounts; [caisson.LayerUIDBase] follows.
+const (
+	firstUID = 0x50000000
+	lastUID  = 0x6effffff
+)
+
+const maxAccountName = 32
+
+// accounts is a [caisson.AccountStore].
+type accounts struct {
+	db     *db
+	now    func() time.Time
+	get    *sql.Stmt
+	list   *sql.Stmt
+	here   *sql.Stmt
+	next   *sql.Stmt
+	insert *sql.Stmt
+}
+
+func newAccounts(p *preparer, now func() time.Time) *accounts {
+	const get = `SELECT doc FROM account WHERE name = ?`
+	return &accounts{
+		db:     p.db,
+		now:    now,
+		get:    p.read(get),
+		list:   p.read(`SELECT doc FROM account ORDER BY name`),
+		here:   p.write(get),
+		next:   p.write(`SELECT coalesce(max(uid_base) + ?, ?) FROM account`),
+		insert: p.write(`INSERT INTO account (name, uid_base, doc) VALUES (?, ?, ?)`),
+	}
+}
+
+// Ensure implements [caisson.AccountStore].
+func (a *accounts) Ensure(ctx context.Context, name string) (*caisson.Account, error) {
+	if err := checkAccountName(name); err != nil {
+		return nil, err
+	}
+	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
+	if !errors.Is(err, sql.ErrNoRows) {
+		return acc, a.db.explain(err)
+	}
+	err = a.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		acc, err = scanAccount(tx.StmtContext(ctx, a.here).QueryRowContext(ctx, name))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		acc, err = a.create(ctx, tx, name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return acc, nil
+}
+
+// create gives a new account the range of uids behind the last one given.
+func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisson.Account, error) {
+	var base int64
+	if err := tx.StmtContext(ctx, a.next).QueryRowContext(ctx, caisson.UIDRange, firstUID).Scan(&base); err != nil {
+		return nil, err
+	}
+	if base+caisson.UIDRange-1 > lastUID {
+		return nil, caisson.Errorf(caisson.Exhausted, "no host uids are left for another account; at most %d accounts can be made in one data directory", (lastUID-firstUID+1)/caisson.UIDRange)
+	}
+	acc := &caisson.Account{Name: name, UIDBase: uint32(base), CreatedAt: a.now().UTC()}
+	doc, err := json.Marshal(acc)
+	if err != nil {
+		return nil, err
+	}
+	_, err = tx.StmtContext(ctx, a.insert).ExecContext(ctx, name, base, string(doc))
+	return acc, err
+}
+
+// Get implements [caisson.AccountStore].
+func (a *accounts) Get(ctx context.Context, name string) (*caisson.Account, error) {
+	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name)
+	}
+	return acc, a.db.explain(err)
+}
+
+// List implements [caisson.AccountStore]; accounts are in the order of their names.
+func (a *accounts) List(ctx context.Context) ([]*caisson.Account, error) {
+	rows, err := a.list.QueryContext(ctx)
+	if err != nil {
+		return nil, a.db.explain(err)
+	}
+	defer rows.Close()
+	var all []*caisson.Account
+	for rows.Next() {
+		acc, err := scanAccount(rows)
+		if err != nil {
+			return nil, a.db.explain(err)
+		}
+		all = append(all, acc)
+	}
+	return all, a.db.explain(rows.Err())
+}
+
+// scanner is what *sql.Row and *sql.Rows have in common.
+type scanner interface{ Scan(dest ...any) error }
+
+func scanAccount(s scanner) (*caisson.Account, error) {
+	var doc []byte
+	if err := s.Scan(&doc); err != nil {
+		return nil, err
+	}
+	acc := &caisson.Account{}
+	if err := json.Unmarshal(doc, acc); err != nil {
+		return nil, fmt.Errorf("decode stored account: %w", err)
+	}
+	return acc, nil
+}
+
+// checkAccountName holds the promise of [caisson.AccountStore]: names are part of keys and of paths on the host.
+func checkAccountName(name string) error {
+	ok := len(name) >= 1 && len(name) <= maxAccountName && name[0] >= 'a' && name[0] <= 'z'
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-'
+	}
+	if !ok {
+		return caisson.Invalidf("account", "%.40q is not an account name: lower-case letters, digits and dashes, 1 to %d, starting with a letter", name, maxAccountName)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// answers is a [caisson.AnswerStore].
+type answers struct {
+	db     *db
+	get    *sql.Stmt
+	claim  *sql.Stmt
+	finish *sql.Stmt
+	giveUp *sql.Stmt
+	trim   *sql.Stmt
+}
+
+func newAnswers(p *preparer) *answers {
+	return &answers{
+		db:     p.db,
+		get:    p.write(`SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`),
+		claim:  p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
+		finish: p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
+		giveUp: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),
+		trim:   p.write(`DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE at < ? LIMIT ?)`),
+	}
+}
+
+// Begin implements [caisson.AnswerStore]. A claim is nil, nil.
+func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error) {
+	if account == "" || key == "" {
+		return nil, caisson.Invalidf("Idempotency-Key", "must not be empty")
+	}
+	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var before []byte
+		var answered bool
+		err := tx.StmtContext(ctx, s.get).QueryRowContext(ctx, account, key).Scan(&before, &answered, &answer)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			_, err := tx.StmtContext(ctx, s.claim).ExecContext(ctx, account, key, fingerprint[:], now.UnixMicro())
+			return err
+		case err != nil:
+			return err
+		case !bytes.Equal(before, fingerprint[:]):
+			return caisson.Invalidf("Idempotency-Key", "%.100q was used for another request; use a new key", key)
+		case !answered:
+			return caisson.Errorf(caisson.Conflict, "a request with the Idempotency-Key %.100q is still being worked on; try again later", key)
+		}
+		if answer == nil {
+			answer = []byte{} // an empty answer is an answer
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// Finish implements [caisson.AnswerStore]; NotFound if the key is not claimed, or has its answer.
+func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) (err error) {
+	var n int64
+	if answer == nil {
+		n, err = s.db.writeOne(ctx, s.giveUp, account, key)
+	} else {
+		n, err = s.db.writeOne(ctx, s.finish, answer, account, key)
+	}
+	if err == nil && n == 0 {
+		return caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
+	}
+	return err
+}
+
+// Trim implements [caisson.AnswerStore]. Each batch is a transaction of its own.
+func (s *answers) Trim(ctx context.Context, before time.Time) error {
+	for {
+		n, err := s.db.writeOne(ctx, s.trim, before.UnixMicro(), trimBatch)
+		if err != nil || n == 0 {
+			return err
+		}
+	}
+}

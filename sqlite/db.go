@@ -1,0 +1,171 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"sync/atomic"
+
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxReaders bounds the connections that read; each has a cache of its own.
+const maxReaders = 4
+
+// db is the database as its two kinds of user see it.
+type db struct {
+	writer *sql.DB // one connection: database/sql queues the writers, so that SQLite never finds two
+	reader *sql.DB // read-only connections; they see the last committed state
+	closed atomic.Bool
+}
+
+// openDB opens the file at path with an up to date schema.
+func openDB(ctx context.Context, path string, migrations fs.FS, log *slog.Logger) (_ *db, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := secureFile(path); err != nil {
+		return nil, err
+	}
+	d := &db{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if d.writer, err = sql.Open("sqlite", dsn(path, "rw")); err != nil {
+		return nil, err
+	}
+	d.writer.SetMaxOpenConns(1)
+	if err := migrate(ctx, d.writer, path, migrations, log); err != nil {
+		return nil, err
+	}
+	if d.reader, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
+		return nil, err
+	}
+	d.reader.SetMaxOpenConns(maxReaders)
+	d.reader.SetMaxIdleConns(maxReaders)
+	return d, nil
+}
+
+// dsn is the name of a connection to the file at path, with mode ro or rw, and what every such connection is set to.
+// That the journal is a write-ahead log is a property of the file, see [migrate].
+func dsn(path, mode string) string {
+	q := url.Values{
+		"mode": {mode},
+		// BEGIN IMMEDIATE: a transaction that will write says so at once and cannot fail half-way because another one did.
+		"_txlock": {"immediate"},
+		// The file is ours, but a damaged or planted one should do little: no writing to the schema's own tables, no
+		// functions with side effects in views and triggers, and misspelt columns are errors instead of strings.
+		"_defensive": {"1"},
+		"_dqs":       {"0"},
+		"_pragma": {
+			// Only another process can hold the lock, such as an operator's sqlite3 shell; give it a moment.
+			"busy_timeout(5000)",
+			// Sync the log at every commit. NORMAL syncs it only at checkpoints: a power failure would then undo writes that
+			// were acknowledged.
+			"synchronous(FULL)",
+			// Off unless asked for, and per connection; on before the first table needs it.
+			"foreign_keys(1)",
+			"trusted_schema(0)",
+			// Check pages when they are read, so that damage is an error and not an answer.
+			"cell_size_check(1)",
+			// Sorting may spill: into memory, never into a file in /tmp that others share.
+			"temp_store(MEMORY)",
+			// After a burst the log is cut to this size again instead of keeping its greatest length.
+			"journal_size_limit(8388608)",
+			// 1 MiB of cache per connection; the kernel caches the rest.
+			"cache_size(-1024)",
+		},
+	}
+	if mode == "ro" {
+		q.Set("_query_only", "1") // mode=ro protects the file; this also makes a mistake of ours an error
+	}
+	// As a URL, because a path may contain what would begin the parameters.
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// write runs do in one transaction and commits it. If do fails or ctx ends, nothing has changed.
+//
+// ctx is obeyed while waiting for other writers and once more before the commit, not by each statement: a statement takes
+// microseconds, and a commit that was begun should be finished so that its outcome is known.
+func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx) error) error {
+	conn, err := d.writer.Conn(ctx)
+	if err != nil {
+		return d.explain(err)
+	}
+	defer conn.Close()
+	inside := context.WithoutCancel(ctx)
+	tx, err := conn.BeginTx(inside, nil)
+	if err != nil {
+		return d.explain(err)
+	}
+	defer tx.Rollback() // also if do panics; after a commit it does nothing
+	if err := do(inside, tx); err != nil {
+		return d.explain(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.explain(tx.Commit())
+}
+
+// writeOne runs one statement and returns how many rows it changed.
+func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows int64, err error) {
+	err = d.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		rows, err = affected(tx.StmtContext(ctx, stmt).ExecContext(ctx, args...))
+		return err
+	})
+	return rows, err
+}
+
+func affected(res sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// close closes the readers first: the last connection to close empties the log into the database.
+func (d *db) close() error {
+	d.closed.Store(true)
+	var errs []error
+	for _, pool := range []*sql.DB{d.reader, d.writer} {
+		if pool != nil {
+			errs = append(errs, pool.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// preparer prepares statements until the first error.
+type preparer struct {
+	ctx context.Context
+	db  *db
+	err error
+}
+
+func (p *preparer) read(query string) *sql.Stmt  { return p.prepare(p.db.reader, query) }
+func (p *preparer) write(query string) *sql.Stmt { return p.prepare(p.db.writer, query) }
+
+func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
+	if p.err != nil {
+		return nil
+	}
+	var stmt *sql.Stmt
+	stmt, p.err = pool.PrepareContext(p.ctx, query)
+	return stmt
+}
+
+// accountOf is the account that a statement compares with, NULL for all of them.
+func accountOf(in caisson.Scope) sql.NullString {
+	account, all := in.Account()
+	return sql.NullString{String: account, Valid: !all}
+}

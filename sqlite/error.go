@@ -1,0 +1,59 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// explain gives errors of SQLite the kind that says what can be done about them. Other errors pass as they are.
+func (d *db) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if caisson.KindOf(err) == caisson.Internal && d.closed.Load() {
+		return caisson.Wrap(err, caisson.Unavailable, "the store is closed")
+	}
+	code := codeOf(err)
+	switch code & 0xff { // the low byte is the class
+	case 0:
+		return err
+	case sqlite3.SQLITE_FULL:
+		return caisson.Wrap(err, caisson.Exhausted, "the disk that holds the data directory is full; free some space and try again")
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return caisson.Wrap(err, caisson.Unavailable, "another process has locked the database; end it and try again")
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return caisson.Wrap(err, caisson.Internal, "the database is damaged; stop caisson and restore the data directory from a backup")
+	}
+	return fmt.Errorf("database: %w", err)
+}
+
+// codeOf returns SQLite's extended result code, or 0 if err is not an error of SQLite.
+func codeOf(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code()
+	}
+	return 0
+}
+
+// taken reports whether err says that a unique value exists already.
+func taken(err error) bool {
+	switch codeOf(err) {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
+		return true
+	}
+	return false
+}
+
+// damaged reports whether err says that a file is not, or no longer, a database.
+func damaged(err error) bool {
+	switch codeOf(err) & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,50 @@
+package sqlite
+
+import "github.com/caisson-dev/caisson"
+
+// kind is what a table must know about the type of its objects.
+type kind[T any] struct {
+	noun    string // in messages, and the name of the SQL table
+	named   bool   // objects are known by account and name, and listed by name; else by ID, and in order of creation
+	columns func(*T) columns
+}
+
+// columns are what queries need of an object.
+type columns struct {
+	key     string // unique among all accounts
+	account string
+	name    string // unique in the account; "" is none
+	state   string
+}
+
+func sandboxKind() kind[caisson.Sandbox] {
+	return kind[caisson.Sandbox]{noun: "sandbox", columns: func(s *caisson.Sandbox) columns {
+		return columns{key: string(s.ID), account: s.Account, name: s.Name, state: string(s.State)}
+	}}
+}
+
+func snapshotKind() kind[caisson.Snapshot] {
+	return kind[caisson.Snapshot]{noun: "snapshot", columns: func(s *caisson.Snapshot) columns {
+		return columns{key: string(s.ID), account: s.Account, name: s.Name}
+	}}
+}
+
+func templateKind() kind[caisson.Template] {
+	return kind[caisson.Template]{noun: "template", named: true, columns: func(t *caisson.Template) columns {
+		return columns{key: namedKey(t.Account, t.Name), account: t.Account, name: t.Name}
+	}}
+}
+
+func imageKind() kind[caisson.Image] {
+	return kind[caisson.Image]{noun: "image", named: true, columns: func(i *caisson.Image) columns {
+		return columns{key: namedKey(i.Account, i.Reference), account: i.Account, name: i.Reference}
+	}}
+}
+
+// namedKey is unambiguous because no account's name contains a slash. It is "" for an object without a name.
+func namedKey(account, name string) string {
+	if name == "" {
+		return ""
+	}
+	return account + "/" + name
+}

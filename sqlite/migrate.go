@@ -1,0 +1,141 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"log/slog"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// applicationID marks a database as Caisson's in its header: "Cais".
+const applicationID = 0x43616973
+
+// migrate brings the database to the newest schema, the one of the last file in migrations, all steps in one transaction.
+// What it cannot bring there it leaves alone, with a Conflict that says why.
+func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, log *slog.Logger) error {
+	steps, err := loadMigrations(migrations)
+	if err != nil {
+		return err
+	}
+	// Look before touching: a foreign file must not even become a write-ahead log.
+	if _, err := schemaVersion(ctx, db, path, len(steps)); err != nil {
+		return err
+	}
+	if err := check(ctx, db, path); err != nil {
+		return err
+	}
+	if err := useLog(ctx, db); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	from, err := schemaVersion(ctx, tx, path, len(steps)) // again: now nobody else can migrate
+	if err != nil || from == len(steps) {
+		return err
+	}
+	for i, step := range steps[from:] {
+		if _, err := tx.ExecContext(ctx, step); err != nil {
+			return fmt.Errorf("migrate the database to schema %d: %w", from+i+1, err)
+		}
+	}
+	stamp := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(steps))
+	if _, err := tx.ExecContext(ctx, stamp); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if from > 0 {
+		log.InfoContext(ctx, "database upgraded", "from", from, "to", len(steps))
+	}
+	return nil
+}
+
+// loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i makes schema i+1 from schema i.
+func loadMigrations(fsys fs.FS) ([]string, error) {
+	files, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, err
+	}
+	var steps []string
+	for i, f := range files {
+		if want := fmt.Sprintf("%04d.sql", i+1); f.Name() != want {
+			return nil, fmt.Errorf("migration %s should be %s: the numbers have no gaps", f.Name(), want)
+		}
+		step, err := fs.ReadFile(fsys, f.Name())
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, string(step))
+	}
+	return steps, nil
+}
+
+// querier is what *sql.DB and *sql.Tx have in common here.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// schemaVersion returns the version of the schema, 0 for an empty database, or a Conflict if this build cannot use it.
+func schemaVersion(ctx context.Context, q querier, path string, newest int) (int, error) {
+	var id, version, objects int
+	for _, v := range []struct {
+		query string
+		into  *int
+	}{
+		{"PRAGMA application_id", &id},
+		{"PRAGMA user_version", &version},
+		{"SELECT count(*) FROM sqlite_schema", &objects},
+	} {
+		if err := q.QueryRowContext(ctx, v.query).Scan(v.into); err != nil {
+			return 0, refuse(err, path)
+		}
+	}
+	switch {
+	case id == 0 && version == 0 && objects == 0:
+		return 0, nil
+	case id != applicationID || version < 1:
+		return 0, caisson.Errorf(caisson.Conflict, "%s is not a database of caisson; move it away or use another --data", path)
+	case version > newest:
+		return 0, caisson.Errorf(caisson.Conflict, "the data directory was written by a newer Caisson (schema %d, this build knows %d); upgrade caisson or use another --data", version, newest)
+	}
+	return version, nil
+}
+
+// check reads the whole database once and finds damage before it spreads.
+func check(ctx context.Context, q querier, path string) error {
+	var result string
+	if err := q.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
+		return refuse(err, path)
+	}
+	if result != "ok" {
+		return refuse(fmt.Errorf("quick_check: %s", result), path)
+	}
+	return nil
+}
+
+func refuse(err error, path string) error {
+	if codeOf(err) != 0 && !damaged(err) {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Conflict, "%s is damaged or not a database; restore it from a backup or use another --data", path)
+}
+
+// useLog makes the journal a write-ahead log: readers and the writer do not wait for each other, and a commit is one
+// sequential write and one sync. It is a lasting property of the file.
+func useLog(ctx context.Context, q querier) error {
+	var mode string
+	if err := q.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return caisson.Errorf(caisson.Conflict, "the file system of the data directory cannot share memory between processes; use a --data on a local disk")
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// Package sqlite is the store in one SQLite file: one writer, many readers, and nothing acknowledged before it is on disk.
+//
+// Objects are JSON documents beside the few columns that queries need, so a new field of an object needs no migration.
+// A transaction that writes costs one fdatasync; writers wait for each other in this process, not in SQLite. Reads never
+// wait for writes.
+package sqlite
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+//go:embed migration/*.sql
+var migrations embed.FS
+
+// Config says where the store is.
+type Config struct {
+	// Path of the database file; required. It is made if it is not there; its directory must exist. SQLite keeps two more
+	// files beside it (-wal, -shm) while it is open. The file system must be local.
+	Path string
+	// Log gets what operators should know, such as upgrades of the schema; nil means nobody does.
+	Log *slog.Logger
+	// Now is the clock for times the store itself sets; nil means time.Now.
+	Now func() time.Time
+}
+
+// Store is a [caisson.Store]. One process opens a database at a time: that is the business of whoever owns the data
+// directory, the store does not lock it.
+type Store struct {
+	db        *db
+	sandboxes *table[caisson.Sandbox]
+	snapshots *table[caisson.Snapshot]
+	templates *table[caisson.Template]
+	images    *table[caisson.Image]
+	accounts  *accounts
+	tokens    *tokens
+	events    *events
+	answers   *answers
+	close     func() error
+}
+
+var _ caisson.Store = (*Store)(nil)
+
+// Open opens the store, makes it if it is not there, and brings its schema up to date. What it finds is never thrown
+// away: a file that is damaged, is not Caisson's or comes from a newer Caisson is left as it is, with a Conflict error.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	sub, err := fs.Sub(migrations, "migration")
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, c, sub)
+}
+
+func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error) {
+	if c.Path == "" {
+		return nil, caisson.Invalidf("path", "the store needs the path of its database file")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	d, err := openDB(ctx, c.Path, migrations, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{db: d, close: sync.OnceValue(d.close)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.prepare(ctx, c.Now); err != nil {
+		return nil, err
+	}
+	if _, err := s.accounts.Ensure(ctx, caisson.LocalAccount); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepare compiles every fixed statement once: that takes longer than running it.
+func (s *Store) prepare(ctx context.Context, now func() time.Time) error {
+	p := &preparer{ctx: ctx, db: s.db}
+	s.sandboxes = newTable(p, sandboxKind())
+	s.snapshots = newTable(p, snapshotKind())
+	s.templates = newTable(p, templateKind())
+	s.images = newTable(p, imageKind())
+	s.accounts = newAccounts(p, now)
+	s.tokens = newTokens(p)
+	s.events = newEvents(p)
+	s.answers = newAnswers(p)
+	return s.db.explain(p.err)
+}
+
+// Sandboxes implements [caisson.Store].
+func (s *Store) Sandboxes() caisson.Table[caisson.Sandbox] { return s.sandboxes }
+
+// Snapshots implements [caisson.Store].
+func (s *Store) Snapshots() caisson.Table[caisson.Snapshot] { return s.snapshots }
+
+// Templates implements [caisson.Store].
+func (s *Store) Templates() caisson.Table[caisson.Template] { return s.templates }
+
+// Images implements [caisson.Store].
+func (s *Store) Images() caisson.Table[caisson.Image] { return s.images }
+
+// Accounts implements [caisson.Store].
+func (s *Store) Accounts() caisson.AccountStore { return s.accounts }
+
+// Tokens implements [caisson.Store].
+func (s *Store) Tokens() caisson.TokenStore { return s.tokens }
+
+// Events implements [caisson.Store].
+func (s *Store) Events() caisson.EventStore { return s.events }
+
+// Answers implements [caisson.Store].
+func (s *Store) Answers() caisson.AnswerStore { return s.answers }
+
+// Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
+// Unavailable. Closing twice is the same as closing once.
+func (s *Store) Close() error { return s.close() }

@@ -1,0 +1,126 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// tokens is a [caisson.TokenStore].
+type tokens struct {
+	db     *db
+	insert *sql.Stmt
+	find   *sql.Stmt
+	used   *sql.Stmt
+	list   *sql.Stmt
+	remove *sql.Stmt
+}
+
+func newTokens(p *preparer) *tokens {
+	return &tokens{
+		db:     p.db,
+		insert: p.write(`INSERT INTO token (id, account, hash, used_at, doc) VALUES (?, ?, ?, ?, ?)`),
+		// Looking a hash up in an index takes a time that tells something about hashes, not about the secrets behind them.
+		find:   p.read(`SELECT used_at, doc FROM token WHERE hash = ?`),
+		used:   p.write(`UPDATE token SET used_at = max(coalesce(used_at, ?1), ?1) WHERE id = ?2`),
+		list:   p.read(`SELECT used_at, doc FROM token WHERE ?1 IS NULL OR account = ?1 ORDER BY seq DESC`),
+		remove: p.write(`DELETE FROM token WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
+	}
+}
+
+// Insert implements [caisson.TokenStore]; Conflict if the ID or the hash is taken.
+func (t *tokens) Insert(ctx context.Context, tok *caisson.Token, hash [32]byte) error {
+	if tok.ID == "" || tok.Account == "" {
+		return caisson.Errorf(caisson.Internal, "a token without an id or account cannot be stored")
+	}
+	doc, err := json.Marshal(tok)
+	if err != nil {
+		return err
+	}
+	var used sql.NullInt64
+	if tok.LastUsedAt != nil {
+		used = sql.NullInt64{Int64: tok.LastUsedAt.UnixMicro(), Valid: true}
+	}
+	_, err = t.db.writeOne(ctx, t.insert, string(tok.ID), tok.Account, hash[:], used, string(doc))
+	if taken(err) {
+		return caisson.Wrap(err, caisson.Conflict, "token %s exists already", tok.ID)
+	}
+	return err
+}
+
+// Find implements [caisson.TokenStore].
+func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caisson.Token, error) {
+	tok, err := scanToken(t.find.QueryRowContext(ctx, hash[:]))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, caisson.Errorf(caisson.Unauthed, "this token is not known; make one with: caisson token create")
+	case err != nil:
+		return nil, t.db.explain(err)
+	case tok.ExpiresAt != nil && !now.Before(*tok.ExpiresAt):
+		return nil, caisson.Errorf(caisson.Unauthed, "this token has expired; make one with: caisson token create")
+	}
+	return tok, nil
+}
+
+// Used implements [caisson.TokenStore]. The time of the last use does not go back.
+func (t *tokens) Used(ctx context.Context, id caisson.ID, at time.Time) error {
+	n, err := t.db.writeOne(ctx, t.used, at.UnixMicro(), string(id))
+	if err == nil && n == 0 {
+		return noToken(id)
+	}
+	return err
+}
+
+// List implements [caisson.TokenStore]; the newest token is first.
+func (t *tokens) List(ctx context.Context, in caisson.Scope) ([]*caisson.Token, error) {
+	rows, err := t.list.QueryContext(ctx, accountOf(in))
+	if err != nil {
+		return nil, t.db.explain(err)
+	}
+	defer rows.Close()
+	var all []*caisson.Token
+	for rows.Next() {
+		tok, err := scanToken(rows)
+		if err != nil {
+			return nil, t.db.explain(err)
+		}
+		all = append(all, tok)
+	}
+	return all, t.db.explain(rows.Err())
+}
+
+// Delete implements [caisson.TokenStore].
+func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+	n, err := t.db.writeOne(ctx, t.remove, string(id), accountOf(in))
+	if err == nil && n == 0 {
+		return noToken(id)
+	}
+	return err
+}
+
+func noToken(id caisson.ID) error {
+	return caisson.Errorf(caisson.NotFound, "there is no token %.40q", string(id))
+}
+
+func scanToken(s scanner) (*caisson.Token, error) {
+	var used sql.NullInt64
+	var doc []byte
+	if err := s.Scan(&used, &doc); err != nil {
+		return nil, err
+	}
+	tok := &caisson.Token{}
+	if err := json.Unmarshal(doc, tok); err != nil {
+		return nil, fmt.Errorf("decode stored token: %w", err)
+	}
+	tok.LastUsedAt = nil
+	if used.Valid {
+		at := time.UnixMicro(used.Int64).UTC()
+		tok.LastUsedAt = &at
+	}
+	return tok, nil
+}
