@@ -1,0 +1,176 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// closeInherited closes every descriptor from first on that came from the parent without being listed: libraries in the
+// parent (gVisor) have sockets that are not close-on-exec. Descriptors that are close-on-exec were opened by this process.
+func closeInherited(first int) error {
+	dir, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("open", err)
+	}
+	defer unix.Close(dir)
+	buf := make([]byte, 8192)
+	var names []string
+	for {
+		n, err := unix.ReadDirent(dir, buf)
+		if err != nil {
+			return os.NewSyscallError("getdents", err)
+		}
+		if n <= 0 {
+			break
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(name)
+		if err != nil || fd < first {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// confine gives up everything the job does not need. Each step must succeed, except Landlock, which older kernels lack
+// and which only adds to the others.
+func confine(req call, rootFD int) error {
+	for fd := range filesFD + req.Files {
+		unix.CloseOnExec(fd)
+	}
+	if err := limit(req.Limits); err != nil {
+		return err
+	}
+	if !req.Network {
+		if err := enter(rootFD); err != nil {
+			return fmt.Errorf("enter root directory: %w", err)
+		}
+	}
+	if err := dropCapabilities(req.Keep); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	for _, p := range [][2]uintptr{
+		{unix.PR_SET_NO_NEW_PRIVS, 1},
+		{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}, // a change of credentials clears it
+		{unix.PR_SET_DUMPABLE, 0},
+	} {
+		if err := allThreads(unix.SYS_PRCTL, p[0], p[1], 0); err != nil {
+			return fmt.Errorf("prctl %d: %w", p[0], err)
+		}
+	}
+	if req.Network {
+		if err := restrictFiles(); err != nil {
+			return fmt.Errorf("landlock: %w", err)
+		}
+	}
+	if err := filterSyscalls(req.Network); err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	return nil
+}
+
+// allThreads makes a system call on every thread of the process. The Go runtime cannot do that in a program with cgo.
+func allThreads(trap, a, b, c uintptr) error {
+	_, _, errno := syscall.AllThreadsSyscall(trap, a, b, c)
+	switch errno {
+	case 0:
+		return nil
+	case syscall.ENOTSUP:
+		return errors.New("jobs need a binary built with CGO_ENABLED=0")
+	}
+	return errno
+}
+
+func limit(l Limits) error {
+	cpu := uint64(l.CPU / time.Second)
+	for _, r := range []struct {
+		what     int
+		cur, max uint64
+	}{
+		{unix.RLIMIT_CPU, cpu, cpu}, // equal, so that the kernel kills: Go programs ignore SIGXCPU
+		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
+		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
+		{unix.RLIMIT_NOFILE, 256, 256},
+		{unix.RLIMIT_CORE, 0, 0},
+	} {
+		if err := unix.Setrlimit(r.what, &unix.Rlimit{Cur: r.cur, Max: r.max}); err != nil {
+			return fmt.Errorf("setrlimit %d: %w", r.what, err)
+		}
+	}
+	// Half for the heap: stacks, and what is freed but not yet returned, count as well.
+	debug.SetMemoryLimit(l.Memory / 2)
+	return nil
+}
+
+// enter makes the detached mount at rootFD, or an empty read-only file system, all that this process can see.
+func enter(rootFD int) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	// Any directory will do as a stepping stone; this one exists, or closeInherited had failed.
+	const stone = "/proc"
+	if rootFD < 0 {
+		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		if err := unix.Mount("caisson", stone, "tmpfs", flags, "size=4k,mode=555"); err != nil {
+			return os.NewSyscallError("mount", err)
+		}
+	} else {
+		if err := unix.MoveMount(rootFD, "", unix.AT_FDCWD, stone, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return os.NewSyscallError("move_mount", err)
+		}
+		unix.Close(rootFD)
+	}
+	if err := unix.Chdir(stone); err != nil {
+		return os.NewSyscallError("chdir", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return os.NewSyscallError("pivot_root", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return os.NewSyscallError("umount", err)
+	}
+	return os.NewSyscallError("chdir", unix.Chdir("/"))
+}
+
+func dropCapabilities(keep []uint) error {
+	const lastKnown = 63
+	for c := uintptr(0); c <= lastKnown; c++ {
+		if slices.Contains(keep, uint(c)) {
+			continue
+		}
+		// EINVAL: beyond the kernel's last. EPERM: a job with network has no right to drop, and nothing to lose.
+		err := allThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) && unix.Geteuid() != 0 {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var data [2]unix.CapUserData
+	for _, c := range keep {
+		data[c/32].Effective |= 1 << (c % 32)
+		data[c/32].Permitted |= 1 << (c % 32)
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+// Package worker runs short jobs without privileges: everything that reads what strangers wrote.
+//
+// A job is one process of the same binary, started as "caisson-worker". It gets its request over a pipe, an empty
+// environment, the descriptors listed for it and nothing else. A job without network lives in user, mount, network,
+// pid, ipc and uts namespaces of its own, its file system is one directory or nothing at all, and no_new_privs, seccomp,
+// rlimits and an almost empty set of capabilities hold it there. A job with network runs as a user that owns nothing,
+// without capabilities, and under Landlock where the kernel has it. Either dies with its parent. What it answers is
+// bounded, decoded strictly, and still to be treated as hostile.
+//
+// worker is infrastructure: drivers may import it and hand their jobs to [Main] in an explicit table.
+package worker
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Config configures a Runner.
+type Config struct {
+	// Exe is the binary whose main calls [Main]; required. It must be static, and the world must be able to execute it:
+	// jobs run as users that own nothing. /proc/self/exe is the usual choice.
+	Exe string
+	// UIDBase is the first of the 65536 host uids and gids that a job's own user namespace is mapped to; required.
+	UIDBase uint32
+	// WorkUID is the uid and gid of jobs with network; required, and nobody else's.
+	WorkUID uint32
+	// Log gets what jobs write to standard error; nil discards it.
+	Log *slog.Logger
+}
+
+// A Runner starts jobs. It has no state of its own and is safe for concurrent use.
+type Runner struct {
+	exe     string
+	uidBase uint32
+	workUID uint32
+	log     *slog.Logger
+}
+
+// New returns a Runner, or an Invalid error that says what is wrong with cfg.
+func New(cfg Config) (*Runner, error) {
+	if cfg.UIDBase == 0 || cfg.WorkUID == 0 {
+		return nil, caisson.Errorf(caisson.Invalid, "worker: the uids of jobs must be set and must not be root's")
+	}
+	fi, err := os.Stat(cfg.Exe)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "worker: cannot find the program %q", cfg.Exe)
+	}
+	if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o001 == 0 {
+		return nil, caisson.Errorf(caisson.Invalid, "worker: unprivileged users cannot execute %q; chmod it to 755", cfg.Exe)
+	}
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Runner{exe: cfg.Exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
+}
+
+// A Request is one job to run. The caller keeps its descriptors and may close them when Run has returned.
+type Request struct {
+	Job  string // name in the table given to [Main]
+	Args any    // marshalled to JSON; may hold secrets, they travel over a pipe only
+	// Files are the job's descriptors, in order; see [Call.File].
+	Files []*os.File
+	// Input is what [Call.Input] reads; nil for none. An *os.File goes to the job as it is.
+	Input io.Reader
+	// Root is the directory that becomes the job's whole file system, without the mounts below it; nil leaves it an empty
+	// one. Only for jobs without network.
+	Root *os.File
+	// Access says what the job may do in Root.
+	Access Access
+	// Network gives the job the host's network and takes away everything else.
+	Network bool
+	Limits  Limits
+	// Progress gets what the job reports with [Call.Progress], one call at a time; nil ignores it.
+	Progress func(json.RawMessage)
+}
+
+// Access is what a job may do in its root directory.
+type Access int
+
+// The kinds of access.
+const (
+	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If that is root, it
+	// reads everything.
+	ReadAsOwner Access = iota
+	// Populate makes files of any guest uid and gid: the job is root of the uids from Config.UIDBase on.
+	Populate
+)
+
+// Limits bound a job; zero fields mean the default.
+type Limits struct {
+	Time     time.Duration // wall clock; 1 hour
+	CPU      time.Duration // processor time, whole seconds; 30 minutes
+	Memory   int64         // bytes of private memory; 1 GiB
+	FileSize int64         // largest file it may write, in bytes; 64 GiB
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Time <= 0 {
+		l.Time = time.Hour
+	}
+	if l.CPU < time.Second {
+		l.CPU = 30 * time.Minute
+	}
+	if l.Memory <= 0 {
+		l.Memory = 1 << 30
+	}
+	if l.FileSize <= 0 {
+		l.FileSize = 64 << 30
+	}
+	return l
+}

@@ -1,0 +1,456 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+var program workertest.Program
+
+func TestMain(m *testing.M) {
+	if worker.IsWorker() {
+		worker.Main(jobs...)
+	}
+	code := m.Run()
+	program.Close()
+	os.Exit(code)
+}
+
+var jobs = []worker.Job{
+	{Name: "echo", Run: echo},
+	{Name: "probe", Run: probe},
+	{Name: "populate", Run: populate},
+	{Name: "read", Run: read},
+	{Name: "fail", Run: func(_ context.Context, c *worker.Call) (any, error) {
+		var e struct{ Kind, Message string }
+		if err := c.Args(&e); err != nil {
+			return nil, err
+		}
+		return nil, caisson.Errorf(caisson.Kind(e.Kind), "%s", e.Message)
+	}},
+	{Name: "panic", Run: func(context.Context, *worker.Call) (any, error) { panic("oh") }},
+	{Name: "hang", Run: func(_ context.Context, c *worker.Call) (any, error) { c.Progress("hanging"); select {} }},
+	{Name: "spin", Run: func(context.Context, *worker.Call) (any, error) {
+		for {
+		}
+	}},
+	{Name: "alloc", Run: func(context.Context, *worker.Call) (any, error) {
+		var all [][]byte
+		for {
+			all = append(all, bytes.Repeat([]byte{1}, 1<<20))
+		}
+	}},
+	{Name: "long", Run: func(context.Context, *worker.Call) (any, error) { return strings.Repeat("x", 2<<20), nil }},
+	{Name: "raw", Run: func(_ context.Context, c *worker.Call) (any, error) {
+		var s string
+		if err := c.Args(&s); err != nil {
+			return nil, err
+		}
+		_, err := io.WriteString(os.NewFile(1, "reply"), s)
+		os.Exit(0)
+		return nil, err
+	}},
+	{Name: "drip", Run: func(_ context.Context, c *worker.Call) (any, error) {
+		for i := range 5 {
+			c.Progress(i)
+		}
+		return true, nil
+	}},
+}
+
+func echo(_ context.Context, c *worker.Call) (any, error) {
+	var s string
+	if err := c.Args(&s); err != nil {
+		return nil, err
+	}
+	in, err := io.ReadAll(c.Input())
+	return s + string(in), err
+}
+
+// findings is what a job could do and see.
+type findings struct {
+	UID, GID   int
+	Env        []string
+	FDs        []int
+	Root       []string
+	Caps       uint64
+	NoNewPrivs int
+	Could      []string // what must fail and did not
+}
+
+func probe(context.Context, *worker.Call) (any, error) {
+	f := findings{UID: os.Getuid(), GID: os.Getgid(), Env: os.Environ()}
+	for fd := range 256 {
+		var fs unix.Statfs_t
+		if unix.Fstatfs(fd, &fs) != nil {
+			continue
+		}
+		switch fs.Type {
+		case unix.ANON_INODE_FS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
+			// The Go runtime's own: its poller, and the files that say how many processors it may use.
+		default:
+			f.FDs = append(f.FDs, fd)
+		}
+	}
+	if entries, err := os.ReadDir("/"); err == nil {
+		for _, e := range entries {
+			f.Root = append(f.Root, e.Name())
+		}
+	}
+	var data [2]unix.CapUserData
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return nil, err
+	}
+	f.Caps = uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
+	f.NoNewPrivs, _ = unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	for name, try := range map[string]func() error{
+		"exec":    func() error { return unix.Exec("/bin/true", []string{"true"}, nil) },
+		"socket":  func() error { _, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); return err },
+		"unix":    func() error { _, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0); return err },
+		"netlink": func() error { _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, 0); return err },
+		"unshare": func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
+		"mount":   func() error { return unix.Mount("x", "/", "tmpfs", 0, "") },
+		"chroot":  func() error { return unix.Chroot("/") },
+		"passwd":  func() error { _, err := os.ReadFile("/etc/passwd"); return err },
+		"proc":    func() error { _, err := os.ReadFile("/proc/self/status"); return err },
+		"create":  func() error { return os.WriteFile("/tmp/caisson-probe", nil, 0o600) },
+		"create2": func() error { return os.WriteFile("/caisson-probe", nil, 0o600) },
+		"device":  func() error { return unix.Mknod("/caisson-null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) },
+		"fork": func() error {
+			_, _, errno := unix.RawSyscall(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0)
+			if errno == 0 {
+				return nil
+			}
+			return errno
+		},
+		"setuid": func() error { return unix.Setuid(0) },
+		"kill": func() error {
+			if os.Getppid() == 0 {
+				return unix.ESRCH // the parent has no pid here
+			}
+			return unix.Kill(os.Getppid(), 0)
+		},
+		"sethost":  func() error { return unix.Sethostname([]byte("x")) },
+		"resource": func() error { return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}) },
+	} {
+		if try() == nil {
+			f.Could = append(f.Could, name)
+		}
+	}
+	return f, nil
+}
+
+func populate(context.Context, *worker.Call) (any, error) {
+	if err := os.WriteFile("/f", []byte("x"), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Chown("/f", 12, 65535); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod("/f", 0o755|os.ModeSetuid); err != nil {
+		return nil, err
+	}
+	if err := unix.Mknod("/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err == nil {
+		return nil, errors.New("made a device")
+	}
+	return nil, unix.Mknod("/whiteout", unix.S_IFCHR, 0)
+}
+
+func read(_ context.Context, c *worker.Call) (any, error) {
+	var path string
+	if err := c.Args(&path); err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(path)
+	return string(b), err
+}
+
+func TestEcho(t *testing.T) {
+	r := program.Runner(t)
+	var got string
+	err := r.Run(t.Context(), worker.Request{Job: "echo", Args: "a", Input: strings.NewReader("bc")}, &got)
+	if err != nil || got != "abc" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+}
+
+func TestPromise4SealedJobIsAlone(t *testing.T) {
+	r := program.Runner(t)
+	// A descriptor that is not close-on-exec, as libraries leave them.
+	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak)
+	t.Setenv("SECRET", "x")
+	var f findings
+	if err := r.Run(t.Context(), worker.Request{Job: "probe"}, &f); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Could) > 0 || len(f.Env) > 0 || f.Caps != 0 || len(f.Root) > 0 || f.NoNewPrivs != 1 {
+		t.Errorf("%+v", f)
+	}
+	if fmt.Sprint(f.FDs) != "[0 1 2]" {
+		t.Errorf("descriptors %v", f.FDs)
+	}
+}
+
+func TestPromise4NetworkJobOwnsNothing(t *testing.T) {
+	r := program.Runner(t)
+	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leak)
+	var f findings
+	if err := r.Run(t.Context(), worker.Request{Job: "probe", Network: true}, &f); err != nil {
+		t.Fatal(err)
+	}
+	if f.UID != workertest.WorkUID || f.GID != workertest.WorkUID || f.Caps != 0 || len(f.Env) > 0 || f.NoNewPrivs != 1 {
+		t.Errorf("%+v", f)
+	}
+	if fmt.Sprint(f.FDs) != "[0 1 2]" {
+		t.Errorf("descriptors %v", f.FDs)
+	}
+	for _, c := range f.Could {
+		switch c {
+		case "socket", "unix", "netlink":
+		case "passwd", "proc": // world-readable; Landlock forbids them where the kernel has it
+			if landlocked() {
+				t.Errorf("read %s under Landlock", c)
+			}
+		default:
+			t.Errorf("could %s", c)
+		}
+	}
+}
+
+func landlocked() bool {
+	_, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	return errno == 0
+}
+
+func TestNetworkJobHasItsDescriptor(t *testing.T) {
+	r := program.Runner(t)
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rd.Close()
+	defer wr.Close()
+	var f findings
+	if err := r.Run(t.Context(), worker.Request{Job: "probe", Network: true, Files: []*os.File{wr}}, &f); err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(f.FDs) != "[0 1 2 3]" {
+		t.Errorf("descriptors %v", f.FDs)
+	}
+}
+
+func TestPopulate(t *testing.T) {
+	r := program.Runner(t)
+	dir, root := ownedDir(t, caisson.LayerUIDBase)
+	if err := r.Run(t.Context(), worker.Request{Job: "populate", Root: root, Access: worker.Populate}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(dir, "f"), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Uid != caisson.LayerUIDBase+12 || st.Gid != caisson.LayerUIDBase+65535 || st.Mode&0o7777 != 0o4755 {
+		t.Errorf("uid %d gid %d mode %o", st.Uid, st.Gid, st.Mode)
+	}
+}
+
+func ownedDir(t *testing.T, uid int) (string, *os.File) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return dir, f
+}
+
+func TestReadAsOwner(t *testing.T) {
+	r := program.Runner(t)
+	tests := []struct {
+		name             string
+		owner, fileOwner int
+		mode             os.FileMode
+		ok               bool
+	}{
+		{"own private file", 1234, 1234, 0o600, true},
+		{"another's private file", 1234, 1235, 0o600, false},
+		{"root's private file", 1234, 0, 0o600, false},
+		{"another's public file", 1234, 0, 0o644, true},
+		{"root reads root's", 0, 0, 0o600, true},
+		{"root reads another's", 0, 1234, 0o600, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, root := ownedDir(t, tt.owner)
+			path := filepath.Join(dir, "f")
+			if err := os.WriteFile(path, []byte("hi"), tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chown(path, tt.fileOwner, tt.fileOwner); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			err := r.Run(t.Context(), worker.Request{Job: "read", Args: "/f", Root: root}, &got)
+			if ok := err == nil && got == "hi"; ok != tt.ok {
+				t.Errorf("got %q, %v", got, err)
+			}
+			var f findings
+			if err := r.Run(t.Context(), worker.Request{Job: "probe", Root: root}, &f); err != nil {
+				t.Fatal(err)
+			}
+			if len(f.Could) > 0 {
+				t.Errorf("could %v", f.Could)
+			}
+		})
+	}
+}
+
+func TestErrorsKeepTheirKind(t *testing.T) {
+	r := program.Runner(t)
+	tests := []struct {
+		kind    string
+		message string
+		want    caisson.Kind
+	}{
+		{"not_found", "no such thing", caisson.NotFound},
+		{"exhausted", "too much", caisson.Exhausted},
+		{"invented", "x", caisson.Internal},
+		{"invalid", "\x1b[31mred\u202e\n" + strings.Repeat("y", 1000), caisson.Invalid},
+	}
+	for _, tt := range tests {
+		err := r.Run(t.Context(), worker.Request{Job: "fail", Args: map[string]string{"Kind": tt.kind, "Message": tt.message}}, nil)
+		msg := caisson.MessageOf(err)
+		if caisson.KindOf(err) != tt.want || strings.ContainsAny(msg, "\x1b\n\u202e") || len(msg) > 500 {
+			t.Errorf("%s: %v", tt.kind, err)
+		}
+	}
+}
+
+func TestBreakdowns(t *testing.T) {
+	r := program.Runner(t)
+	small := worker.Limits{CPU: time.Second, Memory: 128 << 20, Time: time.Minute}
+	tests := []struct {
+		job    string
+		args   any
+		limits worker.Limits
+		want   caisson.Kind
+	}{
+		{"panic", nil, small, caisson.Internal},
+		{"unknown", nil, small, caisson.Internal},
+		{"long", nil, small, caisson.Internal},
+		{"spin", nil, small, caisson.Exhausted},
+		{"alloc", nil, worker.Limits{Memory: 128 << 20}, caisson.Exhausted},
+		{"hang", nil, worker.Limits{Time: 200 * time.Millisecond}, caisson.Exhausted},
+		{"raw", "", small, caisson.Internal},
+		{"raw", "junk\n", small, caisson.Internal},
+		{"raw", `{"result":true}`, small, caisson.Internal},
+		{"raw", `{"result":"x","other":1}` + "\n", small, caisson.Internal},
+		{"raw", `{"result":{"a":1}}` + "\n", small, caisson.Internal},
+		{"raw", strings.Repeat("y", 900<<10), small, caisson.Internal},
+		{"raw", strings.Repeat("{}\n", 200_000), small, caisson.Internal},
+	}
+	for i, tt := range tests {
+		t.Run(fmt.Sprintf("%d %s", i, tt.job), func(t *testing.T) {
+			t.Parallel()
+			var got string
+			err := r.Run(t.Context(), worker.Request{Job: tt.job, Args: tt.args, Limits: tt.limits}, &got)
+			if err == nil || caisson.KindOf(err) != tt.want {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestCancelKills(t *testing.T) {
+	r := program.Runner(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := r.Run(ctx, worker.Request{Job: "hang", Progress: func(json.RawMessage) { cancel() }}, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	r := program.Runner(t)
+	var got []string
+	var ok bool
+	err := r.Run(t.Context(), worker.Request{Job: "drip", Progress: func(m json.RawMessage) { got = append(got, string(m)) }}, &ok)
+	if err != nil || !ok || fmt.Sprint(got) != "[0 1 2 3 4]" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	r := program.Runner(t)
+	var wg sync.WaitGroup
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	runtime.GC()
+	before := count()
+	for range 20 {
+		wg.Go(func() {
+			var s string
+			if err := r.Run(context.Background(), worker.Request{Job: "echo", Args: "a", Input: strings.NewReader("b")}, &s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if after := count(); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestNewChecksItsConfig(t *testing.T) {
+	private := filepath.Join(t.TempDir(), "exe")
+	if err := os.WriteFile(private, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]worker.Config{
+		"no uids":    {Exe: "/proc/self/exe"},
+		"no program": {Exe: "/does/not/exist", UIDBase: 1, WorkUID: 1},
+		"private":    {Exe: private, UIDBase: 1, WorkUID: 1},
+	} {
+		if _, err := worker.New(cfg); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
