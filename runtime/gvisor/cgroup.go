@@ -1,0 +1,150 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/cgroup"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// group returns the sandbox's cgroup; it need not exist.
+func (s *sandbox) group() (cgroup.Cgroup, error) {
+	if s.state.Cgroup == "" {
+		return nil, os.ErrNotExist
+	}
+	return cgroup.NewFromPath(s.state.Cgroup, false)
+}
+
+// Stats implements [caisson.Runtime]. The numbers are the cgroup's: they include gVisor's own use for this sandbox.
+func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error) {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	g, err := s.group()
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := g.CPUUsage()
+	if err != nil {
+		return nil, fmt.Errorf("read processor time: %w", err)
+	}
+	file := "memory.usage_in_bytes"
+	if cgroup.IsOnlyV2() {
+		file = "memory.current"
+	}
+	memory, err := readNumber(filepath.Join(g.MakePath("memory"), file))
+	if err != nil {
+		return nil, fmt.Errorf("read memory use: %w", err)
+	}
+	procs, err := r.Processes(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &caisson.Stats{
+		At: time.Now().UTC(), CPUNanos: int64(cpu), Memory: caisson.Size(memory), MemoryMax: s.state.Memory, PIDs: len(procs),
+	}, nil
+}
+
+func readNumber(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+}
+
+// endReason says why the sandbox ended, if the kernel did it for want of memory.
+func (s *sandbox) endReason() string {
+	if s.outOfMemory() {
+		return "out of memory"
+	}
+	return "the sandbox ended"
+}
+
+// outOfMemory reports whether the kernel has killed a process of the sandbox for want of memory.
+func (s *sandbox) outOfMemory() bool {
+	g, err := s.group()
+	if err != nil {
+		return false
+	}
+	file := "memory.oom_control"
+	if cgroup.IsOnlyV2() {
+		file = "memory.events"
+	}
+	data, err := os.ReadFile(filepath.Join(g.MakePath("memory"), file))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			return strings.TrimSpace(n) != "0"
+		}
+	}
+	return false
+}
+
+// controllers are the hierarchies of cgroup v1 that gVisor makes groups in; on v2 all have one path.
+var controllers = []string{
+	"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "net_cls", "net_prio", "perf_event", "pids", "systemd", "rdma", "hugetlb", "job",
+}
+
+// groupDirs returns the directories of the cgroup of that name which exist on this host.
+func groupDirs(name string) []string {
+	g, err := cgroup.NewFromPath(name, false)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	seen := map[string]bool{}
+	for _, c := range controllers {
+		dir := g.MakePath(c)
+		if _, err := os.Stat(dir); err == nil && !seen[dir] {
+			seen[dir] = true
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// killGroup kills every process in the cgroup and removes it, however it came about.
+func killGroup(ctx context.Context, name string) error {
+	var errs []error
+	for _, dir := range groupDirs(name) {
+		errs = append(errs, removeGroup(ctx, dir))
+	}
+	return errors.Join(errs...)
+}
+
+func removeGroup(ctx context.Context, dir string) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) // v2 only
+		data, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for line := range strings.Lines(string(data)) {
+			if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 {
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return fmt.Errorf("remove cgroup %s: %w", dir, context.Cause(ctx))
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// FilesName is the file in a checkpoint's directory with the changes to the root file system, as SaveFiles writes them: what
+// remains of the checkpoint where its memory cannot be restored.
+const FilesName = "files.tar"
+
+// Checkpoint implements [caisson.Checkpointer]. Memory is written without compression: a restore can then map pages as
+// they are needed.
+func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return err
+	}
+	// Files and memory are of one instant because the guest stands still from here on.
+	if err := r.Freeze(ctx, id); err != nil {
+		return err
+	}
+	defer func() {
+		if keep || err != nil {
+			err = errors.Join(err, r.Thaw(context.WithoutCancel(ctx), id))
+		}
+	}()
+	files, err := os.OpenFile(filepath.Join(dir, FilesName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	if err := r.SaveFiles(ctx, id, files); err != nil {
+		return err
+	}
+	opts := &control.SaveOpts{
+		Metadata: statefile.CompressionLevelNone.ToMetadata(), HavePagesFile: true, Resume: true,
+		// A page of zeroes costs nothing in memory and need not be on disk.
+		AppMFExcludeCommittedZeroPages: true,
+	}
+	var out []*os.File
+	defer func() {
+		for _, f := range out {
+			f.Close()
+		}
+	}()
+	for _, name := range []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		out = append(out, f)
+	}
+	if err := call(ctx, s.socket(), boot.ContMgrCheckpoint, opts, nil, out...); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// Restore implements [caisson.Checkpointer].
+func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
+	spec.Files = "" // they are in the checkpoint
+	return r.launch(ctx, id, spec, dir)
+}
+
+// SaveFiles implements [caisson.Checkpointer].
+func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) error {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return err
+	}
+	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(id)}
+	if err := call(ctx, s.socket(), boot.FsTarRootfsUpperLayer, opts, nil, w); err != nil {
+		return fmt.Errorf("save files: %w", err)
+	}
+	return nil
+}
+
+// Freeze implements [caisson.Freezer].
+func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return err
+	}
+	return call(ctx, s.socket(), boot.ContMgrPause, nil, nil)
+}
+
+// Thaw implements [caisson.Freezer].
+func (r *Runtime) Thaw(ctx context.Context, id caisson.ID) error {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return err
+	}
+	return call(ctx, s.socket(), boot.ContMgrResume, nil, nil)
+}

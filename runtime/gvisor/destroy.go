@@ -1,0 +1,151 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// destroyTimeout bounds a destroy whose caller sets no bound: a process that SIGKILL does not end within it hangs in the
+// kernel.
+const destroyTimeout = 30 * time.Second
+
+// Destroy implements [caisson.Runtime].
+func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, destroyTimeout)
+	defer cancel()
+	r.mu.Lock()
+	s, ok := r.sandboxes[id]
+	r.mu.Unlock()
+	if !ok {
+		// Nothing is known; there may be remains of a daemon that died early.
+		s = &sandbox{id: id, dir: runtimeDir(filepath.Join(r.cfg.Dir, string(id))), done: closed}
+	}
+	s.kill()
+	// Besides the two processes there may be a launcher, and processes of a launch whose state was never written.
+	if err := killByRoot(ctx, filepath.Join(s.dir, "root")); err != nil {
+		return err
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		return fmt.Errorf("sandbox %s does not end: %w", id, context.Cause(ctx))
+	}
+	if err := killGroup(ctx, filepath.Join(r.cfg.Cgroup, string(id))); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if r.sandboxes[id] == s {
+		delete(r.sandboxes, id)
+	}
+	r.mu.Unlock()
+	return nil
+}
+
+// kill ends the sandbox's processes: each is the init of a pid namespace, so all below it ends too.
+func (s *sandbox) kill() {
+	for _, p := range []process{s.state.Main, s.state.Gofer} {
+		if p.alive() {
+			unix.Kill(p.PID, unix.SIGKILL)
+		}
+	}
+}
+
+// killByRoot kills gVisor processes that were started with that --root, and waits until there are none.
+func killByRoot(ctx context.Context, root string) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		pids, err := processesOf(root)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v do not end: %w", pids, context.Cause(ctx))
+		}
+	}
+}
+
+// processesOf returns the gVisor processes whose --root is root or below it.
+func processesOf(root string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	flag := "--root=" + root
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil || !strings.HasPrefix(string(data), "runsc-") {
+			continue
+		}
+		for arg := range strings.SplitSeq(string(data), "\x00") {
+			if arg == flag || strings.HasPrefix(arg, flag+"/") {
+				pids = append(pids, pid)
+				break
+			}
+		}
+	}
+	return pids, nil
+}
+
+// Remains returns what exists on the host beyond the sandboxes that List knows: processes and cgroups of this data
+// directory whose sandbox has no directory any more. The ids are to be destroyed.
+func (r *Runtime) Remains() ([]caisson.ID, error) {
+	r.mu.Lock()
+	known := make(map[caisson.ID]bool, len(r.sandboxes))
+	for id := range r.sandboxes {
+		known[id] = true
+	}
+	r.mu.Unlock()
+
+	found := map[caisson.ID]bool{}
+	note := func(name string) {
+		if id, err := caisson.ParseID(caisson.SandboxPrefix, name); err == nil && !known[id] {
+			found[id] = true
+		}
+	}
+	for _, dir := range groupDirs(r.cfg.Cgroup) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			note(e.Name())
+		}
+	}
+	pids, err := processesOf(r.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		_, rest, _ := strings.Cut(string(data), "--root="+r.cfg.Dir+"/")
+		name, _, _ := strings.Cut(rest, "/")
+		note(name)
+	}
+	ids := make([]caisson.ID, 0, len(found))
+	for id := range found {
+		ids = append(ids, id)
+	}
+	return ids, nil
+}

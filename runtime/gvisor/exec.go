@@ -1,0 +1,280 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// session is an exec'd process. It implements [caisson.Process].
+type session struct {
+	s      *sandbox
+	pid    int
+	stdin  io.WriteCloser // nil if none
+	stdout io.Reader
+	stderr io.Reader
+	tty    *os.File   // master; nil without a TTY
+	close  []*os.File // our ends of everything
+
+	cancel    context.CancelFunc // ends the wait
+	ended     chan struct{}      // closed when status and err are set
+	status    caisson.ExitStatus
+	err       error
+	closeOnce sync.Once
+}
+
+// Exec implements [caisson.Runtime].
+func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	p := &session{s: s, ended: make(chan struct{})}
+	theirs, err := p.openStreams(e)
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		p.closeAll()
+		return nil, err
+	}
+	args := execArgs(id, e)
+	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs[0], 1: theirs[1], 2: theirs[2]}, nil)
+	var pid int32
+	if err := call(ctx, s.socket(), boot.ContMgrExecuteAsync, args, &pid, args.Files...); err != nil {
+		p.closeAll()
+		return nil, execError(e, err)
+	}
+	p.pid = int(pid)
+	waitCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p.cancel = cancel
+	go p.wait(waitCtx)
+	return p, nil
+}
+
+// execArgs translates a request. A user given by name goes through the inside program, which looks it up where it is
+// known: in the guest.
+func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
+	args := &control.ExecArgs{
+		Argv: e.Command, Envv: withPath(e.Env), WorkingDirectory: e.Workdir,
+		ContainerID: string(id), StdioIsPty: e.TTY, Capabilities: taskCapabilities(),
+	}
+	if args.WorkingDirectory == "" {
+		args.WorkingDirectory = "/"
+	}
+	uid, gid, numeric := numericUser(e.User)
+	if numeric {
+		args.KUID, args.KGID = auth.KUID(uid), auth.KGID(gid)
+	} else {
+		args.Argv = append([]string{guestInside}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
+		args.WorkingDirectory = "/"
+	}
+	return args
+}
+
+// numericUser parses "", "UID" and "UID:GID"; a UID alone has the group of the same number, as with Docker's root.
+func numericUser(user string) (uid, gid uint32, ok bool) {
+	if user == "" {
+		return 0, 0, true
+	}
+	u, g, both := strings.Cut(user, ":")
+	n, err := strconv.ParseUint(u, 10, 16)
+	if err != nil || (!both && n != 0) {
+		return 0, 0, false // a lone UID may have a primary group in the guest's passwd
+	}
+	if !both {
+		return 0, 0, true
+	}
+	m, err := strconv.ParseUint(g, 10, 16)
+	return uint32(n), uint32(m), err == nil
+}
+
+func taskCapabilities() *auth.TaskCapabilities {
+	var set auth.CapabilitySet
+	for _, name := range capabilities {
+		if c, ok := capabilityNumbers[name]; ok {
+			set |= auth.CapabilitySetOf(c)
+		}
+	}
+	return &auth.TaskCapabilities{PermittedCaps: set, EffectiveCaps: set, BoundingCaps: set}
+}
+
+var capabilityNumbers = map[string]linux.Capability{
+	"CAP_AUDIT_WRITE": linux.CAP_AUDIT_WRITE, "CAP_CHOWN": linux.CAP_CHOWN, "CAP_DAC_OVERRIDE": linux.CAP_DAC_OVERRIDE,
+	"CAP_FOWNER": linux.CAP_FOWNER, "CAP_FSETID": linux.CAP_FSETID, "CAP_KILL": linux.CAP_KILL, "CAP_MKNOD": linux.CAP_MKNOD,
+	"CAP_NET_BIND_SERVICE": linux.CAP_NET_BIND_SERVICE, "CAP_NET_RAW": linux.CAP_NET_RAW, "CAP_SETFCAP": linux.CAP_SETFCAP,
+	"CAP_SETGID": linux.CAP_SETGID, "CAP_SETPCAP": linux.CAP_SETPCAP, "CAP_SETUID": linux.CAP_SETUID,
+	"CAP_SYS_CHROOT": linux.CAP_SYS_CHROOT,
+}
+
+// execError says what is wrong with a program that could not be started.
+func execError(e caisson.RuntimeExec, err error) error {
+	var remote remoteError
+	if !errors.As(err, &remote) {
+		return err
+	}
+	for _, s := range []string{"no such file", "not found", "permission denied", "is a directory", "not a directory", "exec format", "error finding executable", "failed to load"} {
+		if strings.Contains(remote.msg, s) {
+			return caisson.Wrap(err, caisson.Invalid, "cannot execute %.200q in the sandbox; check the name, PATH and its permissions", e.Command[0])
+		}
+	}
+	if strings.Contains(remote.msg, "has stopped") || strings.Contains(remote.msg, "not started") {
+		return caisson.Wrap(err, caisson.Conflict, "the sandbox has stopped")
+	}
+	return fmt.Errorf("exec: %w", err)
+}
+
+// openStreams makes the process's standard streams and returns its ends of them, three files of which some may be equal.
+func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err error) {
+	if e.TTY {
+		master, slave, err := openPTY(e.Rows, e.Cols)
+		if err != nil {
+			return nil, err
+		}
+		p.tty, p.stdin, p.stdout, p.stderr = master, ttyInput{master}, ttyOutput{master}, strings.NewReader("")
+		p.close = []*os.File{master}
+		return []*os.File{slave, slave, slave}, nil
+	}
+	if e.Stdin {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		p.stdin, p.close = w, append(p.close, w)
+		theirs = append(theirs, r)
+	} else {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return nil, err
+		}
+		theirs = append(theirs, null)
+	}
+	for _, out := range []*io.Reader{&p.stdout, &p.stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return theirs, err
+		}
+		*out, p.close = r, append(p.close, r)
+		theirs = append(theirs, w)
+	}
+	return theirs, nil
+}
+
+// wait is the goroutine of the session.
+func (p *session) wait(ctx context.Context) {
+	defer close(p.ended)
+	defer p.cancel()
+	p.status, p.err = waitPID(ctx, p.s, p.pid)
+}
+
+// waitPID waits for a process of the sandbox. If the sandbox ends first the status is unknown.
+func waitPID(ctx context.Context, s *sandbox, pid int) (caisson.ExitStatus, error) {
+	var ws uint32
+	err := call(ctx, s.socket(), boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
+	if err == nil {
+		return exitStatus(unix.WaitStatus(ws)), nil
+	}
+	if ctx.Err() != nil {
+		return caisson.ExitStatus{}, context.Cause(ctx)
+	}
+	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
+}
+
+func exitStatus(ws unix.WaitStatus) caisson.ExitStatus {
+	if ws.Signaled() {
+		return caisson.ExitStatus{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+	}
+	return caisson.ExitStatus{Code: ws.ExitStatus()}
+}
+
+// PID implements [caisson.Process].
+func (p *session) PID() int { return p.pid }
+
+// Stdin implements [caisson.Process].
+func (p *session) Stdin() io.WriteCloser { return p.stdin }
+
+// Stdout implements [caisson.Process].
+func (p *session) Stdout() io.Reader { return p.stdout }
+
+// Stderr implements [caisson.Process].
+func (p *session) Stderr() io.Reader { return p.stderr }
+
+// Resize implements [caisson.Process]. gVisor passes the terminal's size through but does not see it change, so the
+// foreground process group is told.
+func (p *session) Resize(rows, cols uint16) error {
+	if p.tty == nil {
+		return caisson.Errorf(caisson.Conflict, "the process has no terminal")
+	}
+	if err := setSize(p.tty, rows, cols); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
+	defer cancel()
+	return p.Signal(ctx, int(unix.SIGWINCH))
+}
+
+// Signal implements [caisson.Process].
+func (p *session) Signal(ctx context.Context, signal int) error {
+	mode := boot.DeliverToProcess
+	if p.tty != nil {
+		mode = boot.DeliverToForegroundProcessGroup
+	}
+	err := sendSignal(ctx, p.s, p.pid, signal, mode)
+	var remote remoteError
+	if errors.As(err, &remote) && mode != boot.DeliverToProcess {
+		// There is no foreground group before the process has made the terminal its own.
+		err = sendSignal(ctx, p.s, p.pid, signal, boot.DeliverToProcess)
+	}
+	return err
+}
+
+// Wait implements [caisson.Process].
+func (p *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	select {
+	case <-p.ended:
+		return p.status, p.err
+	case <-ctx.Done():
+		return caisson.ExitStatus{}, context.Cause(ctx)
+	}
+}
+
+// Close implements [caisson.Process].
+func (p *session) Close() error {
+	p.closeOnce.Do(func() {
+		select {
+		case <-p.ended:
+		default:
+			ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
+			defer cancel()
+			sendSignal(ctx, p.s, p.pid, int(unix.SIGKILL), boot.DeliverToProcess) // it may have ended just now
+			select {
+			case <-p.ended:
+			case <-ctx.Done():
+				p.cancel()
+			}
+		}
+		p.closeAll()
+	})
+	return nil
+}
+
+func (p *session) closeAll() {
+	for _, f := range p.close {
+		f.Close()
+	}
+}

@@ -1,0 +1,201 @@
+// Package gvisor is the default [caisson.Runtime]: gVisor, embedded.
+//
+// A sandbox is two host processes, its main process (gVisor's "sentry", which runs the guest's system calls) and a gofer
+// (which opens host files for it), both in user, mount, pid, ipc and network namespaces of their own, mapped to the
+// account's unprivileged range of uids. They are made by a short launcher process (package sentry below this one); the
+// daemon then talks to the main process over its control socket. Nothing of a sandbox is visible in the host's mount table
+// or needs a name in /run: it lives exactly as long as its processes, its cgroup and its directory.
+//
+// State for the next daemon is in each sandbox's directory; sandboxes do not need the daemon to go on.
+package gvisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Config says where a Runtime works. Dir, Cgroup, ToolsDir, Inside and Build are required.
+type Config struct {
+	// Dir is the parent of all RuntimeSpec.Dir: what List searches. Everything in it belongs to this runtime's data
+	// directory, so its path tells the sandboxes of one instance from those of another.
+	Dir string
+	// Exe is the binary for gVisor's processes; "" is the running one. A lean binary with only package sentry starts faster.
+	Exe string
+	// ToolsDir is where the layer with Caisson's own guest programs is written.
+	ToolsDir string
+	// Inside is the executable for /.caisson/inside in every sandbox.
+	Inside string
+	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
+	Cgroup string
+	// Platform is gVisor's: systrap or ptrace; "" is systrap.
+	Platform string
+	Build    string // identifies the binary, for snapshots
+	Log      *slog.Logger
+}
+
+// Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer] and [caisson.Freezer].
+type Runtime struct {
+	cfg      Config
+	platform string
+	exe      string
+	nullNS   *os.File
+	tools    string // layer directory
+	watch    *watcher
+
+	mu        sync.Mutex
+	sandboxes map[caisson.ID]*sandbox // guarded by mu
+	idmaps    map[[2]uint32]*os.File  // user namespaces for idmapped mounts; guarded by mu
+}
+
+var (
+	_ caisson.Runtime      = (*Runtime)(nil)
+	_ caisson.Checkpointer = (*Runtime)(nil)
+	_ caisson.Freezer      = (*Runtime)(nil)
+)
+
+// New returns a Runtime that knows the sandboxes which exist in cfg.Dir.
+func New(cfg Config) (*Runtime, error) {
+	r := &Runtime{
+		cfg: cfg, platform: cfg.Platform, exe: cfg.Exe,
+		sandboxes: map[caisson.ID]*sandbox{}, idmaps: map[[2]uint32]*os.File{},
+	}
+	if r.platform == "" {
+		r.platform = "systrap"
+	}
+	if r.exe == "" {
+		r.exe = "/proc/self/exe"
+	}
+	if cfg.Log == nil {
+		r.cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if r.tools, err = writeTools(cfg.ToolsDir, cfg.Inside); err != nil {
+		return nil, fmt.Errorf("write guest programs: %w", err)
+	}
+	if r.nullNS, err = emptyNetNS(); err != nil {
+		return nil, fmt.Errorf("make an empty network namespace: %w", err)
+	}
+	// The main processes are orphans once their launcher has ended. As their reaper the daemon sees them end and leaves
+	// no zombies where process 1 reaps none.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	if r.watch, err = newWatcher(); err != nil {
+		return nil, err
+	}
+	return r, r.adopt()
+}
+
+// Close lets go of everything the Runtime holds in this process. Sandboxes run on.
+func (r *Runtime) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.idmaps {
+		f.Close()
+	}
+	clear(r.idmaps)
+	return errors.Join(r.nullNS.Close(), r.watch.close())
+}
+
+// Capabilities implements [caisson.Runtime].
+func (r *Runtime) Capabilities() caisson.Capabilities {
+	return caisson.Capabilities{Name: "gvisor", Platform: r.platform, Version: r.cfg.Build, CPU: cpuFeatures(), Memory: true}
+}
+
+// cpuFeatures is a hash of what the processor says it can do.
+func cpuFeatures() string {
+	data, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "flags" {
+			sum := sha256.Sum256([]byte(value))
+			return hex.EncodeToString(sum[:8])
+		}
+	}
+	return "unknown"
+}
+
+// sandbox is what the daemon knows of one sandbox.
+type sandbox struct {
+	id    caisson.ID
+	dir   string // the runtime's part of RuntimeSpec.Dir
+	state state
+	done  chan struct{} // closed when the main process has ended
+}
+
+func (s *sandbox) socket() string {
+	return filepath.Join(s.dir, "root", "runsc-"+string(s.id)+".sock")
+}
+
+func (s *sandbox) running() bool {
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// runtimeDir is the runtime's own part of a sandbox's directory.
+func runtimeDir(sandboxDir string) string { return filepath.Join(sandboxDir, "runtime") }
+
+// get returns a known sandbox.
+func (r *Runtime) get(id caisson.ID) (*sandbox, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := r.sandboxes[id]
+	if !ok {
+		return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s runs here", id)
+	}
+	return s, nil
+}
+
+// getRunning returns a sandbox whose main process lives.
+func (r *Runtime) getRunning(id caisson.ID) (*sandbox, error) {
+	s, err := r.get(id)
+	if err != nil {
+		return nil, err
+	}
+	if !s.running() {
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has ended", id)
+	}
+	return s, nil
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Done implements [caisson.Runtime].
+func (r *Runtime) Done(id caisson.ID) <-chan struct{} {
+	s, err := r.get(id)
+	if err != nil {
+		return closed
+	}
+	return s.done
+}
+
+// Create implements [caisson.Runtime].
+func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error {
+	return r.launch(ctx, id, spec, "")
+}
+
+// List implements [caisson.Runtime].
+func (r *Runtime) List(context.Context) ([]caisson.RuntimeSandbox, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []caisson.RuntimeSandbox
+	for id, s := range r.sandboxes {
+		list = append(list, caisson.RuntimeSandbox{ID: id, Running: s.running(), PID: s.state.Main.PID})
+	}
+	return list, nil
+}

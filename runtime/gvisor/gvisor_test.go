@@ -1,0 +1,154 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testbin"
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+const testUIDBase = 0x50000000
+
+// open returns a Runtime on a fresh directory. What it made is gone when the test ends.
+func open(t *testing.T) *Runtime {
+	t.Helper()
+	testneed.Root(t)
+	dir := filepath.Join(t.TempDir(), "sandboxes")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return reopen(t, dir)
+}
+
+// reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
+func reopen(t *testing.T, dir string) *Runtime {
+	t.Helper()
+	r, err := New(Config{
+		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
+		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
+		Cgroup: fmt.Sprintf("/caisson-test/%d", os.Getpid()),
+		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		list, err := r.List(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, s := range list {
+			if err := r.Destroy(context.Background(), s.ID); err != nil {
+				t.Error(err)
+			}
+		}
+		r.Close()
+	})
+	return r
+}
+
+// newSpec returns a spec for a sandbox of the host's /usr, and makes its directory.
+func newSpec(t *testing.T, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
+	t.Helper()
+	dir := filepath.Join(r.cfg.Dir, string(id))
+	layer := filepath.Join(dir, "layer")
+	for _, d := range []string{"", "usr", "etc", "proc", "dev", "sys", "tmp", "root"} {
+		p := filepath.Join(layer, d)
+		if err := os.MkdirAll(p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := giveToLayers(p, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+d, filepath.Join(layer, d)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Lchown(filepath.Join(layer, d), caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{"passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n", "group": "root:x:0:\nuser:x:1000:\n"} {
+		p := filepath.Join(layer, "etc", name)
+		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := giveToLayers(p, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res := caisson.DefaultResources()
+	res.Memory, res.Disk = 512<<20, 1<<30
+	return caisson.RuntimeSpec{
+		Hostname: string(id), UIDBase: testUIDBase, Dir: dir, Resources: res,
+		Rootfs: caisson.Rootfs{Digest: "test", Layers: []string{layer}, Binds: []caisson.Bind{{Source: "/usr", Target: "/usr"}}},
+	}
+}
+
+func run(t *testing.T, r *Runtime, id caisson.ID, argv ...string) (string, caisson.ExitStatus) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	p, err := r.Exec(ctx, id, caisson.RuntimeExec{Command: argv})
+	if err != nil {
+		t.Fatalf("exec %q: %v", argv, err)
+	}
+	defer p.Close()
+	errc := make(chan []byte, 1)
+	go func() { b, _ := io.ReadAll(p.Stderr()); errc <- b }()
+	out, err := io.ReadAll(p.Stdout())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out) + string(<-errc), st
+}
+
+// TestSetsidSurvivesRestore is about the hook in package sentry: what is left of an exec session dies with a restore,
+// unless it has put itself into a session of its own.
+func TestSetsidSurvivesRestore(t *testing.T) {
+	r := open(t)
+	id, fork := caisson.NewID("sb"), caisson.NewID("sb")
+	if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, r, id, "/bin/sh", "-c", "setsid sleep 1000 & sleep 1001 &")
+	count := func(id caisson.ID) int {
+		list, err := r.Processes(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, p := range list {
+			if p.Command == "sleep" {
+				n++
+			}
+		}
+		return n
+	}
+	poll.Until(t, 10*time.Second, func() bool { return count(id) == 2 })
+	image := t.TempDir()
+	if err := r.Checkpoint(t.Context(), id, image, true); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(id); n != 2 {
+		t.Errorf("original has %d processes after its checkpoint, want 2", n)
+	}
+	if err := r.Restore(t.Context(), fork, newSpec(t, r, fork), image); err != nil {
+		t.Fatal(err)
+	}
+	poll.Until(t, 10*time.Second, func() bool { return count(fork) == 1 })
+}

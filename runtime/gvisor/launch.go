@@ -1,0 +1,203 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// launch makes a sandbox, from nothing or from the checkpoint in image.
+func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, image string) error {
+	if spec.Dir != filepath.Join(r.cfg.Dir, string(id)) {
+		return fmt.Errorf("directory %s of sandbox %s is not in %s", spec.Dir, id, r.cfg.Dir)
+	}
+	s := &sandbox{id: id, dir: runtimeDir(spec.Dir), done: make(chan struct{})}
+	s.state = state{
+		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,
+		Memory: spec.Resources.Memory, Restored: image != "",
+	}
+	r.mu.Lock()
+	if _, ok := r.sandboxes[id]; ok {
+		r.mu.Unlock()
+		return caisson.Errorf(caisson.Conflict, "sandbox %s exists already", id)
+	}
+	r.sandboxes[id] = s
+	r.mu.Unlock()
+
+	if err := r.start(ctx, s, spec, image); err != nil {
+		return errors.Join(err, r.Destroy(context.WithoutCancel(ctx), id))
+	}
+	return nil
+}
+
+func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpec, image string) error {
+	started := false
+	defer func() {
+		if !started {
+			close(s.done)
+		}
+	}()
+	for _, dir := range []string{"", "root", "fs", "bundle"} {
+		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
+			return fmt.Errorf("make the runtime's directory: %w", err)
+		}
+	}
+	req, files, owned, err := r.request(s, spec, image)
+	defer func() {
+		for _, f := range owned {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	reply, err := r.runLauncher(ctx, req, files, spec)
+	if err != nil {
+		return err
+	}
+	if s.state.Main, err = processOf(reply.PID); err != nil {
+		return fmt.Errorf("the sandbox's main process has ended: %w", err)
+	}
+	if s.state.Gofer, err = processOf(reply.GoferPID); err != nil {
+		return fmt.Errorf("the sandbox's gofer has ended: %w", err)
+	}
+	if err := s.save(); err != nil {
+		return err
+	}
+	if err := r.watch.add(s.state.Gofer.PID, nil); err != nil {
+		return err
+	}
+	if err := r.watch.add(s.state.Main.PID, func() { close(s.done) }); err != nil {
+		return err
+	}
+	started = true
+	return nil
+}
+
+// request describes the sandbox for its launcher, with the descriptors that it is given; those in owned are to be closed
+// afterwards.
+func (r *Runtime) request(s *sandbox, spec caisson.RuntimeSpec, image string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
+	give := func(f *os.File) int {
+		files = append(files, f)
+		return sentry.FirstFD + len(files) - 1
+	}
+	idmap, err := r.idmap(caisson.LayerUIDBase, caisson.LayerUIDBase, spec.UIDBase, caisson.UIDRange)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	req = &sentry.LaunchRequest{
+		ID: string(s.id), Exe: r.exe, Image: image,
+		Flags:   r.flags(s.dir, spec.Resources, spec.NetNS != nil),
+		Bundle:  filepath.Join(s.dir, "bundle"),
+		Spec:    ociSpec(spec, s.state.Cgroup),
+		Layers:  append([]string{r.tools}, spec.Rootfs.Layers...),
+		Binds:   map[string]string{},
+		IDMapFD: give(idmap), NullFD: give(r.nullNS), NetNSFD: -1,
+	}
+	for _, b := range spec.Rootfs.Binds {
+		req.Binds[b.Target] = b.Source
+	}
+	if spec.NetNS != nil {
+		req.NetNSFD = give(spec.NetNS)
+	}
+	for _, m := range spec.Mounts {
+		lm := sentry.LaunchMount{FD: give(m.Source), IDMapFD: -1, Target: m.Target, Writable: m.Writable}
+		owner, err := r.ownerMap(m, spec.UIDBase)
+		if err != nil {
+			return nil, nil, owned, err
+		}
+		if owner != nil {
+			owned = append(owned, owner)
+			lm.IDMapFD = give(owner)
+		}
+		req.Mounts = append(req.Mounts, lm)
+	}
+	return req, files, owned, nil
+}
+
+// ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's. Root's files
+// are never mapped: the guest sees them as nobody's and reads what everyone may read. So a guest cannot make a
+// setuid-root file, and cannot read what only root may.
+func (r *Runtime) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Uid == 0 {
+		if m.Writable {
+			return nil, caisson.Invalidf("mounts", "%s belongs to root, so it cannot be mounted writable; give it to an ordinary user first (chown)", m.Target)
+		}
+		return nil, nil
+	}
+	gid := st.Gid
+	if gid == 0 {
+		gid = 65534 // nobody's group: root's is never mapped
+	}
+	return r.idmap(st.Uid, gid, uidBase, 1)
+}
+
+// runLauncher starts a launcher, hands it the request and waits for its reply.
+func (r *Runtime) runLauncher(ctx context.Context, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
+	reqR, reqW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer reqW.Close()
+	replyR, replyW, err := os.Pipe()
+	if err != nil {
+		reqR.Close()
+		return nil, err
+	}
+	defer replyR.Close()
+
+	cmd := exec.Command(r.exe)
+	cmd.Args = []string{sentry.LaunchArg0}
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
+	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
+	cmd.SysProcAttr = sentry.LaunchAttr()
+	err = cmd.Start()
+	reqR.Close()
+	replyW.Close()
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot start a process for the sandbox; is the host out of processes or memory?")
+	}
+	defer cmd.Wait()
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
+	defer stop()
+
+	if err := json.NewEncoder(reqW).Encode(req); err != nil {
+		return nil, fmt.Errorf("write to launcher: %w", err)
+	}
+	reqW.Close()
+	var reply sentry.LaunchReply
+	if err := json.NewDecoder(io.LimitReader(replyR, sentry.MaxLaunchReply)).Decode(&reply); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("the launcher died: %w", err)
+	}
+	if reply.Error != "" {
+		return nil, fmt.Errorf("gvisor: %s", reply.Error)
+	}
+	return &reply, nil
+}
+
+// orNil avoids an interface that holds a nil *os.File.
+func orNil(f *os.File) io.Writer {
+	if f == nil {
+		return nil
+	}
+	return f
+}

@@ -1,0 +1,75 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// emptyNetNS returns a new network namespace with nothing in it. All gofers share it.
+func emptyNetNS() (*os.File, error) {
+	type result struct {
+		f   *os.File
+		err error
+	}
+	c := make(chan result)
+	go func() {
+		// The thread is in the new namespace and must not run anything else: not unlocking ends it with this goroutine.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			c <- result{nil, err}
+			return
+		}
+		f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+		c <- result{f, err}
+	}()
+	res := <-c
+	return res.f, res.err
+}
+
+// idmap returns a user namespace for mounts in which n ids from uid and gid on are shown as those from to on. It is kept
+// for the next caller.
+func (r *Runtime) idmap(uid, gid, to uint32, n int) (*os.File, error) {
+	key := [2]uint32{uid, to}
+	cache := n > 1 // layers: one map per account; owners of mounts are too many to keep
+	if cache {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if f, ok := r.idmaps[key]; ok {
+			return f, nil
+		}
+	}
+	// A user namespace comes with a process. This one waits for a request that never comes.
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer pr.Close()
+	defer pw.Close()
+	cmd := exec.Command(r.exe)
+	cmd.Args = []string{sentry.LaunchArg0}
+	cmd.Env = []string{}
+	cmd.ExtraFiles = []*os.File{pr}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: int(uid), HostID: int(to), Size: n}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: int(gid), HostID: int(to), Size: n}},
+		Pdeathsig:   unix.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("make a user namespace: %w", err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+	if err == nil && cache {
+		r.idmaps[key] = f
+	}
+	return f, err
+}

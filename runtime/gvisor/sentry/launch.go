@@ -1,0 +1,143 @@
+package sentry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/specutils"
+)
+
+// The launcher's descriptors. 0, 1 and 2 become the sandbox's standard streams.
+const (
+	requestFD = 3 // JSON [LaunchRequest], read to its end
+	replyFD   = 4 // JSON [LaunchReply]
+	FirstFD   = 5 // those that the request names by number
+)
+
+// MaxLaunchReply bounds a reply in bytes.
+const MaxLaunchReply = 64 << 10
+
+// A LaunchRequest asks a launcher to make one sandbox. Descriptors are numbers in the launcher's table.
+type LaunchRequest struct {
+	ID      string
+	Exe     string            // path of the binary for boot and gofer
+	Flags   []string          // gVisor's configuration
+	Bundle  string            // directory for config.json
+	Spec    *specs.Spec       // with Root.Path and the sources of bind mounts left to the launcher
+	Layers  []string          // topmost first
+	Binds   map[string]string // target → source
+	Mounts  []LaunchMount
+	IDMapFD int    // user namespace that maps layer owners to the sandbox's
+	NetNSFD int    // -1: none
+	NullFD  int    // network namespace for the gofer
+	Image   string // checkpoint directory to restore from, or ""
+}
+
+// A LaunchMount is a host directory to show at Target.
+type LaunchMount struct {
+	FD       int
+	IDMapFD  int // -1: owners are not mapped
+	Target   string
+	Writable bool
+}
+
+// A LaunchReply says what was made, or why not.
+type LaunchReply struct {
+	PID      int // the sandbox's main process
+	GoferPID int
+	Error    string
+}
+
+// launch makes the sandbox that the request describes and returns the exit code. Mounts are made in a mount namespace of
+// its own, which the gofer inherits: when the sandbox's processes are gone, so are its mounts, whatever happened.
+func launch() int {
+	// Only what gVisor hands on itself may reach a sandbox, whatever the parent's libraries left open. Closing instead is
+	// not possible: Go's own poller is among the descriptors.
+	if err := unix.CloseRange(requestFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return 2
+	}
+	var req LaunchRequest
+	f := os.NewFile(requestFD, "request")
+	reply := os.NewFile(replyFD, "reply")
+	err := json.NewDecoder(f).Decode(&req)
+	f.Close()
+	var res LaunchReply
+	if err == nil {
+		res, err = req.run()
+	}
+	if err != nil {
+		res = LaunchReply{Error: err.Error()}
+	}
+	if json.NewEncoder(reply).Encode(res) != nil || err != nil {
+		return 1
+	}
+	return 0
+}
+
+func (r *LaunchRequest) run() (res LaunchReply, err error) {
+	unix.Umask(0o077)
+	os.Clearenv()
+	specutils.ExePath = r.Exe
+
+	if err := r.buildRootfs(); err != nil {
+		return res, err
+	}
+	for i, ns := range r.Spec.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace && r.NetNSFD >= 0 {
+			r.Spec.Linux.Namespaces[i].Path = fdPath(r.NetNSFD)
+		}
+	}
+	data, err := json.Marshal(r.Spec)
+	if err != nil {
+		return res, err
+	}
+	if err := os.WriteFile(filepath.Join(r.Bundle, "config.json"), data, 0o600); err != nil {
+		return res, err
+	}
+
+	conf, err := parseFlags(append(r.Flags, "--gofer-network-namespace="+fdPath(r.NullFD)))
+	if err != nil {
+		return res, err
+	}
+	c, err := container.New(conf, container.Args{ID: r.ID, Spec: r.Spec, BundleDir: r.Bundle})
+	if err != nil {
+		return res, err
+	}
+	if r.Image == "" {
+		err = c.Start(conf)
+	} else {
+		err = c.Restore(conf, r.Image, false, true, nil)
+	}
+	if err != nil {
+		err = errors.Join(err, c.Destroy())
+		return res, err
+	}
+	return LaunchReply{PID: c.SandboxPid(), GoferPID: c.GoferPid.Load()}, nil
+}
+
+func parseFlags(args []string) (*config.Config, error) {
+	fs := flag.NewFlagSet("caisson", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	return config.NewFromFlags(fs)
+}
+
+func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// LaunchAttr returns the process attributes of a launcher: a mount namespace of its own, and death with its parent, so
+// that a launcher whose daemon was killed cannot go on to make a sandbox that nobody asked for any more.
+func LaunchAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
+}

@@ -1,0 +1,184 @@
+package sentry
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// stages are directories that exist on every system and that any user may traverse. One of them is covered, in the
+// launcher's own mount namespace, by a small tmpfs on which the root file system is put together: the gofer runs as an
+// unprivileged user, who could not reach a place below the data directory.
+var stages = []string{"/mnt", "/media", "/srv", "/opt", "/boot"}
+
+// buildRootfs mounts the root file system and sets the paths in the spec that lead there.
+func (r *LaunchRequest) buildRootfs() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	// Everything that might lie under the stage is opened before the stage covers it.
+	var layers []int
+	for _, dir := range r.Layers {
+		fd, err := cloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
+		if err != nil {
+			return fmt.Errorf("layer %s: %w", dir, err)
+		}
+		layers = append(layers, fd)
+	}
+	binds := make(map[string]int, len(r.Binds))
+	for target, source := range r.Binds {
+		fd, err := cloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, -1)
+		if err != nil {
+			return fmt.Errorf("bind %s: %w", source, err)
+		}
+		binds[target] = fd
+	}
+	stage, err := r.makeStage()
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(stage, "root")
+	if err := mountLayers(stage, root, layers); err != nil {
+		return err
+	}
+	// Shorter targets first: /usr before /usr/local.
+	targets := make([]string, 0, len(binds))
+	for t := range binds {
+		targets = append(targets, t)
+	}
+	slices.Sort(targets)
+	for _, t := range targets {
+		if err := moveBeneath(binds[t], root, t); err != nil {
+			return fmt.Errorf("bind at %s: %w", t, err)
+		}
+	}
+	r.Spec.Root.Path = root
+	return r.mountVolumes(stage)
+}
+
+// makeStage covers a directory that does not hold the sandbox's own files.
+func (r *LaunchRequest) makeStage() (string, error) {
+	for _, dir := range stages {
+		if strings.HasPrefix(r.Bundle+"/", dir+"/") {
+			continue
+		}
+		err := unix.Mount("caisson", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0711,size=1m")
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("mount stage on %s: %w", dir, err)
+		}
+		return dir, nil
+	}
+	return "", fmt.Errorf("none of %s exists; create /mnt", strings.Join(stages, ", "))
+}
+
+// mountLayers overlays the layers, topmost first, at root. There is no upper layer: gVisor keeps what is written.
+func mountLayers(stage, root string, layers []int) error {
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	if len(layers) == 1 {
+		return attach(layers[0], root)
+	}
+	var dirs []string
+	for i, fd := range layers {
+		dir := filepath.Join(stage, fmt.Sprint("l", i))
+		if err := os.Mkdir(dir, 0o711); err != nil {
+			return err
+		}
+		if err := attach(fd, dir); err != nil {
+			return err
+		}
+		dirs = append(dirs, dir)
+	}
+	data := "userxattr,lowerdir=" + strings.Join(dirs, ":")
+	if err := unix.Mount("caisson", root, "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		return fmt.Errorf("overlay %d layers: %w", len(layers), err)
+	}
+	return nil
+}
+
+// mountVolumes attaches host directories beside the root and names them as sources of the spec's bind mounts.
+func (r *LaunchRequest) mountVolumes(stage string) error {
+	for i, m := range r.Mounts {
+		var attr uint64
+		if !m.Writable {
+			attr = unix.MOUNT_ATTR_RDONLY
+		}
+		fd, err := cloneMount(m.FD, "", attr, m.IDMapFD)
+		if err != nil {
+			return fmt.Errorf("mount at %s: %w", m.Target, err)
+		}
+		dir := filepath.Join(stage, fmt.Sprint("m", i))
+		if err := os.Mkdir(dir, 0o711); err != nil {
+			return err
+		}
+		if err := attach(fd, dir); err != nil {
+			return err
+		}
+		mode := "ro"
+		if m.Writable {
+			mode = "rw"
+		}
+		r.Spec.Mounts = append(r.Spec.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: dir, Options: []string{mode}})
+	}
+	return nil
+}
+
+// cloneMount returns a detached copy of the mount at path (relative to dirfd; empty is dirfd itself), with attributes set
+// and owners mapped by the user namespace idmap unless that is -1.
+func cloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
+	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
+	if path == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	fd, err := unix.OpenTree(dirfd, path, flags)
+	if err != nil {
+		return -1, fmt.Errorf("open_tree: %w", err)
+	}
+	set := unix.MountAttr{Attr_set: attr | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if idmap >= 0 {
+		set.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		set.Userns_fd = uint64(idmap)
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &set); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("mount_setattr: %w", err)
+	}
+	return fd, nil
+}
+
+// attach mounts the detached mount fd at an absolute path and closes fd.
+func attach(fd int, path string) error {
+	defer unix.Close(fd)
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount to %s: %w", path, err)
+	}
+	return nil
+}
+
+// moveBeneath mounts fd at target inside root: symlinks of the image cannot lead it elsewhere.
+func moveBeneath(fd int, root, target string) error {
+	defer unix.Close(fd)
+	rootFD, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(rootFD)
+	at, err := unix.Openat2(rootFD, strings.TrimPrefix(target, "/"), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return fmt.Errorf("find mount point: %w", err)
+	}
+	defer unix.Close(at)
+	return unix.MoveMount(fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}

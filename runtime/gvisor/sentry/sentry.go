@@ -1,0 +1,55 @@
+// Package sentry is what runs in gVisor's own processes: the launcher that makes a sandbox, the sandbox ("boot"), its file
+// server ("gofer") and their umount helper. The binary that holds it, normally a lean one that holds nothing else, is
+// executed anew for each, and [IsRole] tells them by argv.
+//
+// The daemon never runs this code in its own process: gVisor opens sockets without CLOEXEC, so creating sandboxes in
+// parallel inside one process makes them inherit each other's control sockets.
+package sentry
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+)
+
+// LaunchArg0 is the argv[0] of a launcher.
+const LaunchArg0 = "caisson-launch"
+
+// IsRole reports whether this process was started to be one of this package's roles.
+func IsRole() bool {
+	arg0 := filepath.Base(os.Args[0])
+	if arg0 == LaunchArg0 || strings.HasPrefix(arg0, "runsc-") {
+		return true
+	}
+	// gVisor re-executes itself as `/proc/self/exe umount` to detach its chroot's mounts.
+	return os.Args[0] == "/proc/self/exe" && len(os.Args) > 1 && hasCommand(os.Args[1:], "umount")
+}
+
+// hasCommand reports whether the first argument that is not a flag is command.
+func hasCommand(args []string, command string) bool {
+	for _, a := range args {
+		if !strings.HasPrefix(a, "-") {
+			return a == command
+		}
+	}
+	return false
+}
+
+// Main runs the role and does not return.
+func Main() {
+	if filepath.Base(os.Args[0]) == LaunchArg0 {
+		os.Exit(launch())
+	}
+	installHooks()
+	// The table holds only what the sandbox's own processes need: no command line of runsc's is offered to anybody.
+	cli.Run(nil, map[util.SubCommand]string{
+		new(sentrycmd.Boot):   "",
+		new(sentrycmd.Umount): "",
+		new(cmd.Gofer):        "",
+	}, nil)
+}

@@ -1,0 +1,100 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// state is what a later daemon must know of a sandbox; it is in state.json in the runtime's part of its directory.
+type state struct {
+	Main, Gofer process
+	Cgroup      string
+	HasCommand  bool
+	Memory      caisson.Size
+	Restored    bool
+}
+
+// process is a host process that cannot be confused with a later one of the same number.
+type process struct {
+	PID   int
+	Start uint64 // in clock ticks since boot: field 22 of /proc/PID/stat
+}
+
+// processOf returns the process with that pid as it is now.
+func processOf(pid int) (process, error) {
+	start, err := startTime(pid)
+	return process{pid, start}, err
+}
+
+func (p process) alive() bool {
+	start, err := startTime(p.PID)
+	return p.PID > 0 && err == nil && start == p.Start
+}
+
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the command's name in parentheses and may contain anything.
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) < 20 {
+		return 0, errors.New("malformed stat of process " + strconv.Itoa(pid))
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return 0, os.ErrProcessDone
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+func (s *sandbox) save() error {
+	data, err := json.Marshal(s.state)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(s.dir, "state.json.tmp")
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(s.dir, "state.json"))
+}
+
+// adopt takes over the sandboxes that an earlier daemon left in cfg.Dir. A directory without a readable state belongs to a
+// launch that did not finish: it is listed as not running, so that the caller destroys it.
+func (r *Runtime) adopt() error {
+	entries, err := os.ReadDir(r.cfg.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		id, err := caisson.ParseID(caisson.SandboxPrefix, e.Name())
+		if err != nil {
+			continue
+		}
+		dir := runtimeDir(filepath.Join(r.cfg.Dir, e.Name()))
+		if _, err := os.Stat(dir); err != nil {
+			continue
+		}
+		s := &sandbox{id: id, dir: dir, done: closed}
+		data, err := os.ReadFile(filepath.Join(dir, "state.json"))
+		if err == nil && json.Unmarshal(data, &s.state) == nil && s.state.Main.alive() {
+			s.done = make(chan struct{})
+			if err := r.watch.add(s.state.Main.PID, func() { close(s.done) }); err != nil {
+				s.done = closed
+			}
+			r.watch.add(s.state.Gofer.PID, nil)
+		}
+		r.sandboxes[id] = s
+	}
+	return nil
+}

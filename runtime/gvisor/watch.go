@@ -1,0 +1,99 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// watcher waits for the ends of processes, children or not, with one thread for all of them: a pidfd becomes readable when
+// its process ends.
+type watcher struct {
+	epoll int
+	stop  int // eventfd
+
+	mu    sync.Mutex
+	procs map[int32]watched // by pidfd; guarded by mu
+	ended chan struct{}     // closed when the goroutine has returned
+}
+
+type watched struct {
+	pid    int
+	onExit func() // may be nil
+}
+
+func newWatcher() (*watcher, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll: %w", err)
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	w := &watcher{epoll: epoll, stop: stop, procs: map[int32]watched{}, ended: make(chan struct{})}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(stop)}); err != nil {
+		return nil, err
+	}
+	go w.run()
+	return w, nil
+}
+
+// add calls onExit (on the watcher's goroutine, so it must not block) when process pid has ended, and reaps it if it is
+// a child.
+func (w *watcher) add(pid int, onExit func()) error {
+	fd, err := unix.PidfdOpen(pid, 0) // always close-on-exec
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.procs[int32(fd)] = watched{pid, onExit}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		delete(w.procs, int32(fd))
+		unix.Close(fd)
+		return err
+	}
+	return nil
+}
+
+func (w *watcher) run() {
+	defer close(w.ended)
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(w.epoll, events, -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+		for _, e := range events[:max(n, 0)] {
+			if int(e.Fd) == w.stop {
+				return
+			}
+			w.mu.Lock()
+			p := w.procs[e.Fd]
+			delete(w.procs, e.Fd)
+			w.mu.Unlock()
+			unix.Close(int(e.Fd)) // also leaves the epoll set
+			unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
+			if p.onExit != nil {
+				p.onExit()
+			}
+		}
+	}
+}
+
+// close ends the watch. Nothing more is called after it returns.
+func (w *watcher) close() error {
+	unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	<-w.ended
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for fd := range w.procs {
+		unix.Close(int(fd))
+	}
+	clear(w.procs)
+	unix.Close(w.stop)
+	return unix.Close(w.epoll)
+}
