@@ -47,6 +47,8 @@ type ExecRequest struct {
 	Cols    uint16            `json:"cols,omitempty"`
 	Stdin   bool              `json:"stdin,omitempty" doc:"The process has a standard input; else it is empty"`
 	Timeout Duration          `json:"timeout,omitempty" doc:"SIGKILL after this long; 0 is never"`
+	// Detach leaves the process to itself: closing the session does not end it. Invalid with TTY or Stdin.
+	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and what it writes is dropped"`
 }
 
 // A Process is one exec session. Its ends must be used by at most one goroutine each; Signal, Resize and Wait may be
