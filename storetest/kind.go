@@ -1,0 +1,140 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// kind is what the tests of tables must know about a type of object.
+type kind[T any] struct {
+	table   func(caisson.Store) caisson.Table[T]
+	make    func(account, name string) *T // complete: every sort of field has a value
+	ref     func(*T) string               // what it is found by, besides its name
+	account func(*T) *string
+	name    func(*T) *string
+	key     func(*T) *string // cannot be changed
+	labels  func(*T) *map[string]string
+	note    func(*T) *string // any text that no query knows
+	after   func(*T) caisson.ID
+	named   bool // known by account and name, listed by name
+}
+
+func spec() caisson.Spec {
+	return caisson.Spec{
+		Image: "docker.io/library/debian:12", Digest: "sha256:00", Command: []string{"sh", "-c", "echo '<&>' \u2028"},
+		Env: map[string]string{"A": "1\n2", "ü": "☃"}, Workdir: "/", User: "0", Resources: caisson.DefaultResources(),
+		Mounts: []caisson.Mount{{Source: "/src", Target: "/dst", Writable: true}}, TTL: caisson.Duration(time.Hour),
+	}
+}
+
+func rootfs() caisson.Rootfs {
+	return caisson.Rootfs{
+		Digest: "sha256:00", Layers: []string{"/layers/2", "/layers/1"}, Binds: []caisson.Bind{{Source: "/usr", Target: "/usr"}},
+		Config: caisson.ImageConfig{Entrypoint: []string{"init"}, Env: map[string]string{"PATH": "/bin"}},
+	}
+}
+
+func sandboxKind() kind[caisson.Sandbox] {
+	return kind[caisson.Sandbox]{
+		table: caisson.Store.Sandboxes,
+		make: func(account, name string) *caisson.Sandbox {
+			pause := noon().Add(time.Hour)
+			return &caisson.Sandbox{
+				ID: caisson.NewID(caisson.SandboxPrefix), Account: account, Name: name, Template: "host", State: caisson.Running,
+				Labels: map[string]string{"made": "here"}, Spec: spec(), Rootfs: rootfs(), Exit: &caisson.ExitStatus{Code: 137, Signal: 9},
+				Parent: caisson.NewID(caisson.SnapshotPrefix), Node: "n", Build: "b", Pooled: true,
+				CreatedAt: noon(), ChangedAt: noon(), PauseAt: &pause,
+			}
+		},
+		ref:     func(s *caisson.Sandbox) string { return string(s.ID) },
+		account: func(s *caisson.Sandbox) *string { return &s.Account },
+		name:    func(s *caisson.Sandbox) *string { return &s.Name },
+		key:     func(s *caisson.Sandbox) *string { return (*string)(&s.ID) },
+		labels:  func(s *caisson.Sandbox) *map[string]string { return &s.Labels },
+		note:    func(s *caisson.Sandbox) *string { return &s.Reason },
+		after:   func(s *caisson.Sandbox) caisson.ID { return s.ID },
+	}
+}
+
+func snapshotKind() kind[caisson.Snapshot] {
+	return kind[caisson.Snapshot]{
+		table: caisson.Store.Snapshots,
+		make: func(account, name string) *caisson.Snapshot {
+			return &caisson.Snapshot{
+				ID: caisson.NewID(caisson.SnapshotPrefix), Account: account, Name: name, Sandbox: caisson.NewID(caisson.SandboxPrefix),
+				Template: "host", Memory: true, Size: 1 << 40, Spec: spec(), Labels: map[string]string{"made": "here"}, Rootfs: rootfs(),
+				Depends: caisson.Dependencies{Build: "b", CPU: "c", Rootfs: "r", Platform: "systrap"}, CreatedAt: noon(),
+			}
+		},
+		ref:     func(s *caisson.Snapshot) string { return string(s.ID) },
+		account: func(s *caisson.Snapshot) *string { return &s.Account },
+		name:    func(s *caisson.Snapshot) *string { return &s.Name },
+		key:     func(s *caisson.Snapshot) *string { return (*string)(&s.ID) },
+		labels:  func(s *caisson.Snapshot) *map[string]string { return &s.Labels },
+		note:    func(s *caisson.Snapshot) *string { return &s.Template },
+		after:   func(s *caisson.Snapshot) caisson.ID { return s.ID },
+	}
+}
+
+func templateKind() kind[caisson.Template] {
+	return kind[caisson.Template]{
+		table: caisson.Store.Templates,
+		make: func(account, name string) *caisson.Template {
+			return &caisson.Template{
+				Name: name, Account: account, Image: "host", Env: map[string]string{"A": "1"}, Resources: caisson.DefaultResources(),
+				Setup: []caisson.SetupStep{{Run: []string{"make"}, Timeout: caisson.Duration(time.Minute)}}, Pool: 3,
+				Labels: map[string]string{"made": "here"}, Built: &caisson.Built{Key: "k", Rootfs: rootfs(), At: noon()}, CreatedAt: noon(),
+			}
+		},
+		ref:     func(t *caisson.Template) string { return t.Name },
+		account: func(t *caisson.Template) *string { return &t.Account },
+		name:    func(t *caisson.Template) *string { return &t.Name },
+		key:     func(t *caisson.Template) *string { return &t.Name },
+		labels:  func(t *caisson.Template) *map[string]string { return &t.Labels },
+		note:    func(t *caisson.Template) *string { return &t.Description },
+		after:   func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) },
+		named:   true,
+	}
+}
+
+func imageKind() kind[caisson.Image] {
+	return kind[caisson.Image]{
+		table: caisson.Store.Images,
+		make: func(account, name string) *caisson.Image {
+			return &caisson.Image{
+				Reference: name, Digest: "sha256:00", Account: account, Size: 12345, Layers: []string{"sha256:02", "sha256:01"},
+				Rootfs: rootfs(), CreatedAt: noon(), UsedAt: noon(),
+			}
+		},
+		ref:     func(i *caisson.Image) string { return i.Reference },
+		account: func(i *caisson.Image) *string { return &i.Account },
+		name:    func(i *caisson.Image) *string { return &i.Reference },
+		key:     func(i *caisson.Image) *string { return &i.Reference },
+		note:    func(i *caisson.Image) *string { return &i.Digest },
+		after:   func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) },
+		named:   true,
+	}
+}
+
+// insert stores new objects of one account, one per name, in that order.
+func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
+	t.Helper()
+	var all []*T
+	for _, name := range names {
+		obj := k.make(account, name)
+		must(t, k.table(s).Insert(t.Context(), obj))
+		all = append(all, obj)
+	}
+	return all
+}
+
+// names returns the names of objects.
+func (k kind[T]) names(objs []*T) []string {
+	names := []string{}
+	for _, obj := range objs {
+		names = append(names, *k.name(obj))
+	}
+	return names
+}

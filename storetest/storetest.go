@@ -1,0 +1,78 @@
+// Package storetest is what every [caisson.Store] must do, as tests.
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Opener returns a new, empty store for a test and closes it when the test ends.
+type Opener func(t *testing.T) caisson.Store
+
+// Test runs the suite; each test opens a store of its own.
+func Test(t *testing.T, open Opener) {
+	t.Run("Sandboxes", func(t *testing.T) { sandboxKind().test(t, open) })
+	t.Run("Snapshots", func(t *testing.T) { snapshotKind().test(t, open) })
+	t.Run("Templates", func(t *testing.T) { templateKind().test(t, open) })
+	t.Run("Images", func(t *testing.T) { imageKind().test(t, open) })
+	t.Run("States", func(t *testing.T) { testStates(t, open(t)) })
+	t.Run("SandboxNames", func(t *testing.T) { testSandboxNames(t, open(t)) })
+	t.Run("Accounts", func(t *testing.T) { testAccounts(t, open) })
+	t.Run("Tokens", func(t *testing.T) { testTokens(t, open) })
+	t.Run("Events", func(t *testing.T) { testEvents(t, open) })
+	t.Run("Answers", func(t *testing.T) { testAnswers(t, open) })
+	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
+}
+
+// noon is a time with everything that may get lost on the way: nanoseconds and a zone.
+func noon() time.Time {
+	return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.FixedZone("", 3600))
+}
+
+// must fails the test unless err is nil.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get returns v if err is nil and fails the test if not.
+func get[T any](t *testing.T) func(v T, err error) T {
+	t.Helper()
+	return func(v T, err error) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// wantKind fails the test unless err is of that kind, and by intent: a message that users may read.
+func wantKind(t *testing.T, err error, kind caisson.Kind) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s", kind)
+	}
+	if got := caisson.KindOf(err); got != kind {
+		t.Fatalf("%s error %q, want %s", got, err, kind)
+	}
+}
+
+func testClosed(t *testing.T, s caisson.Store) {
+	must(t, s.Close())
+	must(t, s.Close())
+	ctx := t.Context()
+	_, err := s.Sandboxes().Get(ctx, caisson.In("a"), "x")
+	wantKind(t, err, caisson.Unavailable)
+	_, _, err = s.Images().List(ctx, caisson.Everyone(), caisson.Filter{})
+	wantKind(t, err, caisson.Unavailable)
+	wantKind(t, s.Templates().Insert(ctx, &caisson.Template{Account: "a", Name: "x"}), caisson.Unavailable)
+	_, err = s.Events().Last(ctx)
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Tokens().Find(ctx, [32]byte{}, noon())
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Accounts().Ensure(ctx, "new")
+	wantKind(t, err, caisson.Unavailable)
+}
