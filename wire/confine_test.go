@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+const probeName = "caisson-wire-probe"
+
+// probe confines itself as the wire process does and then tries what that must not be able to do.
+func probe() int {
+	c, err := confine(DefaultUID)
+	if err != nil {
+		fmt.Println("confine:", err)
+		return 1
+	}
+	raw := func(nr, a, b uintptr) error {
+		if _, _, errno := unix.RawSyscall(nr, a, b, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	socket := func(family, kind int) error {
+		_, err := unix.Socket(family, kind, 0)
+		return err
+	}
+	tries := map[string]func() error{
+		"open":    func() error { _, err := unix.Open("/", unix.O_RDONLY, 0); return err },
+		"exec":    func() error { return unix.Exec("/bin/true", nil, nil) },
+		"fork":    func() error { return raw(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0) },
+		"inet":    func() error { return socket(unix.AF_INET, unix.SOCK_STREAM) },
+		"unix":    func() error { return socket(unix.AF_UNIX, unix.SOCK_STREAM) },
+		"packet":  func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW) },
+		"ptrace":  func() error { return unix.PtraceAttach(os.Getppid()) },
+		"mount":   func() error { return unix.Mount("", "/", "tmpfs", 0, "") },
+		"bpf":     func() error { return raw(unix.SYS_BPF, 0, 0) },
+		"ioctl":   func() error { return unix.IoctlSetInt(0, unix.TUNSETPERSIST, 1) },
+		"kill":    func() error { return unix.Kill(os.Getppid(), 0) },
+		"setuid":  func() error { return raw(unix.SYS_SETUID, 0, 0) },
+		"unshare": func() error { return unix.Unshare(unix.CLONE_NEWUSER) },
+		"code": func() error {
+			_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
+			return err
+		},
+	}
+	for name, try := range tries {
+		if err := try(); !errors.Is(err, unix.EPERM) {
+			fmt.Printf("%s: %v\n", name, err)
+			return 1
+		}
+	}
+	// And it still is a working Go program.
+	done := make(chan []byte)
+	for range 100 {
+		go func() { done <- make([]byte, 1<<16) }()
+	}
+	for range 100 {
+		<-done
+	}
+	fmt.Printf("confined: landlock %t, seccomp %t\n", c.Landlock > 0, c.Seccomp)
+	return 0
+}
+
+func TestConfine(t *testing.T) {
+	needWire(t)
+	cmd := &exec.Cmd{Path: helper, Args: []string{probeName}, Env: []string{}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := strings.TrimSpace(string(out)); got != "confined: landlock true, seccomp true" {
+		testneed.Skip(t, "seccomp", "this kernel confines less: "+got)
+	}
+}
+
+func TestConfineRefusesRoot(t *testing.T) {
+	if err := dropPrivileges(0); err == nil {
+		t.Fatal("stayed root")
+	}
+}

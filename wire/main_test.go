@@ -1,0 +1,42 @@
+package wire
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// helper is this test binary built as the product is: static, so that it can be the wire process, which one with the
+// race detector cannot. "" without root, which all tests that use it need.
+var helper string
+
+func TestMain(m *testing.M) {
+	if IsWire() {
+		os.Exit(Main())
+	}
+	if os.Args[0] == probeName {
+		os.Exit(probe())
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	if os.Geteuid() == 0 {
+		dir, err := os.MkdirTemp("", "wire-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		helper = filepath.Join(dir, "wire.test")
+		build := exec.Command("go", "test", "-c", "-o", helper, ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the static helper: %v\n%s", err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}

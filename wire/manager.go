@@ -1,0 +1,305 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// DefaultUID is the user and group of the wire process if Config names none. It must belong to nobody else.
+const DefaultUID = 0x6f00fffd
+
+// Config says how to run wires.
+type Config struct {
+	Exe string // static binary that calls Main if IsWire; usually this one. Required
+	UID uint32 // user and group of the wire process; 0 is DefaultUID
+	// NetNS opens the network namespace of a running sandbox, which the Manager needs after the death of a wire process.
+	// It must be safe for concurrent use, and must not call the Manager. Required.
+	NetNS func(id caisson.ID) (*os.File, error)
+	Log   *slog.Logger // required
+}
+
+// A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
+type Manager struct {
+	cfg  Config
+	log  *slog.Logger
+	pool *pool
+
+	mu          sync.Mutex
+	wires       map[caisson.ID]*attachment // guarded by mu
+	link        *link                      // guarded by mu; nil while there is no wire process
+	up          chan struct{}              // guarded by mu; closed while link is not nil
+	running     bool                       // guarded by mu
+	confinement Confinement                // of the latest wire process; guarded by mu
+}
+
+// An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
+// while holding it, not the other way round.
+type attachment struct {
+	mu   sync.Mutex
+	link *link // whose process holds the TAP; nil if none does. guarded by mu
+	gone bool  // detached, or never completed; guarded by mu
+}
+
+var _ caisson.Wires = (*Manager)(nil)
+
+// New returns a Manager that works once Run does.
+func New(cfg Config) (*Manager, error) {
+	switch {
+	case cfg.Exe == "":
+		return nil, caisson.Invalidf("exe", "the binary of the wire process is required")
+	case cfg.NetNS == nil:
+		return nil, caisson.Invalidf("netNS", "a way to find the network namespaces of sandboxes is required")
+	case cfg.Log == nil:
+		return nil, caisson.Invalidf("log", "a logger is required")
+	case cfg.UID > 1<<31-1:
+		return nil, caisson.Invalidf("uid", "%d is not a user id", cfg.UID)
+	}
+	if cfg.UID == 0 {
+		cfg.UID = DefaultUID
+	}
+	if _, err := os.Stat(cfg.Exe); err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "cannot find the binary of the wire process")
+	}
+	log := cfg.Log.With("component", "wire")
+	return &Manager{
+		cfg:   cfg,
+		log:   log,
+		pool:  newPool(log),
+		wires: map[caisson.ID]*attachment{},
+		up:    make(chan struct{}),
+	}, nil
+}
+
+// Attach implements [caisson.Wires]. It is a Conflict if the sandbox has a wire already, Exhausted if there are too many,
+// and Unavailable while there is no wire process. The caller closes the namespace once the sandbox runs in it.
+func (m *Manager) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
+	if err := validate(id); err != nil {
+		return nil, err
+	}
+	l, err := m.await(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, created := m.attachment(id)
+	if !created {
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has a wire already", id)
+	}
+	defer a.mu.Unlock()
+	n, err := m.pool.get()
+	if err != nil {
+		m.forget(id, a)
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a network namespace; see caisson doctor")
+	}
+	defer n.Close()
+	if err := n.label(string(id)); err != nil {
+		m.forget(id, a)
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot label a network namespace")
+	}
+	if err := m.give(ctx, l, id, a, n.tap); err != nil {
+		m.forget(id, a)
+		return nil, err
+	}
+	ns := n.ns
+	n.ns = nil
+	return ns, nil
+}
+
+// Reattach implements [caisson.Wires]. It is Invalid if netns is not the one that Attach returned for id, whichever Manager
+// did. netns is not needed after the call.
+func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File) error {
+	if err := validate(id); err != nil {
+		return err
+	}
+	if netns == nil {
+		return caisson.Invalidf("netns", "the sandbox's network namespace is required")
+	}
+	l, err := m.await(ctx)
+	if err != nil {
+		return err
+	}
+	a, created := m.attachment(id)
+	if !created {
+		a.mu.Lock()
+	}
+	defer a.mu.Unlock()
+	if a.gone {
+		return caisson.Errorf(caisson.Conflict, "the wire of sandbox %s was detached meanwhile", id)
+	}
+	if err := m.take(ctx, l, id, a, netns); err != nil {
+		if created {
+			m.forget(id, a)
+		}
+		return err
+	}
+	return nil
+}
+
+// Detach implements [caisson.Wires]. It returns when the wire process has let go of the TAP, or is about to end.
+func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
+	m.mu.Lock()
+	a := m.wires[id]
+	m.mu.Unlock()
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone {
+		return nil
+	}
+	if err := m.release(ctx, id, a); err != nil {
+		return err
+	}
+	m.forget(id, a)
+	return nil
+}
+
+// Stats returns what passed the sandbox's wire. NotFound if it has none, Unavailable while the wire process restarts.
+func (m *Manager) Stats(ctx context.Context, id caisson.ID) (Stats, error) {
+	m.mu.Lock()
+	l, known := m.link, m.wires[id] != nil
+	m.mu.Unlock()
+	if !known {
+		return Stats{}, caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", id)
+	}
+	if l == nil {
+		return Stats{}, errDown(nil)
+	}
+	r, err := l.call(ctx, request{op: opStats, id: id}, nil)
+	if err != nil {
+		return Stats{}, errDown(err)
+	}
+	return r.stats, r.err()
+}
+
+// Confinement says how the wire process is held, for caisson doctor. It waits for the process if it is starting.
+func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
+	if _, err := m.await(ctx); err != nil {
+		return Confinement{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.confinement, nil
+}
+
+// take opens the TAP in ns and gives it to l's process. The caller holds a.mu.
+func (m *Manager) take(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
+	if err := m.release(ctx, id, a); err != nil {
+		return err
+	}
+	tap, err := takeTAP(ns, string(id))
+	if errors.Is(err, errNotOurs) {
+		return caisson.Wrap(err, caisson.Invalid, "this is not the network namespace of sandbox %s", id)
+	}
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot take up the wire of sandbox %s", id)
+	}
+	defer tap.Close()
+	return m.give(ctx, l, id, a, tap)
+}
+
+// give hands a TAP to l's process. The caller holds a.mu.
+func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
+	r, err := l.call(ctx, request{op: opAttach, id: id}, tap)
+	if err != nil {
+		return errDown(err)
+	}
+	if err := r.err(); err != nil {
+		return err
+	}
+	a.link = l
+	return nil
+}
+
+// release makes the wire process let go of the TAP. The caller holds a.mu.
+func (m *Manager) release(ctx context.Context, id caisson.ID, a *attachment) error {
+	if a.link == nil {
+		return nil
+	}
+	m.mu.Lock()
+	live := a.link == m.link
+	m.mu.Unlock()
+	if live {
+		if _, err := a.link.call(ctx, request{op: opDetach, id: id}, nil); err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		// Any other error has killed the process, which lets go of everything.
+	}
+	a.link = nil
+	return nil
+}
+
+// attachment returns what is known of id, and whether it was made just now; if so, it is locked.
+func (m *Manager) attachment(id caisson.ID) (a *attachment, created bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.wires[id]; a != nil {
+		return a, false
+	}
+	a = &attachment{}
+	a.mu.Lock() // nobody else knows it
+	m.wires[id] = a
+	return a, true
+}
+
+// forget ends a. The caller holds a.mu.
+func (m *Manager) forget(id caisson.ID, a *attachment) {
+	a.gone = true
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.wires, id)
+}
+
+// await returns the link to the wire process, waiting for it if it is starting.
+func (m *Manager) await(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		m.mu.Lock()
+		l, up := m.link, m.up
+		m.mu.Unlock()
+		if l != nil {
+			return l, nil
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return nil, errDown(ctx.Err())
+		}
+	}
+}
+
+func validate(id caisson.ID) error {
+	_, err := caisson.ParseID(caisson.SandboxPrefix, string(id))
+	return err
+}
+
+func errDown(cause error) error {
+	const msg = "the network of sandboxes is restarting; try again"
+	if cause == nil {
+		return caisson.Errorf(caisson.Unavailable, msg)
+	}
+	return caisson.Wrap(cause, caisson.Unavailable, msg)
+}
+
+// err is what a reply's status means to users.
+func (r reply) err() error {
+	switch r.status {
+	case statusOK:
+		return nil
+	case statusUnknown:
+		return caisson.Errorf(caisson.NotFound, "the sandbox's wire is down")
+	case statusExists:
+		return caisson.Errorf(caisson.Conflict, "the sandbox has a wire already")
+	case statusFull:
+		return caisson.Errorf(caisson.Exhausted, "there are %d wires, and no room for more; remove a sandbox", maxWires)
+	default:
+		return caisson.Wrap(fmt.Errorf("wire process: %q", r.text), caisson.Internal, "cannot attach the sandbox's wire")
+	}
+}

@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// processName is the wire process's argv[0], by which a binary knows its role.
+const processName = "caisson-wire"
+
+// controlFD is where the wire process finds its end of the control connection, after the standard streams.
+const controlFD = 3
+
+// IsWire says whether this process was started to be the wire process.
+func IsWire() bool { return os.Args[0] == processName }
+
+// Main is the wire process. It returns the status to exit with, when the engine has closed the connection or on an
+// error, which it has then written to standard error. The binary must be static: with cgo, a Go program cannot give up
+// privileges on all its threads.
+func Main() int {
+	err := errors.New("start it through wire.Manager")
+	switch {
+	case len(os.Args) == 2:
+		err = reexec()
+	case len(os.Args) == 3 && os.Args[2] == "sealed":
+		err = run(os.Args[1])
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", processName, err)
+		return 1
+	}
+	return 0
+}
+
+// reexec sheds the descriptors that the engine's libraries opened without close-on-exec. Closing them here and going on
+// would be shorter, but some of those above controlFD are the Go runtime's own.
+func reexec() error {
+	if err := unix.CloseRange(controlFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("close_range (needs Linux 5.11): %w", err)
+	}
+	// A stack runs goroutines in proportion to GOMAXPROCS. The runtime's search for a cgroup limit would keep a file open.
+	env := []string{
+		"GOMAXPROCS=" + strconv.Itoa(min(runtime.NumCPU(), 4)),
+		"GODEBUG=containermaxprocs=0,updatemaxprocs=0",
+	}
+	return fmt.Errorf("exec: %w", unix.Exec("/proc/self/exe", append(os.Args, "sealed"), env))
+}
+
+func run(arg string) error {
+	uid, err := strconv.ParseUint(arg, 10, 31)
+	if err != nil {
+		return fmt.Errorf("uid: %w", err)
+	}
+	file := os.NewFile(controlFD, "control")
+	c, err := net.FileConn(file)
+	if err != nil {
+		return fmt.Errorf("control connection: %w", err)
+	}
+	file.Close() // c has a duplicate
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("control connection: not a unix socket")
+	}
+	defer conn.Close()
+	// Everything above came from the engine. Nothing that a sandbox sends is read before this succeeds.
+	confinement, err := confine(int(uid))
+	if err != nil {
+		return fmt.Errorf("confine: %w", err)
+	}
+	return newServer(conn).serve(confinement)
+}

@@ -1,0 +1,192 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+	"golang.org/x/sys/unix"
+)
+
+// How long to wait before the wire process is started again: longer each time, until it has lived for a while.
+const (
+	minPause = 50 * time.Millisecond
+	maxPause = 5 * time.Second
+	longLife = 30 * time.Second
+)
+
+// Run keeps a wire process running until ctx ends; then it ends it and returns nil. It may be called once.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	again := m.running
+	m.running = true
+	m.mu.Unlock()
+	if again {
+		return caisson.Errorf(caisson.Conflict, "the wires are run already")
+	}
+	var fill sync.WaitGroup
+	defer fill.Wait()
+	fill.Go(func() { m.pool.fill(ctx) })
+
+	// The kernel ends the wire process when the thread that started it ends, so it must be one that lasts.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pause := minPause
+	for {
+		start := time.Now()
+		err := m.supervise(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(start) > longLife {
+			pause = minPause
+		}
+		m.log.ErrorContext(ctx, "wire process ended; connections of sandboxes are lost", "err", err, "again", pause)
+		if !sleep(ctx, pause) {
+			return nil
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// supervise starts a wire process, gives it all wires, and returns why it ended. It has ended then.
+func (m *Manager) supervise(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conn, remote, err := socketPair()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	output := &head{}
+	cmd := m.command(ctx, remote, output)
+	err = cmd.Start()
+	remote.Close()
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	var wait sync.WaitGroup
+	defer wait.Wait() // before the deferred cancel it would never end
+	defer cancel()
+	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel)) })
+	err = cmd.Wait()
+	if text := output.String(); text != "" {
+		err = errors.Join(err, fmt.Errorf("it said: %q", text))
+	}
+	if err == nil {
+		err = errors.New("exited without being told to")
+	}
+	return err
+}
+
+// command is the wire process with nothing of the engine's but one end of the control connection.
+func (m *Manager) command(ctx context.Context, remote *os.File, output *head) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, m.cfg.Exe)
+	cmd.Args = []string{processName, strconv.FormatUint(uint64(m.cfg.UID), 10)}
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stderr = output
+	cmd.ExtraFiles = []*os.File{remote}
+	cmd.WaitDelay = time.Second
+	// A session of its own, so that a terminal's signals leave it alone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// serve makes l the Manager's link until ctx ends, and gives its process the wires there are.
+func (m *Manager) serve(ctx context.Context, l *link) {
+	stop := context.AfterFunc(ctx, func() { l.conn.Close() }) // ends a pending read
+	defer stop()
+	c, err := l.hello()
+	if err != nil {
+		m.log.WarnContext(ctx, "wire process does not come up", "err", err)
+		l.kill()
+		return
+	}
+	m.log.DebugContext(ctx, "wire process is up", "pid", l.pid, "landlock", c.Landlock, "seccomp", c.Seccomp)
+	if c.Landlock == 0 || !c.Seccomp {
+		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
+	}
+	m.mu.Lock()
+	m.link, m.confinement = l, c
+	close(m.up)
+	m.mu.Unlock()
+	m.retake(ctx, l)
+	<-ctx.Done()
+	m.mu.Lock()
+	m.link = nil
+	m.up = make(chan struct{})
+	m.mu.Unlock()
+}
+
+// retake gives l's process the wires that an earlier one held. A sandbox may still be on its way into its namespace, so
+// it tries until all are there or gone, or ctx ends.
+func (m *Manager) retake(ctx context.Context, l *link) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		m.mu.Lock()
+		wires := maps.Clone(m.wires)
+		m.mu.Unlock()
+		missing := 0
+		for id, a := range wires {
+			if err := m.retakeOne(ctx, l, id, a); err != nil {
+				missing++
+				m.log.WarnContext(ctx, "cannot take up a wire again yet", "sandbox", id, "err", err)
+			}
+		}
+		if missing == 0 || !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (m *Manager) retakeOne(ctx context.Context, l *link, id caisson.ID, a *attachment) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone || a.link == l || ctx.Err() != nil {
+		return nil
+	}
+	ns, err := m.cfg.NetNS(id)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return m.take(ctx, l, id, a, ns)
+}
+
+// socketPair returns both ends of a control connection.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	local, remote := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control")
+	defer local.Close() // net.FileConn duplicates it
+	c, err := net.FileConn(local)
+	if err != nil {
+		remote.Close()
+		return nil, nil, fmt.Errorf("control connection: %w", err)
+	}
+	return c.(*net.UnixConn), remote, nil
+}
+
+// A head keeps the beginning of what is written to it: of a Go program's last words, that is the reason and the
+// goroutine at fault.
+type head struct{ buf []byte }
+
+func (h *head) Write(p []byte) (int, error) {
+	const most = 4 << 10
+	h.buf = append(h.buf, p[:min(len(p), most-len(h.buf))]...)
+	return len(p), nil
+}
+
+func (h *head) String() string { return string(h.buf) }

@@ -1,0 +1,645 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+func needWire(t testing.TB) {
+	t.Helper()
+	testneed.Root(t)
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		testneed.Skip(t, "tun", err.Error())
+	}
+}
+
+// A world is a Manager that runs, and what a runtime would know.
+type world struct {
+	*Manager
+	stop func() // ends Run and waits for it
+
+	mu sync.Mutex
+	ns map[caisson.ID]*os.File
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	needWire(t)
+	w := &world{ns: map[caisson.ID]*os.File{}}
+	m, err := New(Config{Exe: helper, NetNS: w.netns, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	w.Manager = m
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		w.stop()
+		for _, f := range w.ns {
+			f.Close()
+		}
+	})
+	return w
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// netns is what a runtime answers: a new descriptor of the sandbox's namespace.
+func (w *world) netns(id caisson.ID) (*os.File, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.ns[id]
+	if f == nil {
+		return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s", id)
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+}
+
+// attach makes a sandbox, of which there is only the namespace.
+func (w *world) attach(t testing.TB) (caisson.ID, *os.File) {
+	t.Helper()
+	id := caisson.NewID(caisson.SandboxPrefix)
+	ns, err := w.Attach(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	w.ns[id] = ns
+	w.mu.Unlock()
+	return id, ns
+}
+
+func (w *world) pid(t testing.TB) int {
+	t.Helper()
+	l, err := w.await(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.pid
+}
+
+// inside runs f in a namespace. f must not start goroutines that make system calls of the network.
+func inside(t testing.TB, ns *os.File, f func() error) error {
+	t.Helper()
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// eventually polls until f returns nil.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err = f(); err == nil {
+			return
+		}
+	}
+	t.Fatal("gave up: ", err)
+}
+
+const deadline = 5 * time.Second
+
+func dialTCP(address string) error {
+	c, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+func askUDP(address string) error {
+	c, err := net.Dial("udp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(deadline))
+	if _, err := c.Write([]byte("hello")); err != nil {
+		return err
+	}
+	_, err = c.Read(make([]byte, 16))
+	return err
+}
+
+// ping sends an echo request and waits for the reply.
+func ping(address string, wait time.Duration) error {
+	network, request, answer := "ip4:icmp", byte(8), byte(0)
+	if strings.Contains(address, ":") {
+		network, request, answer = "ip6:ipv6-icmp", 128, 129
+	}
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(wait))
+	echo := []byte{request, 0, 0, 0, 'c', 'a', 0, 1, 'w', 'i', 'r', 'e'}
+	if network == "ip4:icmp" { // for IPv6 the kernel does it
+		sum := uint32(0)
+		for i := 0; i < len(echo); i += 2 {
+			sum += uint32(echo[i])<<8 | uint32(echo[i+1])
+		}
+		sum = ^(sum&0xffff + sum>>16)
+		echo[2], echo[3] = byte(sum>>8), byte(sum)
+	}
+	if _, err := c.Write(echo); err != nil {
+		return err
+	}
+	for buf := make([]byte, 1500); ; {
+		n, _, err := c.(*net.IPConn).ReadFrom(buf) // Read would leave IPv4's header in
+		if err != nil {
+			return err
+		}
+		if n >= len(echo) && buf[0] == answer && bytes.Equal(buf[4:n], echo[4:]) {
+			return nil
+		}
+	}
+}
+
+func TestAttachConfigures(t *testing.T) {
+	w := newWorld(t)
+	id, ns := w.attach(t)
+	err := inside(t, ns, func() error {
+		nl, err := newHandle()
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
+		links, err := nl.LinkList()
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, l := range links {
+			a := l.Attrs()
+			names = append(names, a.Name)
+			if a.Flags&net.FlagUp == 0 {
+				t.Errorf("%s is down", a.Name)
+			}
+			if a.Name == Interface && (a.MTU != MTU || string(a.HardwareAddr) != sandboxMAC || a.Alias != string(id)) {
+				t.Errorf("mtu %d, address %s, alias %q", a.MTU, a.HardwareAddr, a.Alias)
+			}
+		}
+		if got := strings.Join(names, " "); got != "lo eth0" {
+			t.Errorf("interfaces %q", got)
+		}
+		eth, err := nl.LinkByName(Interface)
+		if err != nil {
+			return err
+		}
+		addrs, err := nl.AddrList(eth, unix.AF_UNSPEC)
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, a := range addrs {
+			got = append(got, a.IPNet.String())
+		}
+		if want := SandboxIPv4 + "/30 " + SandboxIPv6 + "/126"; strings.Join(got, " ") != want {
+			t.Errorf("addresses %q, want %q", got, want)
+		}
+		for family, want := range map[int]string{unix.AF_INET: GatewayIPv4, unix.AF_INET6: GatewayIPv6} {
+			routes, err := nl.RouteList(eth, family)
+			if err != nil {
+				return err
+			}
+			gateway := ""
+			for _, r := range routes {
+				if r.Gw != nil {
+					gateway += r.Dst.String() + " " + r.Gw.String()
+				}
+			}
+			if !strings.HasSuffix(gateway, "/0 "+want) {
+				t.Errorf("gateway %q, want %s", gateway, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hostAddresses returns an address of each kind that this machine has, with a TCP port somebody listens on.
+func hostAddresses(t *testing.T) []string {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Errorf("connection from %s", c.RemoteAddr())
+			c.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{}
+	for _, a := range addrs {
+		if ip := a.(*net.IPNet).IP; !ip.IsLinkLocalUnicast() {
+			all = append(all, net.JoinHostPort(ip.String(), port))
+		}
+	}
+	return all
+}
+
+func TestRefuses(t *testing.T) {
+	w := newWorld(t)
+	_, ns := w.attach(t)
+	targets := append(hostAddresses(t),
+		GatewayIPv4+":80", GatewayIPv4+":53", "["+GatewayIPv6+"]:443",
+		"192.0.2.1:443", "8.8.8.8:53", "10.0.0.1:22", "169.254.169.254:80", "172.17.0.1:2375",
+		"[2001:db8::1]:443", "[fd00:ec2::254]:80",
+	)
+	for _, target := range targets {
+		for network, try := range map[string]func(string) error{"tcp": dialTCP, "udp": askUDP} {
+			err := inside(t, ns, func() error { return try(target) })
+			if !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s %s: %v, want connection refused", network, target, err)
+			}
+		}
+	}
+}
+
+func TestPing(t *testing.T) {
+	w := newWorld(t)
+	id, ns := w.attach(t)
+	for _, gateway := range []string{GatewayIPv4, GatewayIPv6} {
+		if err := inside(t, ns, func() error { return ping(gateway, deadline) }); err != nil {
+			t.Errorf("ping %s: %v", gateway, err)
+		}
+	}
+	for _, other := range []string{"192.0.2.1", "169.254.169.254", "2001:db8::1"} {
+		err := inside(t, ns, func() error { return ping(other, 200*time.Millisecond) })
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ping %s: %v, want no answer", other, err)
+		}
+	}
+	s, err := w.Stats(t.Context(), id)
+	if err != nil || s.FramesIn < 2 || s.FramesOut < 4 || s.DroppedOut < 3 || s.BytesOut < 100 {
+		t.Errorf("stats %+v, %v", s, err)
+	}
+}
+
+func TestWiresAreApart(t *testing.T) {
+	w := newWorld(t)
+	_, a := w.attach(t)
+	_, b := w.attach(t)
+	const address = "10.99.0.1"
+	var listener net.Listener
+	err := inside(t, a, func() (err error) {
+		nl, err := newHandle()
+		if err != nil {
+			return err
+		}
+		defer nl.Close()
+		eth, err := nl.LinkByName(Interface)
+		if err != nil {
+			return err
+		}
+		if err := nl.AddrAdd(eth, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(address), Mask: net.CIDRMask(32, 32)}}); err != nil {
+			return err
+		}
+		listener, err = net.Listen("tcp", address+":4000")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if err := inside(t, a, func() error { return dialTCP(address + ":4000") }); err != nil {
+		t.Fatalf("from its own namespace: %v", err)
+	}
+	if err := inside(t, b, func() error { return dialTCP(address + ":4000") }); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("from another: %v, want connection refused", err)
+	}
+}
+
+func TestSurvivesDeathOfProcess(t *testing.T) {
+	w := newWorld(t)
+	id, ns := w.attach(t)
+	for range 3 {
+		pid := w.pid(t)
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			if w.pid(t) == pid {
+				return errors.New("still the old one")
+			}
+			_, err := w.Stats(t.Context(), id)
+			return err
+		})
+		if err := inside(t, ns, func() error { return ping(GatewayIPv4, deadline) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := inside(t, ns, func() error { return ping(GatewayIPv6, deadline) }); err != nil {
+			t.Fatal(err)
+		}
+		err := inside(t, ns, func() error { return dialTCP("192.0.2.1:443") })
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Detach(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A sandbox that dies on its way into the namespace never gets one that NetNS could find.
+func TestDetachEndsRetaking(t *testing.T) {
+	w := newWorld(t)
+	id := caisson.NewID(caisson.SandboxPrefix)
+	ns, err := w.Attach(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	pid := w.pid(t)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if l := w.pid(t); l == pid {
+			return errors.New("still the old one")
+		}
+		return nil
+	})
+	if _, err := w.Stats(t.Context(), id); caisson.KindOf(err) != caisson.NotFound {
+		t.Fatal(err)
+	}
+	if err := w.Detach(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Detach(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	// The namespace is free for a sandbox of the same name.
+	if err := w.Reattach(t.Context(), id, ns); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReattachAfterRestartOfEngine(t *testing.T) {
+	first := newWorld(t)
+	id, ns := first.attach(t)
+	other, otherNS := first.attach(t)
+	first.stop()
+
+	second := newWorld(t)
+	for range 2 { // once more is no harm
+		if err := second.Reattach(t.Context(), id, ns); err != nil {
+			t.Fatal(err)
+		}
+		if err := inside(t, ns, func() error { return ping(GatewayIPv4, deadline) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	mount, err := os.Open("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mount.Close()
+	for name, f := range map[string]*os.File{"another sandbox's": ns, "the host's": host} {
+		if err := second.Reattach(t.Context(), other, f); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%s namespace: %v, want invalid", name, err)
+		}
+	}
+	if err := second.Reattach(t.Context(), other, mount); err == nil {
+		t.Error("took a mount namespace")
+	}
+	if err := second.Reattach(t.Context(), other, otherNS); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProcessHasNothing(t *testing.T) {
+	w := newWorld(t)
+	// What a library opened without close-on-exec must not get there.
+	leaked, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(leaked)
+	old := w.pid(t)
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if w.pid(t) == old {
+			return errors.New("still the old one")
+		}
+		return nil
+	})
+	w.attach(t)
+	w.attach(t)
+	proc := fmt.Sprintf("/proc/%d/", w.pid(t))
+
+	fields := map[string]string{}
+	status, err := os.ReadFile(proc + "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		k, v, _ := strings.Cut(line, ":")
+		fields[k] = strings.Join(strings.Fields(v), " ")
+	}
+	const none = "0000000000000000"
+	uid := fmt.Sprint(DefaultUID)
+	ids := strings.Join([]string{uid, uid, uid, uid}, " ")
+	for k, want := range map[string]string{
+		"CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none,
+		"NoNewPrivs": "1", "Seccomp": "2", "Uid": ids, "Gid": ids, "Groups": "",
+	} {
+		if fields[k] != want {
+			t.Errorf("%s is %q, want %q", k, fields[k], want)
+		}
+	}
+
+	counts := map[string]int{}
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink(filepath.Join(proc, "fd", fd.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, _, _ := strings.Cut(to, ":[") // pipe:[1], socket:[1]
+		counts[kind]++
+	}
+	// Standard input and output; standard error; the control connection; the TAPs; Go's poller.
+	want := map[string]int{"/dev/null": 2, "pipe": 1, "socket": 1, "/dev/net/tun": 2, "anon_inode": 2}
+	if fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("descriptors %v, want %v", counts, want)
+	}
+
+	env, err := os.ReadFile(proc + "environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v := range strings.SplitSeq(strings.TrimRight(string(env), "\x00"), "\x00") {
+		if !strings.HasPrefix(v, "GOMAXPROCS=") && !strings.HasPrefix(v, "GODEBUG=") {
+			t.Errorf("environment has %q", v)
+		}
+	}
+	limits, err := os.ReadFile(proc + "limits")
+	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(limits)), " "), "Max core file size 0 0") {
+		t.Errorf("limits: %v\n%s", err, limits)
+	}
+	if c, err := w.Confinement(t.Context()); err != nil || !c.Seccomp {
+		t.Errorf("confinement %+v, %v", c, err)
+	}
+}
+
+// netNamespaces returns how many network namespaces processes, threads and descriptors of this process keep.
+func netNamespaces(t *testing.T) int {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/self/task/*/ns/net", "/proc/self/fd/*"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range paths {
+			if to, err := os.Readlink(p); err == nil && strings.HasPrefix(to, "net:[") {
+				seen[to] = true
+			}
+		}
+	}
+	return len(seen)
+}
+
+func TestNothingLeaks(t *testing.T) {
+	needWire(t)
+	before := netNamespaces(t)
+	w := newWorld(t)
+	var wait sync.WaitGroup
+	for range 50 {
+		wait.Go(func() {
+			id := caisson.NewID(caisson.SandboxPrefix)
+			ns, err := w.Attach(t.Context(), id)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer ns.Close()
+			if err := inside(t, ns, func() error { return dialTCP("192.0.2.1:443") }); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Error(err)
+			}
+			if _, err := w.Attach(t.Context(), id); caisson.KindOf(err) != caisson.Conflict {
+				t.Error(err)
+			}
+			if err := w.Detach(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+			// Its device is there as long as the namespace is, but nobody holds the other end.
+			tap, err := takeTAP(ns, string(id))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			tap.Close()
+		})
+	}
+	wait.Wait()
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.pid(t)))
+	if err != nil || len(fds) != 6 {
+		t.Errorf("wire process has descriptors %q, %v", fds, err)
+	}
+	w.mu.Lock()
+	if len(w.wires) != 0 {
+		t.Errorf("%d wires are remembered", len(w.wires))
+	}
+	w.mu.Unlock()
+	w.stop()
+	eventually(t, func() error {
+		if n := netNamespaces(t); n != before {
+			return fmt.Errorf("%d network namespaces, %d before", n, before)
+		}
+		return nil
+	})
+	if links, _ := filepath.Glob("/sys/class/net/*/tun_flags"); len(links) != 0 {
+		t.Errorf("TAPs in the host's namespace: %q", links)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Log: slog.New(slog.DiscardHandler)}
+	if _, err := New(ok); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"exe":     func(c *Config) { c.Exe = "" },
+		"missing": func(c *Config) { c.Exe = "/nonexistent" },
+		"netns":   func(c *Config) { c.NetNS = nil },
+		"log":     func(c *Config) { c.Log = nil },
+		"uid":     func(c *Config) { c.UID = 1 << 31 },
+	} {
+		c := ok
+		change(&c)
+		if _, err := New(c); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%s: %v, want invalid", name, err)
+		}
+	}
+}
+
+func TestRefusesForeignIDs(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []caisson.ID{"", "sb-", "../../etc/passwd", caisson.NewID(caisson.AccountPrefix)} {
+		if _, err := w.Attach(t.Context(), id); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("attach %q: %v", id, err)
+		}
+		if err := w.Detach(t.Context(), id); err != nil {
+			t.Errorf("detach %q: %v", id, err)
+		}
+	}
+}
