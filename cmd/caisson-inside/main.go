@@ -1,0 +1,12 @@
+// Command caisson-inside is what Caisson runs within sandboxes: see package inside.
+package main
+
+import (
+	"os"
+
+	"github.com/caisson-dev/caisson/inside"
+)
+
+func main() {
+	os.Exit(inside.Main(os.Args[1:]))
+}

@@ -1,0 +1,226 @@
+package inside
+
+import (
+	"context"
+	"io"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Start starts this program within a sandbox. args are what follows the program's name; stdin asks for a standard input.
+// ctx is for starting only: the process outlives it.
+type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
+
+// idleTime is how long a process without work is kept. Until then the next call saves starting one; after that the
+// sandbox has its memory back.
+const idleTime = 5 * time.Second
+
+// A Client is the use of one sandbox's files, by way of this program running inside: the methods are those of
+// [caisson.Files] without a reference. Paths are absolute; "." and ".." in them are resolved as text.
+//
+// Nothing that the sandbox says makes a call wait beyond its ctx, or use more memory than a listing of 100,000 names. If
+// the answers make no sense the error is Unavailable. All methods are safe for concurrent use.
+type Client struct {
+	start Start
+
+	mu     sync.Mutex
+	idle   *conn       // guarded by mu
+	expire *time.Timer // guarded by mu; ends idle
+	closed bool        // guarded by mu
+}
+
+// NewClient returns a client that starts its processes with start.
+func NewClient(start Start) *Client { return &Client{start: start} }
+
+// Close ends the process that waits for work, if there is one, and keeps none from now on. Calls under way go on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.drop()
+	return nil
+}
+
+// drop ends the idle process. Callers hold mu.
+func (c *Client) drop() {
+	if c.idle != nil {
+		c.expire.Stop()
+		c.idle.close(io.ErrClosedPipe)
+		c.idle = nil
+	}
+}
+
+// take returns the idle process, or nil.
+func (c *Client) take() *conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle != nil && c.idle.dead() {
+		c.drop()
+	}
+	if c.idle == nil {
+		return nil
+	}
+	k := c.idle
+	c.expire.Stop()
+	c.idle = nil
+	return k
+}
+
+// put keeps a process for the next call, or ends it.
+func (c *Client) put(k *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.idle != nil || k.dead() {
+		k.close(io.ErrClosedPipe)
+		return
+	}
+	c.idle = k
+	c.expire = time.AfterFunc(idleTime, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.idle == k {
+			c.drop()
+		}
+	})
+}
+
+// A call is one operation under way.
+type call struct {
+	*conn
+	client *Client
+	unbind func() bool
+	result *result // the first one
+}
+
+// done ends the call; the process can be used again unless it has been closed.
+func (c *call) done() {
+	if c.unbind() {
+		c.client.put(c.conn)
+	}
+}
+
+// call sends a request and waits for the result. If that is a refusal the error says so and the call is over.
+func (c *Client) call(ctx context.Context, req request) (*call, error) {
+	if k := c.take(); k != nil {
+		call, err := c.on(ctx, k, req)
+		if err == nil || ctx.Err() != nil || caisson.KindOf(err) != caisson.Unavailable || !repeatable(req.Op) {
+			return call, err
+		}
+		// The process may just have ended: with a pause and resume, say.
+	}
+	proc, err := c.start(ctx, []string{"files"}, true)
+	if err != nil {
+		return nil, err
+	}
+	k, err := newConn(proc)
+	if err != nil {
+		return nil, err
+	}
+	return c.on(ctx, k, req)
+}
+
+// repeatable reports whether a request whose result got lost may be sent again: not if it may have been done.
+func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
+
+func (c *Client) on(ctx context.Context, k *conn, req request) (*call, error) {
+	t := &call{conn: k, client: c, unbind: k.bind(ctx)}
+	err := k.request(req)
+	if err == nil {
+		t.result, err = k.result(frameResult)
+	}
+	if err != nil {
+		t.unbind()
+		return nil, err
+	}
+	if err := t.result.err(); err != nil {
+		t.done()
+		return nil, err
+	}
+	return t, nil
+}
+
+// simple makes a call without content.
+func (c *Client) simple(ctx context.Context, req request) (*result, error) {
+	t, err := c.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	t.done()
+	return t.result, nil
+}
+
+// cleanPath validates a path that a user gave.
+func cleanPath(field, p string) (string, error) {
+	switch {
+	case !strings.HasPrefix(p, "/"):
+		return "", caisson.Invalidf(field, "%.80q is not an absolute path", p)
+	case len(p) >= maxPath:
+		return "", caisson.Invalidf(field, "%.80q… is longer than %d bytes", p, maxPath-1)
+	case strings.ContainsRune(p, 0):
+		return "", caisson.Invalidf(field, "%.80q has a NUL in it", p)
+	}
+	return path.Clean(p), nil
+}
+
+// StatFile describes a file, of a symlink the symlink itself.
+func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.simple(ctx, request{Op: opStat, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	return r.info(name)
+}
+
+// info returns the entry in r, which must have one.
+func (r *result) info(name string) (*caisson.FileInfo, error) {
+	err := errProtocol
+	if r.Entry != nil && len(r.Entry.Name) == 0 {
+		var info *caisson.FileInfo
+		if info, err = r.Entry.info(name, path.Base(name)); err == nil {
+			return info, nil
+		}
+	}
+	return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox's description of %q makes no sense", name)
+}
+
+// MakeDir makes a directory, with parents also its missing parents; then it may exist already.
+func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.simple(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
+	return err
+}
+
+// MoveFile renames a file or directory. Conflict if there is something at to, or if that is on another file system.
+func (c *Client) MoveFile(ctx context.Context, from, to string) error {
+	from, err := cleanPath("from", from)
+	if err != nil {
+		return err
+	}
+	to, err = cleanPath("to", to)
+	if err != nil {
+		return err
+	}
+	_, err = c.simple(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
+	return err
+}
+
+// RemoveFile removes a file or an empty directory, with recursive also a full one.
+func (c *Client) RemoveFile(ctx context.Context, name string, recursive bool) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.simple(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
+	return err
+}

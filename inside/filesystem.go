@@ -1,0 +1,360 @@
+package inside
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A filesystem is a directory used as "/": symlinks in it, absolute ones included, mean what they mean to programs that
+// have it as their root. Within a sandbox it is the root anyway; for a runtime in memory it is a directory of the host.
+//
+// The kernel does the resolving (RESOLVE_IN_ROOT), in one system call that nothing can race with.
+type filesystem struct {
+	root *os.File
+}
+
+const maxLinks = 40 // as the kernel
+
+func openFilesystem(root *os.Root) (*filesystem, error) {
+	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &filesystem{root: f}, nil
+}
+
+func (s *filesystem) close() error { return s.root.Close() }
+
+// open opens the absolute path name, following symlinks unless flags say otherwise.
+func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY), Mode: uint64(mode), Resolve: unix.RESOLVE_IN_ROOT}
+	if flags&unix.O_PATH != 0 {
+		how.Flags &^= unix.O_NOCTTY
+	}
+	for {
+		fd, err := unix.Openat2(int(s.root.Fd()), name, &how)
+		if err == nil {
+			return os.NewFile(uintptr(fd), name), nil
+		}
+		// EAGAIN: something was renamed meanwhile, so that the kernel cannot say whether ".." stayed inside.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+	}
+}
+
+// A place is a name in an open directory; "." for the root.
+type place struct {
+	dir  *os.File // O_PATH
+	name string
+	path string // for messages
+}
+
+func (p place) close() { p.dir.Close() }
+
+func (p place) fd() int { return int(p.dir.Fd()) }
+
+func (p place) err(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: p.path, Err: err}
+}
+
+// locate opens the directory that the last element of name is in. That element itself is not looked at.
+func (s *filesystem) locate(name string) (place, error) {
+	name = path.Clean("/" + name)
+	base := path.Base(name)
+	if base == "/" {
+		base = "."
+	}
+	dir, err := s.open(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return place{}, err
+	}
+	return place{dir: dir, name: base, path: name}, nil
+}
+
+func (p place) stat() (*entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, p.err("stat", err)
+	}
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target, _ = p.readlink() // unreadable links of /proc have none
+	}
+	return describe("", &st, target), nil
+}
+
+func (p place) readlink() (string, error) {
+	buf := make([]byte, maxPath)
+	n, err := unix.Readlinkat(p.fd(), p.name, buf)
+	if err != nil {
+		return "", p.err("readlink", err)
+	}
+	return string(buf[:n]), nil
+}
+
+// target follows symlinks from name to the place where a file is, or would be made by open(2) with O_CREAT.
+// Missing parents of name, though not of what it may link to, are made.
+func (s *filesystem) target(name string) (place, error) {
+	name = path.Clean("/" + name)
+	if err := s.mkdirAll(path.Dir(name)); err != nil {
+		return place{}, err
+	}
+	for range maxLinks {
+		dir, base := path.Dir(name), path.Base(name)
+		if i := strings.LastIndexByte(name, '/'); i > 0 { // not cleaned: the kernel knows where ".." behind a symlink leads
+			dir, base = name[:i], name[i+1:]
+		}
+		if base == "" || base == "." || base == ".." || base == "/" {
+			return place{}, &fs.PathError{Op: "open", Path: name, Err: unix.EISDIR}
+		}
+		d, err := s.open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return place{}, err
+		}
+		p := place{dir: d, name: base, path: name}
+		link, err := p.readlink()
+		if err != nil { // EINVAL: not a symlink; ENOENT: nothing there
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+				return p, nil
+			}
+			p.close()
+			return place{}, err
+		}
+		p.close()
+		if !strings.HasPrefix(link, "/") {
+			link = dir + "/" + link
+		}
+		name = link
+	}
+	return place{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
+}
+
+// mkdirAll makes the directory name and its parents where they are missing.
+func (s *filesystem) mkdirAll(name string) error {
+	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err == nil {
+		return d.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
+		return err
+	}
+	if err := s.mkdirAll(path.Dir(name)); err != nil {
+		return err
+	}
+	p, err := s.locate(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if err := unix.Mkdirat(p.fd(), p.name, 0o755); err != nil && err != unix.EEXIST {
+		return p.err("mkdir", err)
+	}
+	// What exists now may be a dangling symlink, or a file.
+	d, err = s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// subtree returns the directory name as a root of its own, in which symlinks that lead out do not work.
+func (s *filesystem) subtree(name string) (*os.Root, error) {
+	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return os.OpenRoot(procPath(d))
+}
+
+// procPath is a name for what f is, for system calls that take nothing but names.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// A draft is a file being written that replaces the one at its place when it is complete.
+type draft struct {
+	*os.File
+	place
+	temp string
+}
+
+// draft starts a new version of the file at name. mode 0 means the old one's, or 0644. The owner stays, where the rights
+// suffice for that.
+func (s *filesystem) draft(name string, mode uint32) (*draft, error) {
+	p, err := s.target(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := p.draft(mode)
+	if err != nil {
+		p.close()
+	}
+	return d, err
+}
+
+func (p place) draft(mode uint32) (*draft, error) {
+	var old unix.Stat_t
+	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
+	exists := err == nil
+	switch {
+	case exists && old.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, p.err("open", unix.EISDIR)
+	case exists && old.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, caisson.Errorf(caisson.Conflict, "%s is not a regular file", p.path)
+	case !exists && err != unix.ENOENT:
+		return nil, p.err("stat", err)
+	case mode == 0 && exists:
+		mode = old.Mode & 0o7777
+	case mode == 0:
+		mode = 0o644
+	}
+	d := &draft{place: p, temp: ".caisson-" + rand.Text()}
+	fd, err := unix.Openat(p.fd(), d.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, p.err("open", err)
+	}
+	d.File = os.NewFile(uintptr(fd), p.path)
+	if exists {
+		// Without the right to give files away the new owner is who writes, as with every editor that saves this way.
+		if err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err != nil && err != unix.EPERM {
+			unlinkDraft(d)
+			return nil, p.err("chown", err)
+		}
+	}
+	if err := unix.Fchmod(fd, mode&0o7777); err != nil { // after chown, which clears set-id bits
+		unlinkDraft(d)
+		return nil, p.err("chmod", err)
+	}
+	return d, nil
+}
+
+// discard removes the draft.
+func (d *draft) discard() {
+	unlinkDraft(d)
+	d.place.close()
+}
+
+func unlinkDraft(d *draft) {
+	d.File.Close()
+	unix.Unlinkat(d.fd(), d.temp, 0)
+}
+
+// commit puts the draft in its place.
+func (d *draft) commit() (*entry, error) {
+	defer d.place.close()
+	err := d.Sync()
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		err = nil // a file system without anything to sync
+	}
+	if err = errors.Join(err, d.File.Close()); err == nil {
+		err = d.place.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.place.name))
+	}
+	if err != nil {
+		unix.Unlinkat(d.fd(), d.temp, 0)
+		return nil, err
+	}
+	return d.stat()
+}
+
+// move renames a file; EEXIST if there is something at to.
+func (s *filesystem) move(from, to string) error {
+	src, err := s.locate(from)
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	dst, err := s.locate(to)
+	if err != nil {
+		return err
+	}
+	defer dst.close()
+	err = unix.Renameat2(src.fd(), src.name, dst.fd(), dst.name, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL || err == unix.ENOSYS { // a file system that cannot do that in one step
+		var st unix.Stat_t
+		if unix.Fstatat(dst.fd(), dst.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			return dst.err("rename", unix.EEXIST)
+		}
+		err = unix.Renameat(src.fd(), src.name, dst.fd(), dst.name)
+	}
+	switch err {
+	case unix.EXDEV:
+		return caisson.Errorf(caisson.Conflict, "%s and %s are on different file systems; copy and remove instead", from, to)
+	case unix.EEXIST, unix.ENOTEMPTY:
+		return dst.err("rename", err)
+	}
+	return src.err("rename", err)
+}
+
+// remove removes a file or an empty directory, or with all whatever is there.
+func (s *filesystem) remove(name string, all bool) error {
+	p, err := s.locate(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if p.name == "." {
+		return caisson.Errorf(caisson.Denied, "the root directory cannot be removed")
+	}
+	err = unix.Unlinkat(p.fd(), p.name, 0)
+	if err != unix.EISDIR && err != unix.EPERM {
+		return p.err("remove", err)
+	}
+	unlinkErr := err
+	err = unix.Unlinkat(p.fd(), p.name, unix.AT_REMOVEDIR)
+	switch {
+	case err == unix.ENOTDIR:
+		return p.err("remove", unlinkErr)
+	case !all || (err != unix.ENOTEMPTY && err != unix.EEXIST):
+		return p.err("remove", err)
+	}
+	root, err := os.OpenRoot(procPath(p.dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(p.name)
+}
+
+// list calls each with the entries of the directory name.
+func (s *filesystem) list(name string, each func(*entry) error) error {
+	d, err := s.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(maxBatch)
+		for _, n := range names {
+			e, err := place{dir: d, name: n, path: path.Join(name, n)}.stat()
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			e.Name = []byte(n)
+			if err := each(e); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

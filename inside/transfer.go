@@ -1,0 +1,290 @@
+package inside
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// ReadFile streams a regular file from offset, at most limit bytes (0: no limit). The stream ends with ctx.
+func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64) (io.ReadCloser, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, caisson.Invalidf("offset", "must not be negative")
+	}
+	if limit < 0 {
+		return nil, caisson.Invalidf("limit", "must not be negative")
+	}
+	t, err := c.call(ctx, request{Op: opRead, Path: []byte(name), Offset: offset, Limit: limit})
+	if err != nil {
+		return nil, err
+	}
+	return &reader{call: t, most: limit}, nil
+}
+
+// A reader is content on its way from the sandbox.
+type reader struct {
+	call *call
+	most int64 // how much there may be; 0: no limit
+	n    int64
+	rest []byte
+	err  error
+	once sync.Once
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	for len(r.rest) == 0 && r.err == nil {
+		r.err = r.next()
+	}
+	if len(r.rest) == 0 {
+		return 0, r.err
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+func (r *reader) next() error {
+	f, err := r.call.recv()
+	if err != nil {
+		return err
+	}
+	if f.kind == frameData {
+		if r.n += int64(len(f.payload)); r.most > 0 && r.n > r.most {
+			return r.call.bad(errProtocol)
+		}
+		r.rest = f.payload
+		return nil
+	}
+	res, err := r.call.parse(f, frameEnd)
+	if err != nil {
+		return err
+	}
+	r.once.Do(r.call.done)
+	if err := res.err(); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// Close ends the stream wherever it is. It may be called while another goroutine reads.
+func (r *reader) Close() error {
+	r.once.Do(func() {
+		r.call.unbind()
+		r.call.close(io.ErrClosedPipe)
+	})
+	return nil
+}
+
+// WriteFile replaces a file atomically by what r yields, and makes missing parents. mode 0 keeps the old mode, or is 0644.
+// If r fails, its error is returned and nothing has changed.
+func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	if mode > 0o7777 {
+		return nil, caisson.Invalidf("mode", "%o is not a mode; it has at most four octal digits", mode)
+	}
+	res, err := c.send(ctx, request{Op: opWrite, Path: []byte(name), Mode: mode}, r)
+	if err != nil {
+		return nil, err
+	}
+	return res.info(name)
+}
+
+// WriteTree unpacks the tar archive r below the directory name, inside the sandbox, and as its user. See
+// [tree.Unpack] for what may be in it. If that fails half of it may be there.
+func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.send(ctx, request{Op: opWriteTree, Path: []byte(name)}, r)
+	return err
+}
+
+// send makes a call with content for the sandbox.
+func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, error) {
+	t, err := c.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer t.done()
+	res, err := t.content(r)
+	if err != nil {
+		return nil, err
+	}
+	return res, res.err()
+}
+
+// ReadTree streams the file, directory or symlink at name as a tar archive of the form that package tree describes, its
+// names relative to name's parent; "/" itself is called rootfs. The stream ends with ctx.
+func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opReadTree, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	base := path.Base(name)
+	if base == "/" {
+		base = rootName
+	}
+	in := &reader{call: t}
+	r, w := io.Pipe()
+	go func() { // until the archive ends, or Close
+		err := tree.Copy(w, in, base)
+		in.Close()
+		w.CloseWithError(err)
+	}()
+	return &treeReader{PipeReader: r, in: in}, nil
+}
+
+type treeReader struct {
+	*io.PipeReader
+	in *reader
+}
+
+func (r *treeReader) Close() error {
+	r.in.Close()
+	return r.PipeReader.Close()
+}
+
+// ListFiles describes what is in a directory, by name. Exhausted if that is more than 100,000 entries.
+func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opList, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	infos, err := t.list(name)
+	if err != nil {
+		t.unbind()
+		t.close(err)
+		return nil, err
+	}
+	t.done()
+	slices.SortFunc(infos, func(a, b caisson.FileInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return infos, nil
+}
+
+func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
+	infos := []caisson.FileInfo{}
+	for {
+		f, err := c.recv()
+		if err != nil {
+			return nil, err
+		}
+		if f.kind != frameItems {
+			res, err := c.parse(f, frameEnd)
+			if err == nil {
+				err = res.err()
+			}
+			return infos, err
+		}
+		var batch []entry
+		if err := decodeItems(f.payload, &batch); err != nil {
+			return nil, c.bad(err)
+		}
+		if len(infos)+len(batch) > maxList {
+			return nil, caisson.Errorf(caisson.Exhausted, "%q has more than %d entries", dir, maxList)
+		}
+		for i := range batch {
+			info, err := batch[i].listed(dir)
+			if err != nil {
+				return nil, c.bad(err)
+			}
+			infos = append(infos, *info)
+		}
+	}
+}
+
+// listed validates e as an entry of dir.
+func (e *entry) listed(dir string) (*caisson.FileInfo, error) {
+	if !validName(e.Name) {
+		return nil, errProtocol
+	}
+	return e.info(path.Join(dir, string(e.Name)), string(e.Name))
+}
+
+// decodeItems reads the payload of an items frame.
+func decodeItems[T any](payload []byte, items *[]T) error {
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before they are made: "{}" is small, what it stands for is not
+		return errProtocol
+	}
+	if err := decode(payload, items); err != nil {
+		return err
+	}
+	if len(*items) == 0 || len(*items) > maxBatch {
+		return errProtocol
+	}
+	return nil
+}
+
+// WatchFiles reports changes of and in the file or directory at name, with recursive also in directories below, until ctx
+// ends, or what is being watched or the sandbox does; then the channel is closed. It returns when the watch is in place. A
+// program may be quicker than the watch of a directory it just made: what is in there by then is reported as created, some
+// of it twice. Whoever reads too slowly gets an overflow.
+func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<-chan caisson.FileEvent, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opWatch, Path: []byte(name), All: recursive})
+	if err != nil {
+		return nil, err
+	}
+	events := make(chan caisson.FileEvent, 16)
+	go func() {
+		defer close(events)
+		defer t.close(io.ErrClosedPipe)
+		defer t.unbind()
+		for t.changes(name, events) {
+		}
+	}()
+	return events, nil
+}
+
+// changes passes one frame's changes on, and reports whether there may be more.
+func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
+	f, err := c.recv()
+	if err != nil || f.kind != frameItems {
+		return false
+	}
+	var batch []change
+	if decodeItems(f.payload, &batch) != nil {
+		return false
+	}
+	for _, ch := range batch {
+		switch ch.Op {
+		case changeCreate, changeWrite, changeRemove, changeRename, changeChmod, changeOverflow:
+		default:
+			return false
+		}
+		if !validBelow(ch.Path) {
+			return false
+		}
+		select {
+		case events <- caisson.FileEvent{Op: ch.Op, Path: path.Join(root, string(ch.Path))}:
+		case <-c.stop:
+			return false
+		}
+	}
+	return true
+}

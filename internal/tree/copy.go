@@ -1,0 +1,122 @@
+package tree
+
+import (
+	"archive/tar"
+	"io"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Copy reads the archive of one tree called base from r and writes it anew to w: nothing but what this package's form
+// allows, and not a byte that was not understood, gets from r to w. It is for archives from within a sandbox. The end of
+// the archive is only written after r has ended without an error, so a cut archive does not look whole.
+//
+// Memory is bounded whatever r yields. Invalid if r is not of the form; other errors are r's or w's own.
+func Copy(w io.Writer, r io.Reader, base string) error {
+	in, out := tar.NewReader(r), tar.NewWriter(w)
+	check := order{base: base}
+	buf := make([]byte, chunkSize)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return malformed(err)
+		}
+		clean, err := sanitize(h)
+		if err != nil {
+			return err
+		}
+		if err := check.next(strings.TrimSuffix(clean.Name, "/"), clean.Typeflag == tar.TypeDir); err != nil {
+			return err
+		}
+		if err := out.WriteHeader(clean); err != nil {
+			return err
+		}
+		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, buf); err != nil {
+			return malformed(err)
+		}
+	}
+	if check.last == "" {
+		return caisson.Errorf(caisson.Invalid, "the archive is empty")
+	}
+	if err := end(r); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// end reads what follows an archive: padding, then io.EOF.
+func end(r io.Reader) error {
+	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))
+	if err == nil && n > padding {
+		return caisson.Errorf(caisson.Invalid, "the archive goes on after its end")
+	}
+	return err
+}
+
+// sanitize returns a header with only what we mean to pass on from h.
+func sanitize(h *tar.Header) (*tar.Header, error) {
+	name, err := checkName(h.Name)
+	if err != nil {
+		return nil, err
+	}
+	clean := &tar.Header{Typeflag: h.Typeflag, Name: name, Mode: h.Mode & permBits, ModTime: modTime(h.ModTime)}
+	switch {
+	case sparse(h):
+		return nil, caisson.Errorf(caisson.Invalid, "the archive has a sparse file %.80q, which is not supported", name)
+	case h.Typeflag == tar.TypeReg:
+		clean.Size = h.Size
+	case h.Typeflag == tar.TypeDir:
+		clean.Name = name + "/"
+	case h.Typeflag == tar.TypeSymlink:
+		clean.Linkname = h.Linkname
+		return clean, checkTarget(name, h.Linkname)
+	default:
+		return nil, caisson.Errorf(caisson.Invalid, "the archive has %.80q, which is neither a file, a directory nor a symlink", name)
+	}
+	return clean, nil
+}
+
+// order checks that entries come as the package comment says. It remembers only the directories above the last entry.
+type order struct {
+	base string
+	open []string // the directories above last, and last if it is one; each below the one before it
+	last string   // the last entry; "" before the first
+}
+
+func (o *order) next(name string, dir bool) error {
+	bad := func() error {
+		return caisson.Errorf(caisson.Invalid, "the archive has %.80q in a place where it must not be", name)
+	}
+	if o.last == "" {
+		if name != o.base {
+			return bad()
+		}
+	} else {
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			return bad() // a second tree
+		}
+		for len(o.open) > 0 && o.open[len(o.open)-1] != name[:i] {
+			o.open = o.open[:len(o.open)-1]
+		}
+		if len(o.open) == 0 {
+			return bad()
+		}
+		// What came before in this directory is the element of last that follows the directory's name.
+		if before := strings.TrimPrefix(o.last[len(name[:i]):], "/"); before != "" {
+			before, _, _ = strings.Cut(before, "/")
+			if name[i+1:] <= before {
+				return bad()
+			}
+		}
+	}
+	if dir {
+		o.open = append(o.open, name)
+	}
+	o.last = name
+	return nil
+}

@@ -1,0 +1,180 @@
+package tree
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/errno"
+)
+
+// Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty: the last element of name).
+//
+// Symlinks are archived, not followed, name itself included. Special files are left out, as are kernel file systems (proc,
+// sysfs, …) mounted below name. Files may change meanwhile: one that shrinks is padded with zeros, one that is gone is
+// left out. NotFound if there is nothing at name, Conflict if it is a special file.
+func Pack(root *os.Root, name, as string, w io.Writer) error {
+	if as == "" {
+		as = path.Base(name)
+	}
+	as, err := checkName(as)
+	if err != nil {
+		return err
+	}
+	info, err := root.Lstat(name)
+	if err != nil {
+		return errno.Wrap(err)
+	}
+	if !packable(info.Mode()) {
+		return caisson.Errorf(caisson.Conflict, "%s is neither a file, a directory nor a symlink", name)
+	}
+	p := packer{root: root, tw: tar.NewWriter(w), buf: make([]byte, chunkSize)}
+	if err := p.pack(path.Clean(name), as, device(info), info); err != nil {
+		return errno.Wrap(err)
+	}
+	return p.tw.Close()
+}
+
+type packer struct {
+	root *os.Root
+	tw   *tar.Writer
+	buf  []byte
+}
+
+func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
+
+// pack writes the entry at name and everything below it. dev is the file system of its parent.
+func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
+	var err error
+	switch mode := info.Mode(); {
+	case len(as) > maxPath:
+		return caisson.Errorf(caisson.Invalid, "%.80s… is too deep to be copied", as)
+	case mode.IsRegular():
+		err = p.file(name, as)
+	case mode.IsDir():
+		err = p.dir(name, as, dev)
+	case mode.Type() == fs.ModeSymlink:
+		var target string
+		if target, err = p.root.Readlink(name); err == nil {
+			err = p.tw.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeSymlink, Name: as, Linkname: target, Mode: permBits, ModTime: modTime(info.ModTime()),
+			})
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed since we saw it
+	}
+	return err
+}
+
+func (p *packer) dir(name, as string, dev uint64) error {
+	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	info, entries, err := readDir(f, dev)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	err = p.tw.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeDir, Name: as + "/", Mode: int64(info.Mode().Perm()), ModTime: modTime(info.ModTime()),
+	})
+	if err != nil {
+		return err
+	}
+	here := device(info)
+	for _, e := range entries {
+		child := path.Join(name, e)
+		info, err := p.root.Lstat(child)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := p.pack(child, as+"/"+e, here, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readDir returns the sorted names in f, none if f is the top of a kernel file system.
+func readDir(f *os.File, dev uint64) (fs.FileInfo, []string, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if device(info) != dev && kernelFS(f) {
+		return info, nil, nil
+	}
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Sort(names)
+	return info, names, nil
+}
+
+func (p *packer) file(name, as string) error {
+	// O_NONBLOCK: should the name lead to a FIFO by now, opening must not wait for its other end.
+	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return nil // replaced since we saw it
+	}
+	size := info.Size()
+	err = p.tw.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: as, Size: size, Mode: int64(info.Mode().Perm()), ModTime: modTime(info.ModTime()),
+	})
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{p.tw}, io.LimitReader(io.MultiReader(f, zeros{}), size), p.buf)
+	return err
+}
+
+// zeros is an endless stream of zeros.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+func device(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Dev)
+	}
+	return 0
+}
+
+// kernelFS reports whether f lies on a file system whose files are not data.
+func kernelFS(f *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return false
+	}
+	switch int64(st.Type) {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
+		unix.DEVPTS_SUPER_MAGIC, unix.SECURITYFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.BPF_FS_MAGIC:
+		return true
+	}
+	return false
+}

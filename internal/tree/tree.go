@@ -1,0 +1,81 @@
+// Package tree moves files, directories and symlinks as tar archives, in a form that is safe to unpack: [Pack] writes it,
+// [Copy] lets nothing else through, [Unpack] trusts neither.
+//
+// The form: one tree per archive, in depth-first order, the entries of a directory in increasing order of name. So a
+// directory comes before what is in it, no name comes twice, and none lies below a symlink. There are no hard links,
+// devices, sparse files, owners, or set-id bits.
+package tree
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxPath   = 4095 // PATH_MAX without its NUL
+	maxName   = 255  // NAME_MAX
+	permBits  = 0o777
+	maxYear   = 9999 // what formats of time can express
+	padding   = 1 << 20
+	chunkSize = 64 << 10
+)
+
+// checkName returns name without a trailing slash, or an error if it is not a clean relative path.
+func checkName(name string) (string, error) {
+	name = strings.TrimSuffix(name, "/")
+	switch {
+	case name == "" || name == "." || name[0] == '/' || path.Clean(name) != name || strings.HasPrefix(name, "../") || name == "..":
+		return "", caisson.Errorf(caisson.Invalid, "the archive has an entry named %.80q, which is not a clean relative path", name)
+	case len(name) > maxPath || strings.ContainsRune(name, 0):
+		return "", caisson.Errorf(caisson.Invalid, "the archive has an entry named %.80q, which is too long or has a NUL in it", name)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > maxName {
+			return "", caisson.Errorf(caisson.Invalid, "the archive has an entry named %.80q, which is too long", part)
+		}
+	}
+	return name, nil
+}
+
+// checkTarget validates the target of a symlink as text; where it leads is another question.
+func checkTarget(name, target string) error {
+	if target == "" || len(target) > maxPath || strings.ContainsRune(target, 0) {
+		return caisson.Errorf(caisson.Invalid, "the archive has a symlink %.80q without a valid target", name)
+	}
+	return nil
+}
+
+// sparse reports whether h is a sparse file, of which a few bytes of archive can stand for any number of bytes of file.
+func sparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse") {
+			return true
+		}
+	}
+	return false
+}
+
+// modTime returns t in whole seconds, which need no extended header, or the zero hour if t is out of range.
+func modTime(t time.Time) time.Time {
+	if t.Unix() < 0 || t.Year() > maxYear {
+		return time.Unix(0, 0)
+	}
+	return time.Unix(t.Unix(), 0)
+}
+
+// malformed makes an Invalid error of what the tar reader says about an archive; errors of the stream below stay as they are.
+func malformed(err error) error {
+	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return caisson.Wrap(err, caisson.Invalid, "the archive is malformed or cut short")
+	}
+	return err
+}

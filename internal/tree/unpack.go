@@ -1,0 +1,261 @@
+package tree
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/errno"
+)
+
+// ownerBits let the owner of a directory fill it.
+const ownerBits = 0o700
+
+// Options say how far Unpack may go. The zero Options are for archives from strangers, without limits.
+type Options struct {
+	// Name, a single element, replaces the first element of every name in the archive, which must then hold one tree only.
+	Name string
+	// MaxBytes and MaxEntries bound what is unpacked; Exhausted beyond. 0 is no limit.
+	MaxBytes   int64
+	MaxEntries int
+	// KeepLinks makes symlinks wherever they lead. Without it those that lead out of their tree are left out.
+	KeepLinks bool
+	// FollowLinks lets symlinks to directories that are there already stand for directories of the archive, as long as
+	// they stay below the root. Without it they are a Conflict.
+	FollowLinks bool
+	// Skipped, if not nil, hears of every symlink that was left out.
+	Skipped func(name, target string)
+}
+
+// Unpack makes what the archive r holds below root. Files that exist are replaced, directories are kept. Whatever r says,
+// nothing outside of root is touched, and without FollowLinks nothing that a symlink in root leads to. Modes lose set-id
+// bits and are subject to the umask; owners are the caller's. On error, what was unpacked stays.
+//
+// Any tar archive with clean relative names of files, directories and symlinks will do; a leading "./" is allowed.
+// Invalid for others.
+func Unpack(r io.Reader, root *os.Root, o Options) error {
+	if o.Name != "" && (!fs.ValidPath(o.Name) || path.Base(o.Name) != o.Name || o.Name == ".") {
+		return caisson.Invalidf("name", "%.80q is not the name of a file", o.Name)
+	}
+	u := unpacker{Options: o, root: root, buf: make([]byte, chunkSize), modes: map[string]fs.FileMode{}}
+	return errno.Wrap(u.unpack(r))
+}
+
+func (u *unpacker) unpack(r io.Reader) error {
+	in := tar.NewReader(r)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return malformed(err)
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue // git archive begins with a comment
+		}
+		if h.Name = strings.TrimPrefix(h.Name, "./"); h.Name == "" || h.Name == "." {
+			continue
+		}
+		if err := u.entry(h, in); err != nil {
+			return err
+		}
+	}
+	if err := end(r); err != nil {
+		return err
+	}
+	return u.restrict()
+}
+
+type unpacker struct {
+	Options
+	root    *os.Root
+	top     string // first element of the first name, if Name is set
+	parent  string // the last directory that was made or checked
+	entries int
+	bytes   int64
+	buf     []byte
+	// modes of the directories that their owner may not write to, to be set when everything is in them
+	modes map[string]fs.FileMode
+}
+
+// restrict takes those rights from their owners that directories only had while they were filled.
+func (u *unpacker) restrict() error {
+	for dir, mode := range u.modes {
+		info, err := u.root.Lstat(dir)
+		if err == nil {
+			err = u.root.Chmod(dir, info.Mode().Perm()&^(ownerBits&^mode))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	h, err := sanitize(h)
+	if err != nil {
+		return err
+	}
+	name := strings.TrimSuffix(h.Name, "/")
+	if name, err = u.rename(name); err != nil {
+		return err
+	}
+	u.entries++
+	u.bytes += h.Size // cannot overflow: the last sum was at most MaxBytes, or there was as much content as it says
+	if u.MaxEntries > 0 && u.entries > u.MaxEntries {
+		return caisson.Errorf(caisson.Exhausted, "the archive has more than %d entries", u.MaxEntries)
+	}
+	if u.MaxBytes > 0 && (h.Size > u.MaxBytes || u.bytes > u.MaxBytes) {
+		return caisson.Errorf(caisson.Exhausted, "the archive has more than %s of files", caisson.Size(u.MaxBytes))
+	}
+	if err := u.dirs(path.Dir(name)); err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.dir(name, fs.FileMode(h.Mode))
+	case tar.TypeSymlink:
+		return u.symlink(name, h.Linkname)
+	default:
+		return u.file(name, h, content)
+	}
+}
+
+// rename returns name with its first element replaced by Name.
+func (u *unpacker) rename(name string) (string, error) {
+	if u.Name == "" {
+		return name, nil
+	}
+	top, rest, _ := strings.Cut(name, "/")
+	if u.top == "" {
+		u.top = top
+	}
+	if top != u.top {
+		return "", caisson.Errorf(caisson.Invalid, "the archive has %.80q and %.80q side by side; one tree was expected", u.top, top)
+	}
+	return checkName(path.Join(u.Name, rest))
+}
+
+// dirs makes dir and its parents where they are missing.
+func (u *unpacker) dirs(dir string) error {
+	if dir == "." || dir == u.parent {
+		return nil
+	}
+	if err := u.dirs(path.Dir(dir)); err != nil {
+		return err
+	}
+	return u.dir(dir, 0o755)
+}
+
+// dir makes one directory, or finds that it exists.
+func (u *unpacker) dir(name string, mode fs.FileMode) error {
+	err := u.root.Mkdir(name, mode|ownerBits)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		err = u.isDir(name)
+	case err == nil && mode&ownerBits != ownerBits:
+		u.modes[name] = mode
+	}
+	if err == nil {
+		u.parent = name
+	}
+	return err
+}
+
+func (u *unpacker) isDir(dir string) error {
+	stat := u.root.Lstat
+	if u.FollowLinks {
+		stat = u.root.Stat
+	}
+	info, err := stat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return caisson.Errorf(caisson.Conflict, "%s exists and is not a directory", dir)
+	}
+	return nil
+}
+
+// clear removes what is at name, unless it is a directory.
+func (u *unpacker) clear(name string) error {
+	info, err := u.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.IsDir():
+		return caisson.Errorf(caisson.Conflict, "%s exists and is a directory", name)
+	}
+	u.parent = "" // may have been a symlink to a directory
+	return u.root.Remove(name)
+}
+
+func (u *unpacker) symlink(name, target string) error {
+	if !u.KeepLinks && !staysInside(name, target) {
+		if u.Skipped != nil {
+			u.Skipped(name, target)
+		}
+		return nil
+	}
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	return u.root.Symlink(target, name)
+}
+
+// staysInside reports whether a symlink at name leads to somewhere in the tree that name's first element is the top of.
+//
+// ".." counts only at the beginning of target. There it starts from real directories, so the text says where it leads;
+// behind the name of another symlink it would not.
+func staysInside(name, target string) bool {
+	depth := strings.Count(name, "/") // directories between the link and the root
+	down := false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "":
+			if !down {
+				return false // absolute
+			}
+		case ".":
+		case "..":
+			if down {
+				return false
+			}
+			depth--
+		default:
+			down = true
+		}
+		if depth < 1 {
+			return false
+		}
+	}
+	return true
+}
+
+func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fs.FileMode(h.Mode))
+	if err != nil {
+		return err
+	}
+	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{content}, u.buf); err != nil {
+		f.Close()
+		return malformed(err)
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return u.root.Chtimes(name, h.ModTime, h.ModTime)
+}
