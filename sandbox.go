@@ -99,7 +99,8 @@ type Filter struct {
 	States []State
 	Labels map[string]string
 	Name   string
-	// After is the ID of the last object of the previous page; Limit is the size of a page, at most 1000, 0 means 100.
+	// After is the ID (templates, images: the name) of the last object of the previous page, which may have gone
+	// since. Limit is the size of a page, at most 1000; 0 means 100.
 	After ID
 	Limit int
 }

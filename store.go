@@ -65,7 +65,7 @@ type EventStore interface {
 	Append(ctx context.Context, e *Event) error
 	// After returns at most limit events with a greater Seq, oldest first; subject "" means every object.
 	After(ctx context.Context, in Scope, subject string, seq int64, limit int) ([]Event, error)
-	// Last returns the greatest Seq, 0 if there is none.
+	// Last returns the greatest Seq ever given, 0 if there is none; Trim does not lower it.
 	Last(ctx context.Context) (int64, error)
 	// Trim removes events older than before.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)

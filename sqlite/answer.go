@@ -20,10 +20,12 @@ type answers struct {
 	trim   *sql.Stmt
 }
 
+const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
+
 func newAnswers(p *preparer) *answers {
 	return &answers{
 		db:     p.db,
-		get:    p.write(`SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`),
+		get:    p.write(getAnswer),
 		claim:  p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
 		finish: p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
 		giveUp: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),

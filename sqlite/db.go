@@ -97,6 +97,9 @@ func dsn(path, mode string) string {
 // ctx is obeyed while waiting for other writers and once more before the commit, not by each statement: a statement takes
 // microseconds, and a commit that was begun should be finished so that its outcome is known.
 func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx) error) error {
+	if d.closed.Load() {
+		return caisson.Errorf(caisson.Unavailable, "the store is closed")
+	}
 	conn, err := d.writer.Conn(ctx)
 	if err != nil {
 		return d.explain(err)
@@ -133,14 +136,29 @@ func affected(res sql.Result, err error) (int64, error) {
 	return res.RowsAffected()
 }
 
-// close closes the readers first: the last connection to close empties the log into the database.
+// close waits for what is under way and refuses what comes later. The readers go first: the last connection to close
+// empties the log into the database, which a reader may not.
 func (d *db) close() error {
 	d.closed.Store(true)
-	var errs []error
-	for _, pool := range []*sql.DB{d.reader, d.writer} {
-		if pool != nil {
-			errs = append(errs, pool.Close())
+	return errors.Join(drain(d.reader, maxReaders), drain(d.writer, 1))
+}
+
+// drain closes a pool when none of its connections, n at most, is in use. [sql.DB.Close] alone would return earlier.
+func drain(pool *sql.DB, n int) error {
+	if pool == nil {
+		return nil
+	}
+	var held []*sql.Conn
+	for range n {
+		conn, err := pool.Conn(context.Background())
+		if err != nil {
+			break // it cannot be opened, so nobody uses it
 		}
+		held = append(held, conn)
+	}
+	errs := []error{pool.Close()} // whoever waits for a connection gets an error now
+	for _, conn := range held {
+		errs = append(errs, conn.Close())
 	}
 	return errors.Join(errs...)
 }

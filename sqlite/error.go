@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -14,6 +15,9 @@ import (
 func (d *db) explain(err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
 	if caisson.KindOf(err) == caisson.Internal && d.closed.Load() {
 		return caisson.Wrap(err, caisson.Unavailable, "the store is closed")

@@ -26,15 +26,21 @@ type events struct {
 	remove  *sql.Stmt
 }
 
+// What After asks: seq, subject, limit and account are ?1 to ?4. Of all accounts only the engine asks, and hardly ever for
+// one subject: that has no index, as each index makes appending slower.
+const (
+	eventsOfAll     = `SELECT seq, doc FROM event WHERE seq > ?1 AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`
+	eventsOfAccount = `SELECT seq, doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`
+	eventsOfSubject = `SELECT seq, doc FROM event WHERE account = ?4 AND subject = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3`
+)
+
 func newEvents(p *preparer) *events {
 	return &events{
-		db:     p.db,
-		insert: p.write(`INSERT INTO event (at, account, subject, doc) VALUES (?, ?, ?, ?)`),
-		// Of all accounts only the engine asks, and hardly ever for one subject: that has no index, as each index makes
-		// appending slower.
-		all:     p.read(`SELECT seq, doc FROM event WHERE seq > ? AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`),
-		account: p.read(`SELECT seq, doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`),
-		subject: p.read(`SELECT seq, doc FROM event WHERE account = ?4 AND subject = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3`),
+		db:      p.db,
+		insert:  p.write(`INSERT INTO event (at, account, subject, doc) VALUES (?, ?, ?, ?)`),
+		all:     p.read(eventsOfAll),
+		account: p.read(eventsOfAccount),
+		subject: p.read(eventsOfSubject),
 		last:    p.read(`SELECT seq FROM sqlite_sequence WHERE name = 'event'`),
 		old:     p.read(`SELECT min(seq), max(seq) FROM (SELECT seq FROM event WHERE at < ?1 ORDER BY seq LIMIT ?2)`),
 		remove:  p.write(`DELETE FROM event WHERE seq BETWEEN ?1 AND ?2 AND at < ?3`),

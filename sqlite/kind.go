@@ -1,6 +1,10 @@
 package sqlite
 
-import "github.com/caisson-dev/caisson"
+import (
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
 
 // kind is what a table must know about the type of its objects.
 type kind[T any] struct {
@@ -8,6 +12,9 @@ type kind[T any] struct {
 	named   bool   // objects are known by account and name, and listed by name; else by ID, and in order of creation
 	columns func(*T) columns
 }
+
+// sql returns a statement about the table that TABLE stands for.
+func (k kind[T]) sql(query string) string { return strings.ReplaceAll(query, "TABLE", k.noun) }
 
 // columns are what queries need of an object.
 type columns struct {

@@ -21,13 +21,23 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	case f.Limit < 0 || f.Limit > maxPage:
 		return nil, false, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
 	}
+	q, err := t.query(ctx, in, f)
+	if err != nil {
+		return nil, false, err
+	}
+	page, more, err = t.page(ctx, q, f.Limit)
+	return page, more, t.db.explain(err)
+}
+
+// query asks for everything from the page's first object on.
+func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
 	q := &query{}
-	q.sql.WriteString("SELECT name, doc FROM " + t.noun + " WHERE 1")
+	q.sql.WriteString(t.sql("SELECT name, doc FROM TABLE WHERE true"))
 	if account := accountOf(in); account.Valid {
 		q.and("account = ?", account)
 	}
 	if err := t.after(ctx, q, in, f.After); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	q.filter(f)
 	if t.named {
@@ -35,8 +45,7 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	} else {
 		q.sql.WriteString(" ORDER BY seq")
 	}
-	page, more, err = t.page(ctx, q, f.Limit)
-	return page, more, t.db.explain(err)
+	return q, nil
 }
 
 // after makes q begin behind the object that ended the previous page, even if it has been deleted since.

@@ -65,6 +65,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Log = c.Log.With("component", "sqlite")
 	if c.Now == nil {
 		c.Now = time.Now
 	}

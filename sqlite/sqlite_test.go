@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -179,16 +180,21 @@ func TestUIDsUsedUp(t *testing.T) {
 // TestPlans guards that what is asked often walks an index: the cost must not grow with what other accounts own.
 func TestPlans(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
+	must(t, s.Sandboxes().Insert(t.Context(), &caisson.Sandbox{ID: "sb-1", Account: "local"}))
+	page, err := s.sandboxes.query(t.Context(), caisson.In("local"), caisson.Filter{After: "sb-1"})
+	must(t, err)
+	names, err := s.images.query(t.Context(), caisson.In("local"), caisson.Filter{After: "host"})
+	must(t, err)
 	for query, want := range map[string]string{
-		`SELECT doc FROM sandbox WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`:                      "USING INDEX sqlite_autoindex_sandbox_1 (key=?)",
-		`SELECT doc FROM sandbox WHERE name = ?1 AND account = ?2`:                                     "USING INDEX sandbox_name (account=? AND name=?)",
-		`SELECT name, doc FROM sandbox WHERE 1 AND account = ? AND seq > ? ORDER BY seq`:               "USING INDEX sandbox_age (account=? AND seq>?)",
-		`SELECT name, doc FROM image WHERE 1 AND account = ? AND name > ? ORDER BY name, account`:      "USING INDEX image_name (account=? AND name>?)",
-		`SELECT doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`:      "USING INDEX event_account (account=? AND seq>?)",
-		`SELECT doc FROM event WHERE account = ?4 AND subject = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3`: "USING INDEX event_subject (account=? AND subject=? AND seq>?)",
-		`SELECT doc FROM event WHERE seq > ? AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`:      "USING INTEGER PRIMARY KEY (rowid>?)",
-		`SELECT doc FROM token WHERE hash = ?`:                                                         "USING INDEX sqlite_autoindex_token_2 (hash=?)",
-		`SELECT answer FROM answer WHERE account = ? AND key = ?`:                                      "(account=? AND key=?)",
+		s.sandboxes.kind.sql(selectByKey):  "USING INDEX sqlite_autoindex_sandbox_1 (key=?)",
+		s.sandboxes.kind.sql(selectByName): "USING INDEX sandbox_name (account=? AND name=?)",
+		page.sql.String():                  "USING INDEX sandbox_age (account=? AND seq>?)",
+		names.sql.String():                 "USING INDEX image_name (account=? AND name>?)",
+		eventsOfAll:                        "USING INTEGER PRIMARY KEY (rowid>?)",
+		eventsOfAccount:                    "USING INDEX event_account (account=? AND seq>?)",
+		eventsOfSubject:                    "USING INDEX event_subject (account=? AND subject=? AND seq>?)",
+		findToken:                          "USING INDEX sqlite_autoindex_token_2 (hash=?)",
+		getAnswer:                          "(account=? AND key=?)",
 	} {
 		rows, err := s.db.writer.Query("EXPLAIN QUERY PLAN "+query, 1, 2, 3, 4)
 		must(t, err)
@@ -265,6 +271,36 @@ func TestLocked(t *testing.T) {
 	_, err = conn.ExecContext(t.Context(), "ROLLBACK")
 	must(t, err)
 	must(t, s.Sandboxes().Insert(t.Context(), sample("local", "")))
+}
+
+// TestCloseWaits closes the store in the middle of an update: Close returns when the update is on disk.
+func TestCloseWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "caisson.db")
+	s := openTest(t, path)
+	must(t, s.Sandboxes().Insert(t.Context(), sample("local", "one")))
+	closed := make(chan error)
+	updated := make(chan error, 1)
+	go func() {
+		_, err := s.Sandboxes().Update(t.Context(), caisson.In("local"), "one", func(box *caisson.Sandbox) error {
+			go func() { closed <- s.Close() }()
+			for !s.db.closed.Load() {
+				runtime.Gosched()
+			}
+			box.Reason = "kept"
+			return nil
+		})
+		updated <- err
+	}()
+	must(t, <-closed)
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		t.Error("the log is left behind")
+	}
+	box, err := openTest(t, path).Sandboxes().Get(t.Context(), caisson.In("local"), "one")
+	must(t, err)
+	must(t, <-updated)
+	if box.Reason != "kept" {
+		t.Error("Close returned before the update was stored")
+	}
 }
 
 // TestCancelWaiting ends the context of a writer that waits for another.

@@ -36,18 +36,20 @@ type lookup struct {
 	byNameOnly *sql.Stmt // name
 }
 
+// The statements of lookup, for the table that TABLE stands for.
+const (
+	selectByKey      = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
+	selectByName     = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
+	selectByNameOnly = `SELECT seq, doc FROM TABLE WHERE name = ?1 LIMIT 2`
+)
+
 func newTable[T any](p *preparer, k kind[T]) *table[T] {
-	q := func(query string) string { return strings.ReplaceAll(query, "TABLE", k.noun) }
-	const (
-		byKey      = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
-		byName     = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
-		byNameOnly = `SELECT seq, doc FROM TABLE WHERE name = ?1 LIMIT 2`
-	)
+	q := k.sql
 	t := &table[T]{
 		kind:    k,
 		db:      p.db,
-		get:     lookup{p.read(q(byKey)), p.read(q(byName)), p.read(q(byNameOnly))},
-		getHere: lookup{p.write(q(byKey)), p.write(q(byName)), p.write(q(byNameOnly))},
+		get:     lookup{p.read(q(selectByKey)), p.read(q(selectByName)), p.read(q(selectByNameOnly))},
+		getHere: lookup{p.write(q(selectByKey)), p.write(q(selectByName)), p.write(q(selectByNameOnly))},
 		insert:  p.write(q(`INSERT INTO TABLE (key, account, name, state, doc) VALUES (?, ?, ?, ?, ?)`)),
 		update:  p.write(q(`UPDATE TABLE SET name = ?, state = ?, doc = ? WHERE seq = ?`)),
 		remove:  p.write(q(`DELETE FROM TABLE WHERE seq = ?`)),

@@ -21,12 +21,14 @@ type tokens struct {
 	remove *sql.Stmt
 }
 
+// Looking a hash up in an index takes a time that tells something about hashes, not about the secrets behind them.
+const findToken = `SELECT used_at, doc FROM token WHERE hash = ?`
+
 func newTokens(p *preparer) *tokens {
 	return &tokens{
 		db:     p.db,
 		insert: p.write(`INSERT INTO token (id, account, hash, used_at, doc) VALUES (?, ?, ?, ?, ?)`),
-		// Looking a hash up in an index takes a time that tells something about hashes, not about the secrets behind them.
-		find:   p.read(`SELECT used_at, doc FROM token WHERE hash = ?`),
+		find:   p.read(findToken),
 		used:   p.write(`UPDATE token SET used_at = max(coalesce(used_at, ?1), ?1) WHERE id = ?2`),
 		list:   p.read(`SELECT used_at, doc FROM token WHERE ?1 IS NULL OR account = ?1 ORDER BY seq DESC`),
 		remove: p.write(`DELETE FROM token WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
