@@ -1,0 +1,241 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Files of a checkpoint.
+const (
+	filesName  = "files.tar"
+	memoryName = "memory.json"
+)
+
+// A memory is everything of a sandbox that is not in files.
+type memory struct {
+	Processes []processMemory     `json:"processes"`
+	NextPID   int                 `json:"nextPid"`
+	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // of the command, if it has ended
+}
+
+// A processMemory is one process that outlives a checkpoint.
+type processMemory struct {
+	PID    int      `json:"pid"`
+	PPID   int      `json:"ppid"`
+	Args   []string `json:"args"`
+	Env    []string `json:"env"`
+	Dir    string   `json:"dir"`
+	UID    int      `json:"uid"`
+	GID    int      `json:"gid"`
+	Origin origin   `json:"origin"`
+	Memory []byte   `json:"memory"`
+	Used   int64    `json:"used"`
+}
+
+// Checkpoint implements [caisson.Checkpointer]. It is a Conflict if a process that would have to be captured runs a
+// program which is not a [Rememberer].
+func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
+	if err := r.fault(OpCheckpoint); err != nil {
+		return err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	if !s.alive() {
+		return s.notRunning()
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		return caisson.Wrap(errors.Join(err, fmt.Errorf("%d files", len(files))), caisson.Invalid,
+			"a checkpoint needs an empty directory")
+	}
+	opened, err := s.gate.close(ctx)
+	if err != nil {
+		return err
+	}
+	if opened {
+		defer func() {
+			if keep || err != nil {
+				s.gate.open()
+			}
+		}()
+	}
+	if err := s.capture(dir); err != nil {
+		_ = os.Remove(filepath.Join(dir, memoryName))
+		_ = os.Remove(filepath.Join(dir, filesName))
+		return err
+	}
+	if !keep {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.frozen = s.running
+	}
+	return nil
+}
+
+// capture writes the checkpoint; the gate is closed.
+func (s *sandbox) capture(dir string) error {
+	m, err := s.remember()
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, memoryName), b, 0o600); err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot write the checkpoint")
+	}
+	f, err := os.OpenFile(filepath.Join(dir, filesName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot write the checkpoint")
+	}
+	err = s.tree.save(f)
+	return caisson.Wrap(errors.Join(err, f.Close()), caisson.Internal, "cannot write the checkpoint's files")
+}
+
+// remember asks every process that outlives a checkpoint for its memory.
+func (s *sandbox) remember() (*memory, error) {
+	m, keep := s.outliving()
+	for i, p := range keep {
+		program, ok := p.program.(Rememberer)
+		if !ok {
+			return nil, caisson.Errorf(caisson.Conflict, "process %d (%s) cannot be captured; end it first", p.pid, p.name())
+		}
+		b, err := program.Memory()
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Internal, "cannot capture process %d", p.pid)
+		}
+		m.Processes[i].Memory = b
+	}
+	return m, nil
+}
+
+// outliving returns the processes that a checkpoint keeps, parents first, and what the table says of them.
+func (s *sandbox) outliving() (m *memory, keep []*Proc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m = &memory{NextPID: s.nextPID}
+	for _, p := range s.table {
+		if p.pid != initPID && p.outlives() && p.ended == nil {
+			keep = append(keep, p)
+		}
+	}
+	slices.SortFunc(keep, func(a, b *Proc) int { return a.pid - b.pid })
+	for _, p := range keep {
+		pm := processMemory{
+			PID: p.pid, PPID: p.ppid, Args: p.args, Env: p.env, Dir: p.dir,
+			UID: p.user.uid, GID: p.user.gid, Origin: p.origin, Used: p.memory,
+		}
+		if parent := s.table[p.ppid]; parent == nil || !parent.outlives() {
+			pm.PPID = initPID
+		}
+		m.Processes = append(m.Processes, pm)
+	}
+	if c := s.command; c != nil {
+		select {
+		case <-c.exited:
+			m.Exit = &c.status
+		default:
+		}
+	}
+	return m, keep
+}
+
+// Restore implements [caisson.Checkpointer].
+func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
+	if err := r.fault(OpRestore); err != nil {
+		return err
+	}
+	var m memory
+	b, err := os.ReadFile(filepath.Join(dir, memoryName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return caisson.Errorf(caisson.Invalid, "the directory holds no checkpoint")
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &m)
+	}
+	if err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the checkpoint is damaged")
+	}
+	spec.Files = filepath.Join(dir, filesName)
+	return r.make(ctx, id, spec, func(s *sandbox) error { return s.resume(&m) })
+}
+
+// resume starts the processes of a checkpoint.
+func (s *sandbox) resume(m *memory) error {
+	if err := s.startInit(); err != nil {
+		return err
+	}
+	s.nextPID = max(commandPID, m.NextPID)
+	if m.Exit != nil {
+		s.command = &Proc{exited: make(chan struct{}), status: *m.Exit}
+		close(s.command.exited)
+	}
+	for _, pm := range m.Processes {
+		if err := s.resumeProcess(&pm); err != nil {
+			return caisson.Wrap(err, caisson.Invalid, "cannot restore process %d", pm.PID)
+		}
+	}
+	return nil
+}
+
+func (s *sandbox) resumeProcess(pm *processMemory) error {
+	if len(pm.Args) == 0 {
+		return errors.New("it has no name")
+	}
+	newProgram, ok := s.programs[pm.Args[0]]
+	if !ok {
+		return fmt.Errorf("%s: %w", pm.Args[0], fs.ErrNotExist)
+	}
+	program, ok := newProgram(pm.Args).(Rememberer)
+	if !ok {
+		return fmt.Errorf("%s has no memory", pm.Args[0])
+	}
+	if err := program.Remember(pm.Memory); err != nil {
+		return err
+	}
+	p := &Proc{
+		program: program, pid: pm.PID, ppid: pm.PPID, args: pm.Args, env: pm.Env, dir: pm.Dir,
+		user: owner{pm.UID, pm.GID}, origin: pm.Origin, memory: pm.Used, out: noOutput{}, errOut: noOutput{},
+	}
+	if pm.PID == commandPID {
+		return s.startCommand(p)
+	}
+	if pm.Origin == ofCommand {
+		if err := s.attach(p); err != nil {
+			return err
+		}
+	}
+	return s.start(p)
+}
+
+// SaveFiles implements [caisson.Checkpointer].
+func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) error {
+	if err := r.fault(OpSaveFiles); err != nil {
+		return err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	if !s.alive() {
+		return s.notRunning()
+	}
+	opened, err := s.gate.close(ctx)
+	if err != nil {
+		return err
+	}
+	if opened {
+		defer s.gate.open()
+	}
+	return caisson.Wrap(s.tree.save(w), caisson.Internal, "cannot save the files of sandbox %s", id)
+}

@@ -1,0 +1,256 @@
+// Package guest is /.caisson/inside for the fake runtime: package inside as far as that can be a function, and the rest,
+// which needs a kernel, on what the fake has instead of one.
+package guest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/runtime/fake"
+)
+
+// Path is where the program is in every sandbox.
+const Path = "/.caisson/inside"
+
+// Exit codes, as of package inside.
+const (
+	exitFailure       = 1
+	exitUsage         = 125
+	exitNotExecutable = 126
+)
+
+// Programs is for fake.Config: the program at [Path], with the roles files, run and test.
+func Programs() map[string]func(args []string) fake.Program {
+	return map[string]func([]string) fake.Program{Path: program}
+}
+
+// program makes the program of one process.
+func program(args []string) fake.Program {
+	switch arg(args, 1) {
+	case "run":
+		return fake.Func(run)
+	case "test":
+		if p := testProgram(args[2:]); p != nil {
+			return p
+		}
+	}
+	return fake.Func(runInside)
+}
+
+// arg returns args[i], or "".
+func arg(args []string, i int) string {
+	if i >= len(args) {
+		return ""
+	}
+	return args[i]
+}
+
+// runInside is what package inside itself can do.
+func runInside(ctx context.Context, p *fake.Proc) int {
+	root, err := os.OpenRoot(p.Root())
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	defer root.Close()
+	proc := &inside.Proc{
+		Args: p.Args()[1:], Env: p.Env(), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(), Root: root, Dir: p.Dir(),
+		Notify: p.Catch,
+	}
+	if _, _, err := p.TerminalSize(); err == nil {
+		proc.TerminalSize = p.TerminalSize
+	}
+	proc.Spawn = func() (kill func(), err error) {
+		c, err := p.Spawn(fake.Child{Args: []string{Path, "test", "sleep", "24h"}})
+		if err != nil {
+			return nil, err
+		}
+		return func() { c.Kill(); <-c.Exited() }, nil
+	}
+	return inside.Run(ctx, proc)
+}
+
+// run is the role run. Without --detach the command is a child, since a function cannot become another one.
+func run(ctx context.Context, p *fake.Proc) int {
+	l, err := inside.ParseLaunch(p.Args()[2:])
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	c, err := p.Spawn(fake.Child{Args: l.Command, User: l.User, Dir: l.Dir, Session: l.Detach, Log: l.Log, Input: !l.Detach})
+	switch {
+	case caisson.FieldOf(err) == "command":
+		return fail(p, exitNotExecutable, err)
+	case err != nil:
+		return fail(p, exitUsage, err)
+	case l.Detach:
+		io.WriteString(p.Stdout(), strconv.Itoa(c.PID())+"\n")
+		return 0
+	}
+	select {
+	case <-c.Exited():
+		return c.ExitCode()
+	case <-ctx.Done():
+		c.Kill()
+		<-c.Exited()
+		return exitFailure
+	}
+}
+
+// fail says why on standard error.
+func fail(p *fake.Proc, code int, err error) int {
+	fmt.Fprintln(p.Stderr(), "caisson-inside:", caisson.MessageOf(wrapped(err)))
+	return code
+}
+
+// wrapped makes the text of an error of the system something that may be shown.
+func wrapped(err error) error {
+	if caisson.KindOf(err) != caisson.Internal {
+		return err
+	}
+	return caisson.Errorf(caisson.Internal, "%v", err)
+}
+
+// testProgram makes those programs of the role test that have something the fake must know of: memory that checkpoints
+// capture, memory that is limited, files that have owners and a limit. It returns nil for the others.
+func testProgram(args []string) fake.Program {
+	switch name := arg(args, 0); {
+	case name == "alloc":
+		return fake.Func(alloc)
+	case name == "counter" && len(args) > 1:
+		return &counter{}
+	case name == "fill" && len(args) > 2:
+		return fake.Func(fill)
+	case name == "sleep" && len(args) > 1:
+		return &sleeper{}
+	case name == "stat" && len(args) > 1:
+		return fake.Func(stat)
+	}
+	return nil
+}
+
+func number(p *fake.Proc, i int) (int64, error) {
+	n, err := strconv.ParseInt(arg(p.Args(), i), 10, 64)
+	if err == nil && n < 0 {
+		err = syscall.EINVAL
+	}
+	return n, err
+}
+
+// alloc uses memory, prints how much, and keeps it until its input ends.
+func alloc(_ context.Context, p *fake.Proc) int {
+	n, err := number(p, 3)
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	if err := p.Alloc(n); err != nil {
+		return exitFailure
+	}
+	fmt.Fprintln(p.Stdout(), n)
+	_, _ = io.Copy(io.Discard, p.Stdin()) // it ends with the process at the latest
+	return 0
+}
+
+// fill writes zeros to a file and prints how many there were, and what failed.
+func fill(_ context.Context, p *fake.Proc) int {
+	want, err := number(p, 4)
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	name, zeros, done := p.Args()[3], make([]byte, 64<<10), int64(0)
+	_, err = p.WriteFile(name, nil, false)
+	for err == nil && done < want {
+		var n int
+		n, err = p.WriteFile(name, zeros[:min(want-done, int64(len(zeros)))], true)
+		done += int64(n)
+	}
+	if err != nil {
+		fmt.Fprintln(p.Stdout(), done, err)
+		return exitFailure
+	}
+	fmt.Fprintln(p.Stdout(), done)
+	return 0
+}
+
+// stat prints type, mode, uid, gid, size and target of a file.
+func stat(_ context.Context, p *fake.Proc) int {
+	f, err := p.Lstat(p.Args()[3])
+	if err != nil {
+		return fail(p, exitFailure, err)
+	}
+	line := []any{kind(f.Mode), fmt.Sprintf("%04o", mode(f.Mode)), f.UID, f.GID, f.Size}
+	if f.Target != "" {
+		line = append(line, f.Target)
+	}
+	fmt.Fprintln(p.Stdout(), line...)
+	return 0
+}
+
+func kind(m os.FileMode) string {
+	i := slices.Index([]os.FileMode{0, os.ModeDir, os.ModeSymlink, os.ModeNamedPipe, os.ModeSocket}, m.Type())
+	if i < 0 {
+		return "other"
+	}
+	return []string{"file", "directory", "symlink", "fifo", "socket"}[i]
+}
+
+func mode(m os.FileMode) uint32 {
+	bits := uint32(m.Perm())
+	for i, b := range []os.FileMode{os.ModeSticky, os.ModeSetgid, os.ModeSetuid} {
+		if m&b != 0 {
+			bits |= 0o1000 << i
+		}
+	}
+	return bits
+}
+
+// interval is what a counter waits between two numbers.
+const interval = 20 * time.Millisecond
+
+// A counter counts in memory only and keeps the number in a file that it never reads.
+type counter struct{ n int }
+
+func (c *counter) Run(_ context.Context, p *fake.Proc) int {
+	name := p.Args()[3]
+	for {
+		if err := p.Step(func() { c.n++ }); err != nil {
+			return exitFailure
+		}
+		if _, err := p.WriteFile(name, fmt.Appendln(nil, c.n), false); err != nil {
+			return fail(p, exitFailure, err)
+		}
+		if p.Sleep(interval) != nil {
+			return exitFailure
+		}
+	}
+}
+
+func (c *counter) Memory() ([]byte, error) { return strconv.AppendInt(nil, int64(c.n), 10), nil }
+
+func (c *counter) Remember(b []byte) (err error) {
+	c.n, err = strconv.Atoi(string(b))
+	return err
+}
+
+// A sleeper sleeps. Restored, it starts over.
+type sleeper struct{}
+
+func (*sleeper) Run(_ context.Context, p *fake.Proc) int {
+	d, err := time.ParseDuration(p.Args()[3])
+	if err != nil {
+		return fail(p, exitUsage, err)
+	}
+	if p.Sleep(d) != nil {
+		return exitFailure
+	}
+	return 0
+}
+
+func (*sleeper) Memory() ([]byte, error) { return nil, nil }
+func (*sleeper) Remember([]byte) error   { return nil }

@@ -1,0 +1,137 @@
+package fake
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// treeName is the root file system's directory in RuntimeSpec.Dir.
+const treeName = "root"
+
+// Create implements [caisson.Runtime].
+func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error {
+	if err := r.fault(OpCreate); err != nil {
+		return err
+	}
+	return r.make(ctx, id, spec, func(s *sandbox) error { return s.boot() })
+}
+
+// make builds a sandbox and starts its processes with boot. On error nothing is left.
+func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := h.reserve(id, spec.Dir); err != nil {
+		return err
+	}
+	s := &sandbox{
+		id: id, spec: spec, programs: h.programs, started: time.Now(),
+		done: make(chan struct{}), running: true, table: map[int]*Proc{}, nextPID: commandPID,
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		s.shutdown("")
+		s.procs.Wait()
+		s.free()
+		_ = os.RemoveAll(filepath.Join(spec.Dir, treeName))
+		_ = h.forget(id)
+	}()
+	if s.out, err = newOutput(spec.Stdout); err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "cannot use the standard output given")
+	}
+	if s.errOut, err = newOutput(spec.Stderr); err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "cannot use the standard error given")
+	}
+	if s.tree, err = newTree(filepath.Join(spec.Dir, treeName), &s.spec); err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot put the root file system together")
+	}
+	if err := s.tree.loadArchive(spec.Files); err != nil {
+		return err
+	}
+	if err := boot(s); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sandboxes[id] = s
+	return nil
+}
+
+// loadArchive applies the archive at path, if there is one.
+func (t *tree) loadArchive(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot open the saved files")
+	}
+	defer f.Close()
+	return caisson.Wrap(t.load(f), caisson.Internal, "cannot apply the saved files")
+}
+
+// Destroy implements [caisson.Runtime].
+func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
+	if err := r.fault(OpDestroy); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	s, dir := r.sandboxes[id], r.remains[id]
+	r.mu.Unlock()
+	if s != nil {
+		dir = s.spec.Dir
+		s.shutdown("the sandbox was destroyed")
+		gone := make(chan struct{})
+		go func() { s.procs.Wait(); close(gone) }()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		s.free()
+	}
+	if dir == "" {
+		return nil
+	}
+	if err := os.RemoveAll(filepath.Join(dir, treeName)); err != nil {
+		return caisson.Wrap(err, caisson.Internal, "cannot remove the files of sandbox %s", id)
+	}
+	return caisson.Wrap(r.forget(id), caisson.Internal, "cannot remove the record of sandbox %s", id)
+}
+
+// shutdown ends the sandbox, if it still runs.
+func (s *sandbox) shutdown(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: reason})
+}
+
+// free closes what the sandbox holds open, once no process runs any longer.
+func (s *sandbox) free() {
+	s.freed.Do(func() {
+		if s.out != nil {
+			s.out.release()
+		}
+		if s.errOut != nil {
+			s.errOut.release()
+		}
+		if s.tree != nil {
+			s.tree.close()
+		}
+	})
+}
+
+func (s *sandbox) alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}

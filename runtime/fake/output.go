@@ -1,0 +1,87 @@
+package fake
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An output is one process's hold on where it writes to.
+type output interface {
+	write(ctx context.Context, b []byte) (int, error)
+	// share returns a hold of the same for another process.
+	share() (output, error)
+	release()
+}
+
+type pipeOutput struct{ *pipe }
+
+func (o pipeOutput) share() (output, error) {
+	o.hold()
+	return o, nil
+}
+
+type ttyOutput struct{ *tty }
+
+func (o ttyOutput) share() (output, error) {
+	o.out.hold()
+	return o, nil
+}
+
+func (o ttyOutput) release() { o.out.release() }
+
+type noOutput struct{}
+
+func (noOutput) write(_ context.Context, b []byte) (int, error) { return len(b), nil }
+func (o noOutput) share() (output, error)                       { return o, nil }
+func (noOutput) release()                                       {}
+
+// A fileOutput is a file that the caller gave. Each process has its own open file, so that ending one process can
+// interrupt its write to a full FIFO and no other's.
+type fileOutput struct{ f *os.File }
+
+// newOutput returns a hold on f that does not depend on f staying open. nil discards.
+func newOutput(f *os.File) (output, error) {
+	if f == nil {
+		return noOutput{}, nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode()&fs.ModeNamedPipe != 0 {
+		own, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), os.O_RDWR|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, err
+		}
+		return fileOutput{own}, nil
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return fileOutput{os.NewFile(uintptr(fd), f.Name())}, nil
+}
+
+func (o fileOutput) write(ctx context.Context, b []byte) (int, error) {
+	stop := context.AfterFunc(ctx, func() { _ = o.f.SetWriteDeadline(time.Now()) })
+	defer stop()
+	return o.f.Write(b)
+}
+
+func (o fileOutput) share() (output, error) { return newOutput(o.f) }
+func (o fileOutput) release()               { o.f.Close() }
+
+// A logOutput appends to a file inside the sandbox.
+type logOutput struct{ p *Proc }
+
+func (o logOutput) write(_ context.Context, b []byte) (int, error) {
+	return o.p.sandbox.tree.writeFile(o.p.log, b, true, 0o600, o.p.user)
+}
+
+func (o logOutput) share() (output, error) { return o, nil }
+func (logOutput) release()                 {}

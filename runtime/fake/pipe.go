@@ -1,0 +1,132 @@
+package fake
+
+import (
+	"context"
+	"io"
+	"sync"
+	"syscall"
+)
+
+// pipeSize is the capacity of a Linux pipe, so that programs block where they would.
+const pipeSize = 64 << 10
+
+// A pipe is a bounded byte stream with one reader and counted writers. Reads end with io.EOF when the last writer has
+// let go; writes fail with EPIPE when the reader has.
+type pipe struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	buf     []byte
+	writers int
+	eof     bool // end of file without the end of all writers, once: a terminal's ^D
+	gone    bool // nobody reads
+}
+
+func newPipe() *pipe {
+	p := &pipe{writers: 1}
+	p.changed = sync.NewCond(&p.mu)
+	return p
+}
+
+// hold adds a writer.
+func (p *pipe) hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writers++
+}
+
+// release takes a writer away.
+func (p *pipe) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writers--
+	p.changed.Broadcast()
+}
+
+// closeRead drops what is buffered: nobody will read again.
+func (p *pipe) closeRead() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone, p.buf = true, nil
+	p.changed.Broadcast()
+}
+
+// typeEOF makes one Read return io.EOF once everything written so far has been read.
+func (p *pipe) typeEOF() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.eof = true
+	p.changed.Broadcast()
+}
+
+// wake makes blocked calls look at their context again when it ends.
+func (p *pipe) wake(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.changed.Broadcast()
+	})
+}
+
+func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
+	defer p.wake(ctx)()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.buf) == 0 {
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case p.eof:
+			p.eof = false
+			return 0, io.EOF
+		case p.writers == 0 || p.gone:
+			return 0, io.EOF
+		case len(b) == 0:
+			return 0, nil
+		}
+		p.changed.Wait()
+	}
+	n := copy(b, p.buf)
+	p.buf = p.buf[n:]
+	p.changed.Broadcast()
+	return n, nil
+}
+
+func (p *pipe) write(ctx context.Context, b []byte) (n int, err error) {
+	defer p.wake(ctx)()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(b) > 0 {
+		switch free := pipeSize - len(p.buf); {
+		case ctx.Err() != nil:
+			return n, ctx.Err()
+		case p.gone:
+			return n, syscall.EPIPE
+		case free > 0:
+			k := min(free, len(b))
+			p.buf = append(p.buf, b[:k]...)
+			b, n = b[k:], n+k
+			p.changed.Broadcast()
+		default:
+			p.changed.Wait()
+		}
+	}
+	return n, nil
+}
+
+// A pipeWriter is the outer end of a process's standard input.
+type pipeWriter struct {
+	pipe *pipe
+	once sync.Once
+}
+
+func (w *pipeWriter) Write(b []byte) (int, error) { return w.pipe.write(context.Background(), b) }
+
+func (w *pipeWriter) Close() error {
+	w.once.Do(w.pipe.release)
+	return nil
+}
+
+// A pipeReader is the outer end of a process's standard output or error.
+type pipeReader struct{ pipe *pipe }
+
+func (r pipeReader) Read(b []byte) (int, error) { return r.pipe.read(context.Background(), b) }

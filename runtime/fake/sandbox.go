@@ -1,0 +1,257 @@
+package fake
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Numbers of the first processes.
+const (
+	initPID    = 1
+	commandPID = 2
+)
+
+// baseMemory is what a sandbox uses before its programs ask for any.
+const baseMemory = 4 << 20
+
+// A sandbox is a tree and the processes that run on it.
+type sandbox struct {
+	id       caisson.ID
+	spec     caisson.RuntimeSpec // its files are the caller's: not used after Create
+	programs map[string]func(args []string) Program
+	tree     *tree
+	out      output // what the command's standard output is shared from
+	errOut   output
+	gate     gate
+	started  time.Time
+	done     chan struct{}  // closed when the sandbox is no longer running
+	procs    sync.WaitGroup // goroutines of processes
+
+	mu      sync.Mutex
+	running bool          // guarded by mu
+	frozen  bool          // guarded by mu
+	table   map[int]*Proc // who runs; guarded by mu
+	nextPID int           // guarded by mu
+	memory  int64         // sum of Proc.memory; guarded by mu
+	command *Proc         // nil without a command; kept after its end; guarded by mu
+
+	freed sync.Once
+}
+
+// deadly are the signals that end a process which does not catch them. The rest is ignored, as programs written in Go do.
+var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL, syscall.SIGTERM}
+
+// start adds p to the table and runs it. The errors are ENOENT, EAGAIN, and ESRCH if the sandbox is not running.
+func (s *sandbox) start(p *Proc) error {
+	if p.program == nil {
+		newProgram, ok := s.programs[p.args[0]]
+		if !ok {
+			return syscall.ENOENT
+		}
+		p.program = newProgram(p.args)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return syscall.ESRCH
+	}
+	if limit := s.spec.Resources.PIDs; limit > 0 && len(s.table) >= limit {
+		return syscall.EAGAIN
+	}
+	if p.pid == 0 {
+		s.nextPID++
+		p.pid = s.nextPID
+	}
+	p.sandbox, p.started = s, time.Now()
+	p.exited, p.caught = make(chan struct{}), map[syscall.Signal]chan syscall.Signal{}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	s.memory += p.memory
+	s.table[p.pid] = p
+	s.procs.Go(func() { s.reap(p, p.program.Run(p.ctx, p)) })
+	return nil
+}
+
+// reap records how p ended.
+func (s *sandbox) reap(p *Proc, code int) {
+	s.mu.Lock()
+	p.status = caisson.ExitStatus{Code: code & 0xff}
+	if p.ended != nil {
+		p.status = *p.ended
+	}
+	delete(s.table, p.pid)
+	s.memory -= p.memory
+	for _, c := range s.table {
+		if c.ppid == p.pid {
+			c.ppid = initPID
+		}
+	}
+	s.mu.Unlock()
+	p.cancel()
+	if p.stdin != nil {
+		p.stdin.closeRead()
+	}
+	p.out.release()
+	p.errOut.release()
+	close(p.exited)
+}
+
+// end makes p end with status; s.mu is held.
+func (s *sandbox) end(p *Proc, status caisson.ExitStatus) {
+	if p.ended == nil {
+		p.ended = &status
+		p.cancel()
+	}
+}
+
+// signal delivers sig to p; s.mu is held.
+func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
+	if ch, ok := p.caught[sig]; ok {
+		select {
+		case ch <- sig:
+		default: // one is pending already
+		}
+		return
+	}
+	switch {
+	case p.pid == initPID && sig == syscall.SIGKILL:
+		s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "init was killed"})
+	case p.pid != initPID && slices.Contains(deadly, sig):
+		s.end(p, caisson.ExitStatus{Code: 128 + int(sig), Signal: int(sig)})
+	}
+}
+
+// die ends the sandbox; s.mu is held. status becomes that of every process which still runs.
+func (s *sandbox) die(status caisson.ExitStatus) {
+	if !s.running {
+		return
+	}
+	s.running, s.frozen = false, false
+	for _, p := range s.table {
+		s.end(p, status)
+	}
+	close(s.done)
+}
+
+// alloc counts memory of p, and kills it beyond the limit.
+func (s *sandbox) alloc(p *Proc, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.memory += n
+	s.memory += n
+	if limit := int64(s.spec.Resources.Memory); limit > 0 && baseMemory+s.memory > limit {
+		sig := int(syscall.SIGKILL)
+		s.end(p, caisson.ExitStatus{Code: 128 + sig, Signal: sig, Reason: "out of memory"})
+	}
+}
+
+// boot starts init and, if there is one, the command.
+func (s *sandbox) boot() error {
+	if err := s.startInit(); err != nil {
+		return err
+	}
+	if len(s.spec.Command) == 0 {
+		return nil
+	}
+	p, err := s.prepare(caisson.RuntimeExec{
+		Command: s.spec.Command, Env: s.spec.Env, Workdir: s.spec.Workdir, User: s.spec.User,
+	})
+	if err != nil {
+		return err
+	}
+	p.origin = ofCommand
+	return s.startCommand(p)
+}
+
+func (s *sandbox) startInit() error {
+	asleep := Func(func(ctx context.Context, _ *Proc) int { <-ctx.Done(); return 0 })
+	return s.start(&Proc{
+		program: asleep, pid: initPID, args: []string{"init"}, dir: "/", origin: ofCommand, out: noOutput{}, errOut: noOutput{},
+	})
+}
+
+// startCommand runs p as the command, with the sandbox's outputs.
+func (s *sandbox) startCommand(p *Proc) error {
+	if err := s.attach(p); err != nil {
+		return err
+	}
+	p.pid, p.ppid = commandPID, initPID
+	if err := s.start(p); err != nil {
+		p.out.release()
+		p.errOut.release()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.command = p
+	return nil
+}
+
+// attach gives p a share of the sandbox's outputs.
+func (s *sandbox) attach(p *Proc) (err error) {
+	if p.out, err = s.out.share(); err != nil {
+		return err
+	}
+	if p.errOut, err = s.errOut.share(); err != nil {
+		p.out.release()
+	}
+	return err
+}
+
+// prepare makes a process without outputs, or says in an Invalid error why it cannot run.
+func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
+	if len(e.Command) == 0 || e.Command[0] == "" {
+		return nil, caisson.Invalidf("command", "is empty; name a program")
+	}
+	program, err := s.lookup(e.Command[0], getenv(e.Env, "PATH"))
+	if err != nil {
+		return nil, err
+	}
+	user, err := s.tree.user(e.User)
+	if err != nil {
+		return nil, err
+	}
+	dir := e.Workdir
+	if dir == "" {
+		dir = "/"
+	}
+	if info, err := s.tree.stat(dir); err != nil || !info.IsDir() {
+		return nil, caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir)
+	}
+	args := append([]string{program}, e.Command[1:]...)
+	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
+}
+
+// defaultPath is searched where the environment has no PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// lookup returns the path of the program that name means.
+func (s *sandbox) lookup(name, search string) (string, error) {
+	candidates := []string{name}
+	if !strings.Contains(name, "/") {
+		candidates = nil
+		if search == "" {
+			search = defaultPath
+		}
+		for dir := range strings.SplitSeq(search, ":") {
+			candidates = append(candidates, strings.TrimSuffix(dir, "/")+"/"+name)
+		}
+	}
+	found := false
+	for _, c := range candidates {
+		if _, ok := s.programs[c]; ok {
+			return c, nil
+		}
+		_, err := s.tree.stat(c)
+		found = found || err == nil
+	}
+	if found {
+		return "", caisson.Invalidf("command", "%.200q cannot be executed", name)
+	}
+	return "", caisson.Invalidf("command", "%.200q was not found in the sandbox", name)
+}

@@ -1,0 +1,326 @@
+package fake
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A tree is the file system of one sandbox: a host directory with a copy of the layers, and host directories mounted
+// over it. Owners are kept beside it, so that it works for any user of the host.
+//
+// Absolute symlinks are not followed, and writes that programs make behind the tree's back count against the disk limit
+// only at the next write that goes through it.
+type tree struct {
+	dir    string // absolute
+	root   *os.Root
+	mounts []mount // longest target first
+	lower  map[string]entry
+	limit  int64 // bytes of files that differ from lower; 0 is none
+
+	mu     sync.Mutex
+	owners map[inode]owner // guarded by mu; who is not in it is 0:0
+	slack  int64           // bytes that may be written before the tree is measured again; guarded by mu
+}
+
+type mount struct {
+	target   string // clean, without leading slash
+	root     *os.Root
+	file     string // name in root if a single file is mounted, else ""
+	writable bool
+}
+
+// An inode names a file for as long as it exists: the birth time tells apart files that had one number in turn.
+type inode struct {
+	dev, ino uint64
+	sec      int64
+	nsec     uint32
+}
+
+type owner struct{ uid, gid int }
+
+// An entry is what is remembered of a lower file, to find out what has changed.
+type entry struct {
+	inode inode
+	mode  fs.FileMode
+	size  int64
+	mtime int64
+	owner owner
+}
+
+// procName is the directory of what a kernel would show. It is in no archive and counts against no limit.
+const procName = "proc"
+
+// newTree makes dir and fills it with what spec says. On error nothing is open.
+func newTree(dir string, spec *caisson.RuntimeSpec) (*tree, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{dir: dir, root: root, limit: int64(spec.Resources.Disk), owners: map[inode]owner{}}
+	if err := t.fill(spec); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// fill copies the layers and mounts the rest.
+func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
+	for _, layer := range slices.Backward(spec.Rootfs.Layers) {
+		if err := t.copyLayer(layer); err != nil {
+			return err
+		}
+	}
+	if t.lower, err = t.entries(); err != nil {
+		return err
+	}
+	if err := t.makeProc(spec.Hostname); err != nil {
+		return err
+	}
+	for _, b := range spec.Rootfs.Binds {
+		if err := t.mount(b.Source, b.Target, false); err != nil {
+			return err
+		}
+	}
+	for _, m := range spec.Mounts {
+		if err := t.mount("/proc/self/fd/"+strconv.Itoa(int(m.Source.Fd())), m.Target, m.Writable); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(t.mounts, func(a, b mount) int { return len(b.target) - len(a.target) })
+	return nil
+}
+
+// makeProc makes the few files of /proc that there are.
+func (t *tree) makeProc(hostname string) error {
+	dir := path.Join(procName, "sys/kernel")
+	if err := t.root.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return t.root.WriteFile(path.Join(dir, "hostname"), []byte(hostname+"\n"), 0o444)
+}
+
+// close lets go of descriptors; files stay.
+func (t *tree) close() {
+	t.root.Close()
+	for _, m := range t.mounts {
+		m.root.Close()
+	}
+}
+
+func (t *tree) mount(source, target string, writable bool) error {
+	m := mount{target: clean(target), writable: writable}
+	info, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		source, m.file = path.Dir(source), path.Base(source)
+	}
+	if m.root, err = os.OpenRoot(source); err != nil {
+		return err
+	}
+	t.mounts = append(t.mounts, m)
+	return nil
+}
+
+// clean returns the absolute guest path name relative to the root; "." is the root.
+func clean(name string) string {
+	if p := strings.TrimPrefix(path.Clean("/"+name), "/"); p != "" {
+		return p
+	}
+	return "."
+}
+
+// at returns the directory handle and the name in it that the absolute guest path name means.
+func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
+	p := clean(name)
+	for _, m := range t.mounts {
+		switch rest, below := strings.CutPrefix(p, m.target+"/"); {
+		case p == m.target && m.file != "":
+			return m.root, m.file, m.writable
+		case p == m.target:
+			return m.root, ".", m.writable
+		case below:
+			return m.root, rest, m.writable
+		}
+	}
+	return t.root, p, true
+}
+
+func (t *tree) stat(name string) (fs.FileInfo, error) {
+	root, rel, _ := t.at(name)
+	return root.Stat(rel)
+}
+
+func (t *tree) readFile(name string) ([]byte, error) {
+	root, rel, _ := t.at(name)
+	return root.ReadFile(rel)
+}
+
+// writeFile writes b at the end of a file, or instead of what is there, and makes the file as o's if there is none. Like
+// write(2) it writes as much as the disk limit allows, and then says ENOSPC.
+func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode, o owner) (n int, err error) {
+	root, rel, writable := t.at(name)
+	if !writable {
+		return 0, syscall.EROFS
+	}
+	_, err = root.Lstat(rel)
+	made := errors.Is(err, fs.ErrNotExist)
+	flags := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	if appending {
+		flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND
+	}
+	f, err := root.OpenFile(rel, flags, perm)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if made {
+		t.setOwner(root, rel, o)
+	}
+	if root != t.root {
+		return f.Write(b)
+	}
+	allowed, err := t.take(int64(len(b)))
+	if err != nil {
+		return 0, err
+	}
+	if n, err = f.Write(b[:allowed]); err == nil && n < len(b) {
+		err = syscall.ENOSPC
+	}
+	return n, err
+}
+
+// take reserves up to n bytes of the disk limit and returns how many there were.
+func (t *tree) take(n int64) (int64, error) {
+	if t.limit == 0 {
+		return n, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n > t.slack {
+		used, err := t.usedLocked()
+		if err != nil {
+			return 0, err
+		}
+		t.slack = max(0, t.limit-used)
+	}
+	n = min(n, t.slack)
+	t.slack -= n
+	return n, nil
+}
+
+// usedLocked returns the bytes of all files that differ from the layers; t.mu is held.
+func (t *tree) usedLocked() (used int64, err error) {
+	now, err := t.entriesLocked()
+	for name, e := range now {
+		if e.mode.IsRegular() && t.lower[name] != e {
+			used += e.size
+		}
+	}
+	return used, err
+}
+
+func (t *tree) entries() (map[string]entry, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.entriesLocked()
+}
+
+// entriesLocked returns what is in the tree, by path relative to its root, the root left out.
+func (t *tree) entriesLocked() (map[string]entry, error) {
+	out := map[string]entry{}
+	err := fs.WalkDir(t.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil || name == "." {
+			return err
+		}
+		if name == procName && d.IsDir() {
+			return fs.SkipDir
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		id := t.inode(t.root, name)
+		e := entry{inode: id, mode: info.Mode(), owner: t.owners[id]}
+		if !d.IsDir() { // a directory changes with its entries, which count themselves
+			e.size, e.mtime = info.Size(), info.ModTime().UnixNano()
+		}
+		out[name] = e
+		return nil
+	})
+	return out, err
+}
+
+// names returns the paths of entries, parents before children.
+func names(entries map[string]entry) []string { return slices.Sorted(maps.Keys(entries)) }
+
+// lstat describes a file, symlinks themselves included.
+func (t *tree) lstat(name string) (File, error) {
+	root, rel, _ := t.at(name)
+	info, err := root.Lstat(rel)
+	if err != nil {
+		return File{}, err
+	}
+	f := File{Mode: info.Mode(), Size: info.Size()}
+	if f.Mode&fs.ModeSymlink != 0 {
+		if f.Target, err = root.Readlink(rel); err != nil {
+			return File{}, err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := t.owners[t.inode(root, rel)]
+	f.UID, f.GID = o.uid, o.gid
+	return f, nil
+}
+
+func (t *tree) setOwner(root *os.Root, rel string, o owner) {
+	id := t.inode(root, rel)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o == (owner{}) {
+		delete(t.owners, id)
+		return
+	}
+	t.owners[id] = o
+}
+
+// inode returns the identity of a file, symlinks themselves included; the zero value if there is none.
+func (t *tree) inode(root *os.Root, rel string) inode {
+	dir, err := root.Open(path.Dir(rel))
+	if err != nil {
+		return inode{}
+	}
+	defer dir.Close()
+	var st unix.Statx_t
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
+	if err := unix.Statx(int(dir.Fd()), path.Base(rel), flags, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return inode{}
+	}
+	return inode{
+		dev: unix.Mkdev(st.Dev_major, st.Dev_minor), ino: st.Ino, sec: st.Btime.Sec, nsec: st.Btime.Nsec,
+	}
+}

@@ -1,0 +1,105 @@
+package fake
+
+import (
+	"bytes"
+	"context"
+	"sync"
+)
+
+// What a terminal's line discipline does with typed bytes.
+const (
+	keyInterrupt = 0x03 // ^C
+	keyEOF       = 0x04 // ^D
+	keyErase     = 0x7f
+)
+
+// A tty is a terminal in cooked mode: typed input is echoed and handed over by lines, output ends lines with CR LF.
+type tty struct {
+	in, out   *pipe
+	interrupt func() // called for ^C
+
+	mu         sync.Mutex
+	rows, cols uint16 // guarded by mu
+	line       []byte // typed and not yet handed over; guarded by mu
+}
+
+// size returns the terminal's rows and columns.
+func (t *tty) size() (rows, cols uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rows, t.cols
+}
+
+func (t *tty) resize(rows, cols uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows, t.cols = rows, cols
+}
+
+// write is output of a process.
+func (t *tty) write(ctx context.Context, b []byte) (int, error) {
+	if _, err := t.out.write(ctx, bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// typed takes what the user types.
+func (t *tty) typed(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range b {
+		if err := t.key(c); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// key takes one typed byte; t.mu is held.
+func (t *tty) key(c byte) error {
+	ctx := context.Background()
+	switch c {
+	case keyInterrupt:
+		t.line = nil
+		t.interrupt()
+		return nil
+	case keyEOF:
+		if len(t.line) == 0 {
+			t.in.typeEOF()
+			return nil
+		}
+		return t.flush(ctx)
+	case keyErase:
+		t.line = t.line[:max(0, len(t.line)-1)]
+		return nil
+	case '\r', '\n':
+		t.line = append(t.line, '\n')
+		if _, err := t.out.write(ctx, []byte("\r\n")); err != nil {
+			return err
+		}
+		return t.flush(ctx)
+	}
+	t.line = append(t.line, c)
+	_, err := t.out.write(ctx, []byte{c})
+	return err
+}
+
+func (t *tty) flush(ctx context.Context) error {
+	_, err := t.in.write(ctx, t.line)
+	t.line = nil
+	return err
+}
+
+// A ttyKeys is the outer end of a terminal's input. Closing it types ^D.
+type ttyKeys struct {
+	tty  *tty
+	once sync.Once
+}
+
+func (k *ttyKeys) Write(b []byte) (int, error) { return k.tty.typed(b) }
+
+func (k *ttyKeys) Close() (err error) {
+	k.once.Do(func() { _, err = k.tty.typed([]byte{keyEOF}) })
+	return err
+}

@@ -1,0 +1,238 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Exec implements [caisson.Runtime].
+func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	if err := r.fault(OpExec); err != nil {
+		return nil, err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.requireRunning(); err != nil {
+		return nil, err
+	}
+	p, err := s.prepare(e)
+	if err != nil {
+		return nil, err
+	}
+	p.origin = ofExec
+	session := newSession(p, e)
+	switch err := s.start(p); {
+	case errors.Is(err, syscall.EAGAIN):
+		return nil, caisson.Errorf(caisson.Exhausted, "the sandbox has reached its limit of processes; end one first")
+	case err != nil:
+		return nil, s.notRunning()
+	}
+	return session, nil
+}
+
+// WaitCommand implements [caisson.Runtime].
+func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error) {
+	if err := r.fault(OpWaitCommand); err != nil {
+		return caisson.ExitStatus{}, err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return caisson.ExitStatus{}, err
+	}
+	s.mu.Lock()
+	p := s.command
+	s.mu.Unlock()
+	if p == nil {
+		return caisson.ExitStatus{}, caisson.Errorf(caisson.Conflict, "sandbox %s has no command to wait for", id)
+	}
+	return p.wait(ctx)
+}
+
+// wait returns how p ended.
+func (p *Proc) wait(ctx context.Context) (caisson.ExitStatus, error) {
+	select {
+	case <-p.exited:
+		return p.status, nil
+	default:
+	}
+	select {
+	case <-p.exited:
+		return p.status, nil
+	case <-ctx.Done():
+		return caisson.ExitStatus{}, ctx.Err()
+	}
+}
+
+// Done implements [caisson.Runtime].
+func (r *Runtime) Done(id caisson.ID) <-chan struct{} {
+	if s, err := r.find(id); err == nil {
+		return s.done
+	}
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}
+
+// Signal implements [caisson.Runtime]. Signals to init other than SIGKILL are ignored.
+func (r *Runtime) Signal(_ context.Context, id caisson.ID, pid, signal int) error {
+	if err := r.fault(OpSignal); err != nil {
+		return err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	if err := checkSignal(signal); err != nil {
+		return err
+	}
+	if pid != -1 && pid < 1 {
+		return caisson.Invalidf("pid", "%d is not a process; use -1 for all", pid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return s.notRunning()
+	}
+	if pid == -1 {
+		for _, p := range s.table {
+			if p.pid != initPID {
+				s.signal(p, syscall.Signal(signal))
+			}
+		}
+		return nil
+	}
+	p, ok := s.table[pid]
+	if !ok {
+		return caisson.Errorf(caisson.NotFound, "no process %d in sandbox %s", pid, id)
+	}
+	s.signal(p, syscall.Signal(signal))
+	return nil
+}
+
+// checkSignal refuses what is not a signal of Linux.
+func checkSignal(signal int) error {
+	if signal < 1 || signal > 64 {
+		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
+	}
+	return nil
+}
+
+// Processes implements [caisson.Runtime].
+func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
+	if err := r.fault(OpProcesses); err != nil {
+		return nil, err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return nil, s.notRunning()
+	}
+	out := make([]caisson.ProcessInfo, 0, len(s.table))
+	for _, p := range s.table {
+		out = append(out, caisson.ProcessInfo{
+			PID: p.pid, PPID: p.ppid, UID: p.user.uid, Command: p.name(), CPUTime: "0s", Threads: 1,
+		})
+	}
+	slices.SortFunc(out, func(a, b caisson.ProcessInfo) int { return a.PID - b.PID })
+	return out, nil
+}
+
+// Stats implements [caisson.Runtime]. Processor time is a hundredth of the time that has passed.
+func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error) {
+	if err := r.fault(OpStats); err != nil {
+		return nil, err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return nil, s.notRunning()
+	}
+	now := time.Now()
+	return &caisson.Stats{
+		At: now, CPUNanos: 1 + int64(now.Sub(s.started)/100), Memory: caisson.Size(baseMemory + s.memory),
+		MemoryMax: s.spec.Resources.Memory, PIDs: len(s.table),
+	}, nil
+}
+
+// Freeze implements [caisson.Freezer].
+func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
+	if err := r.fault(OpFreeze); err != nil {
+		return err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	if err := s.requireRunning(); err != nil {
+		return err
+	}
+	return s.freeze(ctx)
+}
+
+// freeze stops every process between two steps.
+func (s *sandbox) freeze(ctx context.Context) error {
+	if _, err := s.gate.close(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = s.running
+	return nil
+}
+
+// Thaw implements [caisson.Freezer].
+func (r *Runtime) Thaw(_ context.Context, id caisson.ID) error {
+	if err := r.fault(OpThaw); err != nil {
+		return err
+	}
+	s, err := r.find(id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.running:
+		return s.notRunning()
+	case !s.frozen:
+		return caisson.Errorf(caisson.Conflict, "sandbox %s is not frozen", id)
+	}
+	s.frozen = false
+	s.gate.open()
+	return nil
+}
+
+// requireRunning is a Conflict unless the sandbox runs and is not frozen.
+func (s *sandbox) requireRunning() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.running:
+		return s.notRunning()
+	case s.frozen:
+		return caisson.Errorf(caisson.Conflict, "sandbox %s is frozen; thaw it first", s.id)
+	}
+	return nil
+}
+
+func (s *sandbox) notRunning() error {
+	return caisson.Errorf(caisson.Conflict, "sandbox %s is not running", s.id)
+}

@@ -1,0 +1,66 @@
+package fake
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// user returns whom spec means: name, uid, name:group or uid:gid, "" being 0:0. Names are those of the sandbox's
+// /etc/passwd and /etc/group; a user without a group has the one that passwd says, or 0.
+func (t *tree) user(spec string) (owner, error) {
+	if spec == "" {
+		return owner{}, nil
+	}
+	name, group, hasGroup := strings.Cut(spec, ":")
+	var o owner
+	entry := t.account("/etc/passwd", name)
+	switch uid, err := parseID(name); {
+	case err == nil:
+		o.uid = uid
+		if len(entry) > 3 {
+			o.gid, _ = parseID(entry[3])
+		}
+	case len(entry) > 3:
+		if o.uid, err = parseID(entry[2]); err != nil {
+			return o, caisson.Invalidf("user", "%.100q has no number in the sandbox's /etc/passwd", name)
+		}
+		o.gid, _ = parseID(entry[3])
+	default:
+		return o, caisson.Invalidf("user", "%.100q is not in the sandbox's /etc/passwd", name)
+	}
+	if !hasGroup {
+		return o, nil
+	}
+	gid, err := parseID(group)
+	if entry := t.account("/etc/group", group); err != nil && len(entry) > 2 {
+		gid, err = parseID(entry[2])
+	}
+	if err != nil {
+		return o, caisson.Invalidf("user", "group %.100q is not in the sandbox's /etc/group", group)
+	}
+	o.gid = gid
+	return o, nil
+}
+
+// parseID reads an id that is mapped in a sandbox.
+func parseID(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return int(n), err
+}
+
+// account returns the fields of the line about name (or about the number name) in a file like passwd, nil without one.
+func (t *tree) account(file, name string) []string {
+	b, err := t.readFile(file)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Split(strings.TrimSpace(line), ":")
+		if fields[0] == name || len(fields) > 2 && fields[2] == name {
+			return fields
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package runtimetest
+
+import (
+	"io"
+	"os"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var checkpointTests = []test{
+	{"CheckpointMemory", testCheckpointMemory},
+	{"CheckpointAndEnd", testCheckpointAndEnd},
+	{"RestoreTwice", testRestoreTwice},
+	{"RestoreSessions", testRestoreSessions},
+	{"RestoreRefused", testRestoreRefused},
+}
+
+func (s *suite) checkpointer(t *testing.T) caisson.Checkpointer {
+	t.Helper()
+	c, ok := s.Runtime.(caisson.Checkpointer)
+	if !ok {
+		t.Skip("this runtime cannot capture memory")
+	}
+	return c
+}
+
+// checkpoint captures b into a new directory.
+func (b *box) checkpoint(keep bool) (dir string) {
+	b.t.Helper()
+	dir = b.t.TempDir()
+	if err := b.checkpointer(b.t).Checkpoint(b.ctx(), b.id, dir, keep); err != nil {
+		b.t.Fatalf("Checkpoint: %v", err)
+	}
+	return dir
+}
+
+// restore makes a sandbox from a checkpoint of b.
+func (b *box) restore(dir string) *box {
+	b.t.Helper()
+	fork := b.newBox(b.t)
+	fork.spec.Command, fork.spec.Resources = b.spec.Command, b.spec.Resources
+	if err := b.checkpointer(b.t).Restore(b.ctx(), fork.id, fork.spec, dir); err != nil {
+		b.t.Fatalf("Restore: %v", err)
+	}
+	return fork
+}
+
+// testCheckpointMemory has a number that exists only in memory go on in a fork and in its original.
+func testCheckpointMemory(t *testing.T, s *suite) {
+	s.checkpointer(t)
+	b := s.create(t, "counter", "/count")
+	b.write("/before", "written before", 0o644)
+	b.until("it has counted", func() bool { return b.count("/count") >= 10 })
+	reached := b.count("/count")
+	dir := b.checkpoint(true)
+	fork := b.restore(dir)
+
+	last := reached
+	fork.until("the fork counts on", func() bool {
+		n := fork.count("/count")
+		if n != 0 && n < last {
+			t.Fatalf("the fork's counter went from %d to %d", last, n)
+		}
+		last = max(n, last)
+		return n > reached+5
+	})
+	if got := fork.read("/before"); got != "written before" {
+		t.Errorf("the fork reads %q from a file written before", got)
+	}
+	if b.hostname() == fork.hostname() || fork.hostname() != fork.spec.Hostname {
+		t.Errorf("the fork is called %q, the original %q", fork.hostname(), b.hostname())
+	}
+
+	// From here on they are two.
+	fork.write("/after", "of the fork", 0o644)
+	if _, err := b.files().StatFile(b.ctx(), "/after"); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("a file of the fork in the original: %v", err)
+	}
+	if err := s.Runtime.Signal(b.ctx(), fork.id, -1, sigKill); err != nil {
+		t.Fatalf("Signal: %v", err)
+	}
+	if got, err := s.Runtime.WaitCommand(b.ctx(), fork.id); err != nil || got.Signal != sigKill {
+		t.Errorf("the fork's command ended with %v, %v", got, err)
+	}
+	stopped := fork.count("/count")
+	b.until("the original has gone further alone", func() bool { return b.count("/count") > stopped+3 })
+	if got := fork.count("/count"); got != stopped {
+		t.Errorf("the fork's number went from %d to %d with its counter ended", stopped, got)
+	}
+}
+
+func testCheckpointAndEnd(t *testing.T, s *suite) {
+	s.checkpointer(t)
+	b := s.create(t, "counter", "/count")
+	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
+	dir := b.checkpoint(false)
+	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	fork := b.restore(dir)
+	n := fork.count("/count")
+	fork.until("it counts on", func() bool { return fork.count("/count") > max(n, 3) })
+}
+
+func testRestoreTwice(t *testing.T, s *suite) {
+	s.checkpointer(t)
+	b := s.create(t, "counter", "/count")
+	dir := b.checkpoint(true)
+	one, two := b.restore(dir), b.restore(dir)
+	one.write("/lower/keep", "changed", 0o644)
+	if got := two.read("/lower/keep"); got != "keep" {
+		t.Errorf("a change in one fork reads %q in the other", got)
+	}
+	if err := s.Runtime.Destroy(b.ctx(), one.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	n := two.count("/count")
+	two.until("the other goes on", func() bool { return two.count("/count") > n })
+	// A checkpoint is only read, so it is as good as before.
+	if got := b.restore(dir).read("/lower/keep"); got != "keep" {
+		t.Errorf("a third fork reads %q", got)
+	}
+}
+
+func testRestoreSessions(t *testing.T, s *suite) {
+	s.checkpointer(t)
+	b := s.create(t, "sleep", "1h")
+	session := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
+	child := b.detached("counter", "/count")
+	b.until("the child counts", func() bool { return b.count("/count") >= 3 })
+	reached := b.count("/count")
+	fork := b.restore(b.checkpoint(true))
+
+	fork.until("the session is gone in the fork", func() bool {
+		_, there := fork.processes()[session.PID()]
+		return !there
+	})
+	if _, there := fork.processes()[child]; !there {
+		t.Errorf("process %d, in a session of its own, is not in the fork: %v", child, fork.processes())
+	}
+	fork.until("it counts on", func() bool { return fork.count("/count") > reached })
+
+	if _, err := io.WriteString(session.Stdin(), "still here"); err != nil {
+		t.Errorf("write to the original's session: %v", err)
+	}
+	session.Stdin().Close()
+	if r := b.finish(session); r.stdout != "still here" || !r.status.Success() {
+		t.Errorf("the original's session gave %+v", r)
+	}
+}
+
+func testRestoreRefused(t *testing.T, s *suite) {
+	c := s.checkpointer(t)
+	b := s.newBox(t)
+	before := entries(t, b.spec.Dir)
+	if err := c.Restore(b.ctx(), b.id, b.spec, t.TempDir()); err == nil {
+		t.Fatal("Restore from an empty directory succeeded")
+	}
+	if found, ok := b.listed(); ok {
+		t.Errorf("List says %+v", found)
+	}
+	if after := entries(t, b.spec.Dir); len(after) != len(before) {
+		t.Errorf("the sandbox's directory has %q, and had %q before", after, before)
+	}
+	b.create()
+	dir := b.checkpoint(true)
+	wantKind(t, "Restore over a sandbox", c.Restore(b.ctx(), b.id, b.spec, dir), caisson.Conflict)
+	if err := os.Remove(dir + "/" + entries(t, dir)[0]); err != nil {
+		t.Fatal(err)
+	}
+	other := s.newBox(t)
+	if err := c.Restore(b.ctx(), other.id, other.spec, dir); err == nil {
+		t.Error("Restore from a part of a checkpoint succeeded")
+	}
+}

@@ -1,0 +1,149 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var commandTests = []test{
+	{"CommandRuns", testCommandRuns},
+	{"CommandGivenEverything", testCommandGiven},
+	{"CommandEnds", testCommandEnds},
+	{"CommandWaitedForByMany", testCommandWait},
+	{"CommandNone", testCommandNone},
+	{"ReaderGoesAway", testReaderGoesAway},
+}
+
+// outputFIFO makes a FIFO for the spec's standard output and returns its reader. The spec's end must be closed by the
+// caller.
+func (b *box) outputFIFO() (r *os.File) {
+	b.t.Helper()
+	name := filepath.Join(b.t.TempDir(), "stdout")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	w, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { w.Close() })
+	b.spec.Stdout = w
+	if r, err = os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func testCommandRuns(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	b.spec.Command = s.argv("ignore-term")
+	out := b.outputFIFO()
+	b.create()
+	b.wantLine(lines(out), "ready")
+	list := b.processes()
+	if len(list) != 2 {
+		t.Fatalf("%d processes, want init and the command: %v", len(list), list)
+	}
+	for pid, p := range list {
+		if pid != 1 && p.PPID != 1 {
+			t.Errorf("the command is %+v, no child of init", p)
+		}
+	}
+}
+
+func testCommandGiven(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	b.spec.Command, b.spec.User, b.spec.Workdir = s.argv("fill", "here", "1"), "agent", "/shared"
+	b.create()
+	if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || !got.Success() {
+		t.Errorf("WaitCommand = %v, %v", got, err)
+	}
+	if got := b.output("stat", "/shared/here"); got != "file 0644 1234 1235 1" {
+		t.Errorf("what the command made is %q", got)
+	}
+	b = s.newBox(t)
+	b.spec.Command, b.spec.Env = s.argv("env"), []string{"KEY=value"}
+	out := b.outputFIFO()
+	b.create()
+	b.wantLine(lines(out), "KEY=value")
+}
+
+func testCommandEnds(t *testing.T, s *suite) {
+	b := s.create(t, "exit", "7")
+	for range 2 {
+		if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || got != (caisson.ExitStatus{Code: 7}) {
+			t.Errorf("WaitCommand = %+v, %v", got, err)
+		}
+	}
+	// The sandbox is not its command.
+	if got := b.output("echo", "alive"); got != "alive" {
+		t.Errorf("then the sandbox says %q", got)
+	}
+	if found, ok := b.listed(); !ok || !found.Running {
+		t.Errorf("List says %+v, %v", found, ok)
+	}
+}
+
+func testCommandWait(t *testing.T, s *suite) {
+	b := s.create(t, "sleep", "1h")
+	ctx, cancel := context.WithCancel(b.ctx())
+	cancel()
+	if _, err := s.Runtime.WaitCommand(ctx, b.id); !errors.Is(err, context.Canceled) {
+		t.Errorf("WaitCommand with a cancelled context: %v", err)
+	}
+	ctx = b.ctx()
+	var g errgroup.Group
+	for range 8 {
+		g.Go(func() error {
+			got, err := s.Runtime.WaitCommand(ctx, b.id)
+			if err == nil && got.Signal != sigTerm {
+				err = errors.New("ended otherwise: " + got.String())
+			}
+			return err
+		})
+	}
+	if err := s.Runtime.Signal(ctx, b.id, -1, sigTerm); err != nil {
+		t.Fatalf("Signal: %v", err)
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func testCommandNone(t *testing.T, s *suite) {
+	b := s.create(t)
+	_, err := s.Runtime.WaitCommand(b.ctx(), b.id)
+	wantKind(t, "WaitCommand", err, caisson.Conflict)
+}
+
+// testReaderGoesAway takes both the reader and the caller's descriptor away, as the end of a daemon does, and comes back.
+func testReaderGoesAway(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	b.spec.Command = s.argv("ignore-term") // says "ignored" for every SIGTERM
+	out := b.outputFIFO()
+	b.create()
+	b.wantLine(lines(out), "ready")
+	out.Close()
+	b.spec.Stdout.Close()
+	if err := s.Runtime.Signal(b.ctx(), b.id, -1, sigTerm); err != nil {
+		t.Fatalf("Signal: %v", err)
+	}
+	again, err := os.Open(b.spec.Stdout.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	b.wantLine(lines(again), "ignored")
+	if len(b.processes()) != 2 {
+		t.Error("the command has ended")
+	}
+}

@@ -1,0 +1,112 @@
+package runtimetest
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var fileTests = []test{
+	{"SaveFiles", testSaveFiles},
+	{"SandboxesShareNoFiles", testShareNothing},
+}
+
+// testSaveFiles changes files in every way there is, and wants the same changes in a new sandbox.
+func testSaveFiles(t *testing.T, s *suite) {
+	c := s.checkpointer(t)
+	b := s.create(t)
+	b.write("/made", "content", 0o751)
+	b.write("/lower/keep", "changed", 0o600)
+	for _, name := range []string{"/lower/gone", "/lower/tree"} {
+		if err := b.files().RemoveFile(b.ctx(), name, true); err != nil {
+			t.Fatalf("remove %s: %v", name, err)
+		}
+	}
+	if err := b.files().MakeDir(b.ctx(), "/new/deep", true); err != nil {
+		t.Fatalf("make directory: %v", err)
+	}
+	if err := b.files().WriteTree(b.ctx(), "/new", bytes.NewReader(symlink(t, "link", "../lower/keep"))); err != nil {
+		t.Fatalf("make symlink: %v", err)
+	}
+	r := b.finish(b.exec(caisson.RuntimeExec{Command: []string{"fill", "/shared/own", "5000"}, User: "agent"}))
+	if !r.status.Success() {
+		t.Fatalf("fill: %+v", r)
+	}
+	looks := map[string]string{}
+	for _, name := range []string{"/made", "/lower", "/lower/keep", "/lower/text", "/new/deep", "/new/link", "/shared", "/shared/own"} {
+		looks[name] = b.output("stat", name)
+	}
+
+	saved := tempFile(t)
+	if err := c.SaveFiles(b.ctx(), b.id, saved); err != nil {
+		t.Fatalf("SaveFiles: %v", err)
+	}
+	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	again := s.newBox(t)
+	again.spec.Files = saved.Name()
+	again.create()
+	for name, want := range looks {
+		if got := again.output("stat", name); got != want {
+			t.Errorf("%s was %q and is %q", name, want, got)
+		}
+	}
+	for name, want := range map[string]string{"/made": "content", "/lower/keep": "changed", "/lower/text": "no program"} {
+		if got := again.read(name); got != want {
+			t.Errorf("%s holds %q, want %q", name, got, want)
+		}
+	}
+	for _, name := range []string{"/lower/gone", "/lower/tree", "/lower/tree/leaf"} {
+		if _, err := again.files().StatFile(again.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
+			t.Errorf("%s, which was removed: %v", name, err)
+		}
+	}
+	// What was saved is a change like any other: saved again, it is still there.
+	saved = tempFile(t)
+	if err := c.SaveFiles(again.ctx(), again.id, saved); err != nil {
+		t.Fatalf("SaveFiles: %v", err)
+	}
+	third := s.newBox(t)
+	third.spec.Files = saved.Name()
+	third.create()
+	if got := third.read("/made"); got != "content" {
+		t.Errorf("the second time /made holds %q", got)
+	}
+	if _, err := third.files().StatFile(third.ctx(), "/lower/gone"); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("the second time a removed file: %v", err)
+	}
+}
+
+// symlink returns an archive of one symlink.
+func symlink(t *testing.T, name, target string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func testShareNothing(t *testing.T, s *suite) {
+	one, two := s.create(t), s.create(t)
+	one.write("/lower/keep", "changed", 0o644)
+	one.write("/made", "content", 0o644)
+	if got := two.read("/lower/keep"); got != "keep" {
+		t.Errorf("a change in one sandbox reads %q in the other", got)
+	}
+	if _, err := two.files().StatFile(two.ctx(), "/made"); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("a file of one sandbox in the other: %v", err)
+	}
+	if got, err := os.ReadFile(filepath.Join(s.layer, "lower", "keep")); err != nil || string(got) != "keep" {
+		t.Errorf("the layer itself holds %q now, %v", got, err)
+	}
+}

@@ -1,0 +1,112 @@
+package runtimetest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var ttyTests = []test{
+	{"TTYSize", testTTYSize},
+	{"TTYInput", testTTYInput},
+	{"TTYInterrupt", testTTYInterrupt},
+	{"NoTTY", testNoTTY},
+}
+
+// lines passes on the lines that r has, without their ends, and closes the channel at the end.
+func lines(r io.Reader) <-chan string {
+	out := make(chan string, 1024)
+	go func() {
+		defer close(out)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			out <- strings.TrimRight(s.Text(), "\r")
+		}
+	}()
+	return out
+}
+
+// wantLine reads lines until one is want.
+func (b *box) wantLine(in <-chan string, want string) {
+	b.t.Helper()
+	var seen []string
+	for {
+		select {
+		case line, ok := <-in:
+			if line == want && ok {
+				return
+			}
+			if seen = append(seen, line); !ok {
+				b.t.Fatalf("the output ended without a line %q: %q", want, seen)
+			}
+		case <-b.ctx().Done():
+			b.t.Fatalf("no line %q: %q", want, seen)
+		}
+	}
+}
+
+func testTTYSize(t *testing.T, s *suite) {
+	b := s.create(t)
+	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
+	out := lines(p.Stdout())
+	b.wantLine(out, "24 80")
+	for _, size := range [][2]uint16{{50, 132}, {1, 1}, {1000, 500}} {
+		if err := p.Resize(size[0], size[1]); err != nil {
+			t.Fatalf("Resize: %v", err)
+		}
+		b.wantLine(out, fmt.Sprint(size[0], " ", size[1]))
+	}
+	if n, err := p.Stderr().Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("standard error of a terminal: %d bytes, %v", n, err)
+	}
+	if err := p.Signal(b.ctx(), sigKill); err != nil {
+		t.Errorf("Signal: %v", err)
+	}
+	for range out { // must end
+	}
+	if status := b.wait(p); status.Signal != sigKill {
+		t.Errorf("ended with %v", status)
+	}
+}
+
+func testTTYInput(t *testing.T, s *suite) {
+	b := s.create(t)
+	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
+	out := lines(p.Stdout())
+	if _, err := io.WriteString(p.Stdin(), "typed\r"); err != nil {
+		t.Fatal(err)
+	}
+	b.wantLine(out, "typed") // the echo
+	b.wantLine(out, "typed") // cat
+	if err := p.Stdin().Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if status := b.wait(p); !status.Success() {
+		t.Errorf("cat ended with %v when its input was closed", status)
+	}
+}
+
+func testTTYInterrupt(t *testing.T, s *suite) {
+	b := s.create(t)
+	p := b.exec(caisson.RuntimeExec{Command: []string{"tty"}, TTY: true, Rows: 24, Cols: 80, Stdin: true})
+	b.wantLine(lines(p.Stdout()), "24 80")
+	if _, err := p.Stdin().Write([]byte{0x03}); err != nil {
+		t.Fatal(err)
+	}
+	if status := b.wait(p); status.Signal != sigInt {
+		t.Errorf("^C ended it with %v", status)
+	}
+}
+
+func testNoTTY(t *testing.T, s *suite) {
+	b := s.create(t)
+	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
+	wantKind(t, "Resize", p.Resize(1, 1), caisson.Conflict)
+	if r := b.run("tty"); r.status.Code != 1 {
+		t.Errorf("without a terminal tty gave %+v", r)
+	}
+}
