@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +25,7 @@ const maxControlReply = 8 << 20
 //
 // result may be nil. Errors that the sandbox reports are of type [remoteError].
 func call(ctx context.Context, socket, method string, arg, result any, files ...*os.File) error {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socket)
+	c, err := dial(ctx, socket)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 			return caisson.Wrap(err, caisson.Conflict, "the sandbox is not running")
@@ -43,6 +43,23 @@ func call(ctx context.Context, socket, method string, arg, result any, files ...
 	}
 	return err
 }
+
+// dial connects to a socket whose path may be longer than an address can be: it is then named through its directory.
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	if len(path) < maxSocketPath {
+		return d.DialContext(ctx, "unix", path)
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
+}
+
+// maxSocketPath is the size of sockaddr_un's sun_path, with its terminator.
+const maxSocketPath = 108
 
 func exchange(conn *net.UnixConn, method string, arg, result any, files []*os.File) error {
 	request, err := json.Marshal(struct {

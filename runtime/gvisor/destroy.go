@@ -32,7 +32,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	}
 	s.kill()
 	// Besides the two processes there may be a launcher, and processes of a launch whose state was never written.
-	if err := killByRoot(ctx, filepath.Join(s.dir, "root")); err != nil {
+	if err := killByDir(ctx, s.dir); err != nil {
 		return err
 	}
 	select {
@@ -63,10 +63,10 @@ func (s *sandbox) kill() {
 	}
 }
 
-// killByRoot kills gVisor processes that were started with that --root, and waits until there are none.
-func killByRoot(ctx context.Context, root string) error {
+// killByDir kills the gVisor processes of the sandboxes in or below dir, and waits until there are none.
+func killByDir(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := processesOf(root)
+		pids, err := processesOf(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -81,13 +81,12 @@ func killByRoot(ctx context.Context, root string) error {
 	}
 }
 
-// processesOf returns the gVisor processes whose --root is root or below it.
-func processesOf(root string) ([]int, error) {
+// processesOf returns the gVisor processes whose bundle is below dir: its path is in their arguments.
+func processesOf(dir string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	flag := "--root=" + root
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -98,11 +97,8 @@ func processesOf(root string) ([]int, error) {
 		if err != nil || !strings.HasPrefix(string(data), "runsc-") {
 			continue
 		}
-		for arg := range strings.SplitSeq(string(data), "\x00") {
-			if arg == flag || strings.HasPrefix(arg, flag+"/") {
-				pids = append(pids, pid)
-				break
-			}
+		if strings.Contains(string(data), dir+"/") {
+			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
@@ -139,7 +135,7 @@ func (r *Runtime) Remains() ([]caisson.ID, error) {
 	}
 	for _, pid := range pids {
 		data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		_, rest, _ := strings.Cut(string(data), "--root="+r.cfg.Dir+"/")
+		_, rest, _ := strings.Cut(string(data), r.cfg.Dir+"/")
 		name, _, _ := strings.Cut(rest, "/")
 		note(name)
 	}

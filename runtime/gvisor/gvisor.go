@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
 // Config says where a Runtime works. Dir, Cgroup, ToolsDir, Inside and Build are required.
@@ -134,8 +135,9 @@ type sandbox struct {
 	done  chan struct{} // closed when the main process has ended
 }
 
+// socket is gVisor's control socket.
 func (s *sandbox) socket() string {
-	return filepath.Join(s.dir, "root", "runsc-"+string(s.id)+".sock")
+	return filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(s.id)+".sock")
 }
 
 func (s *sandbox) running() bool {

@@ -125,7 +125,7 @@ func TestSetsidSurvivesRestore(t *testing.T) {
 	if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
 		t.Fatal(err)
 	}
-	run(t, r, id, "/bin/sh", "-c", "setsid sleep 1000 & sleep 1001 &")
+	run(t, r, id, "/bin/sh", "-c", "(setsid sleep 1000 & sleep 1001 &) >/dev/null 2>&1")
 	count := func(id caisson.ID) int {
 		list, err := r.Processes(t.Context(), id)
 		if err != nil {

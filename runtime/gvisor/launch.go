@@ -47,7 +47,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 			close(s.done)
 		}
 	}()
-	for _, dir := range []string{"", "root", "fs", "bundle"} {
+	for _, dir := range []string{"", "fs", "bundle", filepath.Join("bundle", sentry.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return fmt.Errorf("make the runtime's directory: %w", err)
 		}

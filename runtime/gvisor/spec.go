@@ -130,7 +130,6 @@ func (r *Runtime) flags(dir string, res caisson.Resources, network bool) []strin
 		mode = "sandbox"
 	}
 	return []string{
-		"--root=" + filepath.Join(dir, "root"),
 		"--platform=" + r.platform,
 		"--network=" + mode,
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, "fs"), int64(res.Disk)),

@@ -24,6 +24,9 @@ const (
 	FirstFD   = 5 // those that the request names by number
 )
 
+// StateDir is the directory in a bundle where gVisor keeps its state of the sandbox and the control socket.
+const StateDir = "state"
+
 // MaxLaunchReply bounds a reply in bytes.
 const MaxLaunchReply = 64 << 10
 
@@ -32,7 +35,7 @@ type LaunchRequest struct {
 	ID      string
 	Exe     string            // path of the binary for boot and gofer
 	Flags   []string          // gVisor's configuration
-	Bundle  string            // directory for config.json
+	Bundle  string            // directory for config.json and, in [StateDir], the control socket
 	Spec    *specs.Spec       // with Root.Path and the sources of bind mounts left to the launcher
 	Layers  []string          // topmost first
 	Binds   map[string]string // target → source
@@ -41,6 +44,8 @@ type LaunchRequest struct {
 	NetNSFD int    // -1: none
 	NullFD  int    // network namespace for the gofer
 	Image   string // checkpoint directory to restore from, or ""
+
+	root string // gVisor's --root, set by buildRootfs
 }
 
 // A LaunchMount is a host directory to show at Target.
@@ -105,7 +110,7 @@ func (r *LaunchRequest) run() (res LaunchReply, err error) {
 		return res, err
 	}
 
-	conf, err := parseFlags(append(r.Flags, "--gofer-network-namespace="+fdPath(r.NullFD)))
+	conf, err := parseFlags(append(r.Flags, "--root="+r.root, "--gofer-network-namespace="+fdPath(r.NullFD)))
 	if err != nil {
 		return res, err
 	}

@@ -39,8 +39,20 @@ func (r *LaunchRequest) buildRootfs() error {
 		}
 		binds[target] = fd
 	}
+	state, err := cloneMount(unix.AT_FDCWD, filepath.Join(r.Bundle, StateDir), 0, -1)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
 	stage, err := r.makeStage()
 	if err != nil {
+		return err
+	}
+	// gVisor's control socket is in its --root: a short path, whatever the data directory's is.
+	r.root = filepath.Join(stage, "state")
+	if err := os.Mkdir(r.root, 0o700); err != nil {
+		return err
+	}
+	if err := attach(state, r.root); err != nil {
 		return err
 	}
 	root := filepath.Join(stage, "root")
