@@ -29,6 +29,6 @@
 // [Manager.Detach] or at its end. The kernel takes network namespaces apart in the background, one batch at a time, so that
 // they disappear from its tables some tens of milliseconds later.
 //
-// A few namespaces are made in advance because making one costs a few milliseconds. Each is used once: gVisor takes the
-// addresses off the interface.
+// A namespace is used once, because gVisor takes the addresses off the interface. None are made in advance: making one takes
+// a millisecond.
 package wire

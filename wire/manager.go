@@ -26,9 +26,8 @@ type Config struct {
 
 // A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
 type Manager struct {
-	cfg  Config
-	log  *slog.Logger
-	pool *pool
+	cfg Config
+	log *slog.Logger
 
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment // guarded by mu
@@ -70,7 +69,6 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg:   cfg,
 		log:   log,
-		pool:  newPool(log),
 		wires: map[caisson.ID]*attachment{},
 		up:    make(chan struct{}),
 	}, nil
@@ -91,22 +89,17 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
 		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has a wire already", id)
 	}
 	defer a.mu.Unlock()
-	n, err := m.pool.get()
+	ns, tap, err := newNamespace(string(id))
 	if err != nil {
 		m.forget(id, a)
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a network namespace; see caisson doctor")
 	}
-	defer n.Close()
-	if err := n.label(string(id)); err != nil {
+	defer tap.Close()
+	if err := m.give(ctx, l, id, a, tap); err != nil {
 		m.forget(id, a)
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot label a network namespace")
-	}
-	if err := m.give(ctx, l, id, a, n.tap); err != nil {
-		m.forget(id, a)
+		ns.Close()
 		return nil, err
 	}
-	ns := n.ns
-	n.ns = nil
 	return ns, nil
 }
 

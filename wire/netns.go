@@ -12,84 +12,75 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A namespace is a network namespace with a configured TAP that no sandbox has used.
-type namespace struct {
-	ns    *os.File
-	tap   *os.File
-	nl    *netlink.Handle // a socket in the namespace
-	index int             // of the TAP
-}
-
-// newNamespace makes one. It exists until Close and the close of whatever was taken out of it.
-func newNamespace() (*namespace, error) {
-	n := &namespace{}
-	err := onThread(func() error {
+// newNamespace makes a network namespace with a configured TAP for sandbox id. It exists as long as one of the two does.
+func newNamespace(id string) (ns, tap *os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(ns, tap)
+			ns, tap = nil, nil
+		}
+	}()
+	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
 		var err error
-		if n.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		if ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 			return err
 		}
-		if n.tap, err = openTAP(); err != nil {
+		if tap, err = openTAP(); err != nil {
 			return err
 		}
-		if err := unix.IoctlSetInt(int(n.tap.Fd()), unix.TUNSETPERSIST, 1); err != nil {
+		if err := unix.IoctlSetInt(int(tap.Fd()), unix.TUNSETPERSIST, 1); err != nil {
 			return fmt.Errorf("make tap persistent: %w", err)
 		}
-		if n.nl, err = newHandle(); err != nil {
-			return err
-		}
-		return n.configure()
+		return configure(id)
 	})
+	return ns, tap, err
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which takeTAP looks for, and
+// gives it what gVisor, or any other stack in the sandbox, will take over.
+func configure(id string) error {
+	nl, err := newHandle()
 	if err != nil {
-		n.Close()
-		return nil, err
+		return err
 	}
-	return n, nil
-}
-
-// Close lets go of whatever n still holds.
-func (n *namespace) Close() {
-	if n.ns != nil {
-		n.ns.Close()
-	}
-	if n.tap != nil {
-		n.tap.Close()
-	}
-	if n.nl != nil {
-		n.nl.Close()
-	}
-}
-
-// configure gives the TAP what gVisor, or any other stack in the sandbox, will take over. It must run in the namespace.
-func (n *namespace) configure() error {
-	link, err := n.nl.LinkByName(Interface)
+	defer nl.Close()
+	tap, err := nl.LinkByName(Interface)
 	if err != nil {
 		return fmt.Errorf("find tap: %w", err)
 	}
-	n.index = link.Attrs().Index
 	v6 := hasIPv6()
 	if v6 {
 		if err := quietIPv6(); err != nil {
 			return err
 		}
 	}
-	up := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}}
+	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}} // as in every namespace
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
-		{"set lo up", func() error { return n.nl.LinkSetUp(up) }},
-		{"set link address", func() error { return n.nl.LinkSetHardwareAddr(link, net.HardwareAddr(sandboxMAC)) }},
-		{"set mtu", func() error { return n.nl.LinkSetMTU(link, MTU) }},
-		{"set tap up", func() error { return n.nl.LinkSetUp(link) }},
-		{"configure ipv4", func() error { return n.address(SandboxIPv4, GatewayIPv4, bitsIPv4, 32) }},
+		{"set lo up", func() error { return nl.LinkSetUp(lo) }},
+		{"label tap", func() error { return nl.LinkSetAlias(tap, id) }},
+		{"set link address", func() error { return nl.LinkSetHardwareAddr(tap, net.HardwareAddr(sandboxMAC)) }},
+		{"set mtu", func() error { return nl.LinkSetMTU(tap, MTU) }},
+		{"set tap up", func() error { return nl.LinkSetUp(tap) }},
+		{"configure ipv4", func() error { return addAddress(nl, tap, SandboxIPv4, GatewayIPv4, bitsIPv4, 32) }},
 		{"configure ipv6", func() error {
 			if !v6 {
 				return nil
 			}
-			return n.address(SandboxIPv6, GatewayIPv6, bitsIPv6, 128)
+			return addAddress(nl, tap, SandboxIPv6, GatewayIPv6, bitsIPv6, 128)
 		}},
 	} {
 		if err := step.do(); err != nil {
@@ -99,24 +90,17 @@ func (n *namespace) configure() error {
 	return nil
 }
 
-// address gives the TAP an address and a default route.
-func (n *namespace) address(own, gateway string, ones, bits int) error {
+// addAddress gives the TAP an address and a default route.
+func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones, bits int) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(own), Mask: net.CIDRMask(ones, bits)}}
-	all := &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
 	if bits == 128 {
 		addr.Flags = unix.IFA_F_NODAD // there is nobody to have it already, and it would cost a second
 	}
-	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: n.index, Name: Interface}}
-	if err := n.nl.AddrAdd(link, addr); err != nil {
+	if err := nl.AddrAdd(tap, addr); err != nil {
 		return err
 	}
-	return n.nl.RouteAdd(&netlink.Route{LinkIndex: n.index, Dst: all, Gw: net.ParseIP(gateway)})
-}
-
-// label writes a sandbox's ID on the TAP, where openNamespace looks for it.
-func (n *namespace) label(id string) error {
-	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: n.index, Name: Interface}}
-	return n.nl.LinkSetAlias(link, id)
+	all := &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
+	return nl.RouteAdd(&netlink.Route{LinkIndex: tap.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)})
 }
 
 var errNotOurs = errors.New("not the network namespace of this sandbox")

@@ -34,10 +34,6 @@ func (m *Manager) Run(ctx context.Context) error {
 	if again {
 		return caisson.Errorf(caisson.Conflict, "the wires are run already")
 	}
-	var fill sync.WaitGroup
-	defer fill.Wait()
-	fill.Go(func() { m.pool.fill(ctx) })
-
 	// The kernel ends the wire process when the thread that started it ends, so it must be one that lasts.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -190,3 +186,15 @@ func (h *head) Write(p []byte) (int, error) {
 }
 
 func (h *head) String() string { return string(h.buf) }
+
+// sleep waits for d, or returns false because ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

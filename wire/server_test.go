@@ -1,0 +1,191 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	caisson "github.com/caisson-dev/caisson"
+	"golang.org/x/sys/unix"
+)
+
+// connected returns both ends of a control connection.
+func connected(t *testing.T) (engine, process *net.UnixConn) {
+	t.Helper()
+	engine, file, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	c, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process = c.(*net.UnixConn)
+	t.Cleanup(func() { engine.Close(); process.Close() })
+	return engine, process
+}
+
+// startServer runs the wire process's loop in this process, which leaves privileges aside.
+func startServer(t *testing.T) (*net.UnixConn, <-chan error) {
+	t.Helper()
+	engine, process := connected(t)
+	done := make(chan error, 1)
+	go func() {
+		defer process.Close()
+		done <- newServer(process).serve(Confinement{Landlock: 3, Seccomp: true})
+	}()
+	return engine, done
+}
+
+func TestServer(t *testing.T) {
+	conn, done := startServer(t)
+	l := newLink(conn, 0, func() { t.Error("link gave up") })
+	if c, err := l.hello(); err != nil || c != (Confinement{Landlock: 3, Seccomp: true}) {
+		t.Fatal(c, err)
+	}
+	a, b := caisson.NewID(caisson.SandboxPrefix), caisson.NewID(caisson.SandboxPrefix)
+	ask := func(o op, id caisson.ID, file *os.File, want status) reply {
+		t.Helper()
+		r, err := l.call(t.Context(), request{op: o, id: id}, file)
+		if err != nil || r.status != want {
+			t.Fatalf("op %d: %+v, %v, want status %d", o, r, err, want)
+		}
+		return r
+	}
+	tap, sandbox := pairTAP(t)
+	ask(opDetach, a, nil, statusUnknown)
+	ask(opStats, a, nil, statusUnknown)
+	ask(opAttach, a, tap, statusOK)
+	tap.Close()
+	other, _ := pairTAP(t)
+	ask(opAttach, a, other, statusExists)
+	ask(opAttach, b, other, statusOK)
+
+	if _, err := sandbox.Write(packet{dst: "192.0.2.1", proto: protoTCP, body: syn()}.frame()); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, maxFrame)
+	n, err := sandbox.Read(buf)
+	if err != nil || kind(buf[:n]) != "reset" {
+		t.Fatalf("%x, %v, want a reset", buf[:n], err)
+	}
+	eventually(t, func() error {
+		if s := ask(opStats, a, nil, statusOK).stats; s.FramesOut != 1 || s.FramesIn != 1 || s.BytesIn != uint64(n) || s.DroppedOut != 0 {
+			return errors.New("stats are wrong")
+		}
+		return nil
+	})
+	ask(opDetach, a, nil, statusOK)
+	ask(opDetach, a, nil, statusUnknown)
+	if _, err := sandbox.Write([]byte("x")); err == nil {
+		t.Error("the process still holds the other end")
+	}
+	conn.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServerEndsOnNonsense(t *testing.T) {
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	good := request{op: opAttach, id: "sb-aaaaaaaaaaaaaaaa"}
+	for name, m := range map[string]struct {
+		data []byte
+		fds  []int
+	}{
+		"attach without a descriptor": {good.encode(), nil},
+		"attach with two":             {good.encode(), []int{fd, fd}},
+		"attach with many":            {good.encode(), []int{fd, fd, fd, fd, fd, fd, fd, fd}},
+		"detach with a descriptor":    {request{op: opDetach, id: good.id}.encode(), []int{fd}},
+		"too long":                    {append(good.encode(), 0), []int{fd}},
+		"too short":                   {good.encode()[1:], []int{fd}},
+		"unknown":                     {request{op: 99, id: good.id}.encode(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := descriptors(t)
+			conn, done := startServer(t)
+			var oob []byte
+			if m.fds != nil {
+				oob = unix.UnixRights(m.fds...)
+			}
+			if _, _, err := conn.WriteMsgUnix(m.data, oob, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; !errors.Is(err, errMessage) {
+				t.Errorf("%v, want %v", err, errMessage)
+			}
+			conn.Close()
+			if after := descriptors(t); after > before+1 { // the server's own end closes on its own time
+				t.Errorf("%d descriptors, %d before", after, before)
+			}
+		})
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+// The wire process may have been taken over: the engine believes nothing that it says out of turn.
+func TestLinkGivesUpOnHostileProcess(t *testing.T) {
+	stats := func(seq uint32) reply { return reply{op: opStats, seq: seq} }
+	for name, m := range map[string]struct {
+		data   []byte
+		with   bool // a descriptor
+		accept bool
+	}{
+		"right":             {stats(1).encode(), false, true},
+		"with a descriptor": {stats(1).encode(), true, true}, // which goes nowhere
+		"another's":         {stats(2).encode(), false, false},
+		"another kind":      {reply{op: opAttach, seq: 1}.encode(), false, false},
+		"short":             {stats(1).encode()[:10], false, false},
+		"long":              {bytes.Repeat([]byte{1}, 1<<16), false, false},
+		"end":               {nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine, process := connected(t)
+			var killed atomic.Bool
+			l := newLink(engine, 0, func() { killed.Store(true) })
+			before := descriptors(t)
+			go func() {
+				if _, err := io.ReadFull(process, make([]byte, requestSize)); err != nil {
+					t.Error(err)
+				}
+				if m.data == nil {
+					process.Close()
+					return
+				}
+				var oob []byte
+				if m.with {
+					oob = unix.UnixRights(0)
+				}
+				if _, _, err := process.WriteMsgUnix(m.data, oob, nil); err != nil {
+					t.Error(err)
+				}
+			}()
+			_, err := l.call(t.Context(), request{op: opStats, id: "sb-aaaaaaaaaaaaaaaa"}, nil)
+			if (err == nil) != m.accept || killed.Load() == m.accept {
+				t.Errorf("%v, killed %t", err, killed.Load())
+			}
+			if after := descriptors(t); after > before {
+				t.Errorf("%d descriptors, %d before", after, before)
+			}
+		})
+	}
+}
