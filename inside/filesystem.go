@@ -189,6 +189,7 @@ type draft struct {
 	*os.File
 	place
 	temp string
+	mode uint32
 }
 
 // draft starts a new version of the file at name. mode 0 means the old one's, or 0644. The owner stays, where the rights
@@ -221,22 +222,26 @@ func (p place) draft(mode uint32) (*draft, error) {
 	case mode == 0:
 		mode = 0o644
 	}
-	d := &draft{place: p, temp: ".caisson-" + rand.Text()}
+	d := &draft{place: p, mode: mode & 0o7777, temp: ".caisson-" + rand.Text()}
 	fd, err := unix.Openat(p.fd(), d.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, p.err("open", err)
 	}
 	d.File = os.NewFile(uintptr(fd), p.path)
-	if exists {
-		// Without the right to give files away the new owner is who writes, as with every editor that saves this way.
-		if err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err != nil && err != unix.EPERM {
-			unlinkDraft(d)
-			return nil, p.err("chown", err)
-		}
+	if !exists {
+		return d, nil
 	}
-	if err := unix.Fchmod(fd, mode&0o7777); err != nil { // after chown, which clears set-id bits
+	switch err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err {
+	case nil:
+	case unix.EPERM:
+		// Without the right to give files away the new owner is who writes, as with every editor that saves this way.
+		// What the old owner lent to whoever runs the file is not the new one's to lend.
+		if d.mode == old.Mode&0o7777 {
+			d.mode &^= unix.S_ISUID | unix.S_ISGID
+		}
+	default:
 		unlinkDraft(d)
-		return nil, p.err("chmod", err)
+		return nil, p.err("chown", err)
 	}
 	return d, nil
 }
@@ -255,7 +260,11 @@ func unlinkDraft(d *draft) {
 // commit puts the draft in its place.
 func (d *draft) commit() (*entry, error) {
 	defer d.place.close()
-	err := d.Sync()
+	// The mode comes last: chown and, without privileges, write clear set-id bits.
+	err := d.place.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
+	if err == nil {
+		err = d.Sync()
+	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
 		err = nil // a file system without anything to sync
 	}

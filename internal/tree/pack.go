@@ -19,7 +19,7 @@ import (
 // Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty: the last element of name).
 //
 // Symlinks are archived, not followed, name itself included. Special files are left out, as are kernel file systems (proc,
-// sysfs, …) mounted below name. Files may change meanwhile: one that shrinks is padded with zeros, one that is gone is
+// sysfs, …) at or below name. Files may change meanwhile: one that shrinks is padded with zeros, one that is gone is
 // left out. NotFound if there is nothing at name, Conflict if it is a special file.
 func Pack(root *os.Root, name, as string, w io.Writer) error {
 	if as == "" {
@@ -37,7 +37,7 @@ func Pack(root *os.Root, name, as string, w io.Writer) error {
 		return caisson.Errorf(caisson.Conflict, "%s is neither a file, a directory nor a symlink", name)
 	}
 	p := packer{root: root, tw: tar.NewWriter(w), buf: make([]byte, chunkSize)}
-	if err := p.pack(path.Clean(name), as, device(info), info); err != nil {
+	if err := p.pack(path.Clean(name), as, 0, info); err != nil {
 		return errno.Wrap(err)
 	}
 	return p.tw.Close()
@@ -51,7 +51,7 @@ type packer struct {
 
 func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
 
-// pack writes the entry at name and everything below it. dev is the file system of its parent.
+// pack writes the entry at name and everything below it. dev is the file system of its parent; 0 for unknown.
 func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 	var err error
 	switch mode := info.Mode(); {
