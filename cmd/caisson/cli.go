@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// globals are the flags that every command has. The environment and the configuration file stand behind them, see
+// [loadConfig]; there is no flag for the token, because arguments are visible to every user of a machine.
+type globals struct {
+	Data    string `help:"Data directory (CAISSON_DATA)." placeholder:"DIR" group:"global" complete:"file"`
+	Host    string `help:"URL of a daemon elsewhere: https://host:port (CAISSON_HOST; its token in CAISSON_TOKEN)." placeholder:"URL" group:"global"`
+	Account string `help:"Account to act for (CAISSON_ACCOUNT)." placeholder:"NAME" group:"global"`
+	Config  string `help:"Configuration file (CAISSON_CONFIG; default ${configFile} if it exists)." placeholder:"FILE" group:"global" complete:"file"`
+	Output  string `help:"Form of the output: ${enum}." short:"o" enum:"table,json,yaml" default:"table" placeholder:"FORM" group:"global"`
+	Quiet   bool   `help:"Print only ids or names, and no progress." short:"q" group:"global"`
+	NoColor bool   `help:"No colours (NO_COLOR)." group:"global"`
+	RawTTY  bool   `name:"raw-tty" help:"Pass everything on to the terminal, even what a hostile program could use against you." group:"global"`
+}
+
+// cli is the whole command line; kong reads it.
+type cli struct {
+	globals
+
+	Sandbox    sandboxCmd    `cmd:"" help:"Make, use and remove sandboxes."`
+	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
+	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
+	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
+	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
+	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`
+	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`
+	Image      imageCmd      `cmd:"" help:"Manage root file systems."`
+	Token      tokenCmd      `cmd:"" help:"Manage access over the network."`
+	Events     eventsCmd     `cmd:"" help:"Follow what happens."`
+	Df         dfCmd         `cmd:"" help:"Show what uses disk space."`
+	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
+	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`
+	Config     configCmd     `cmd:"" name:"config" help:"Inspect the configuration."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and say how to mend what is missing."`
+	Completion completionCmd `cmd:"" help:"Print a completion script for a shell."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+	Help       helpCmd       `cmd:"" name:"help" help:"Explain a command."`
+	Complete   completeCmd   `cmd:"" name:"__complete" hidden:""`
+}
+
+// app is one invocation of the command line.
+type app struct {
+	stdio
+	args       []string
+	globals    globals
+	interrupts *interrupts
+	parser     *kong.Kong
+	cfg        *config // see [app.config]
+}
+
+// main parses args and runs the command.
+func (a *app) main(ctx context.Context, args []string) error {
+	a.args, a.globals.Output = args, outputOf(args) // for errors until parsing has succeeded
+	var c cli
+	helped := false
+	parser, err := kong.New(&c,
+		kong.Name("caisson"),
+		kong.Description("Caisson runs AI agents in sealed sandboxes."),
+		kong.Writers(a.out, a.err),
+		kong.Exit(func(int) { helped = true }),
+		kong.Vars{"configFile": defaultConfigFile},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true, WrapUpperBound: 120}),
+		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}}),
+		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
+		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(a),
+	)
+	if err != nil {
+		return err
+	}
+	a.parser = parser
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	kctx, err := parser.Parse(args)
+	switch {
+	case helped:
+		return nil
+	case err != nil:
+		return newUsageError(err)
+	}
+	a.globals = c.globals
+	return kctx.Run()
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	err     error
+	command string // "caisson sandbox create"
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func newUsageError(err error) error {
+	u := &usageError{err: err, command: "caisson"}
+	if p, ok := errors.AsType[*kong.ParseError](err); ok && p.Context != nil {
+		if n := p.Context.Selected(); n != nil {
+			u.command = n.FullPath()
+		}
+	}
+	return u
+}
+
+// usagef is a usageError that a command found itself.
+func usagef(command, format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...), command: "caisson " + command}
+}
+
+// outputOf finds the value of -o in arguments that may not parse.
+func outputOf(args []string) string {
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		v, ok := strings.CutPrefix(arg, "--output=")
+		if !ok {
+			v, ok = strings.CutPrefix(arg, "-o")
+			v = strings.TrimPrefix(v, "=")
+		}
+		if (arg == "-o" || arg == "--output") && i+1 < len(args) {
+			v, ok = args[i+1], true
+		}
+		if ok && slices.Contains([]string{"json", "yaml"}, v) {
+			return v
+		}
+	}
+	return "table"
+}
+
+// helpCmd is "caisson help sandbox create".
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command to explain."`
+}
+
+func (c *helpCmd) Help() string {
+	return examples("caisson help", "caisson help sandbox create")
+}
+
+func (c *helpCmd) Run(ctx context.Context, a *app) error {
+	b := &app{stdio: a.stdio, interrupts: a.interrupts}
+	return b.main(ctx, append(slices.Clone(c.Command), "--help"))
+}
+
+// examples is the part of a command's help that shows it in use.
+func examples(lines ...string) string {
+	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
+}
+
+// mapText reads a value with a unit; kong's own mapper for integers would take the kind, not the type.
+func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
+	var s string
+	if err := ctx.Scan.PopValueInto("value", &s); err != nil {
+		return err
+	}
+	u, ok := target.Addr().Interface().(interface{ UnmarshalText([]byte) error })
+	if !ok {
+		return fmt.Errorf("%s is not text", target.Type())
+	}
+	if err := u.UnmarshalText([]byte(s)); err != nil {
+		return errors.New(caisson.MessageOf(err))
+	}
+	return nil
+}
+
+// say writes a line for people to standard error, unless they asked for quiet.
+func (a *app) say(format string, args ...any) {
+	if !a.globals.Quiet {
+		fmt.Fprintf(a.err, format+"\n", args...)
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
+)
+
+// api is the whole API as commands use it.
+type api interface {
+	caisson.Sandboxes
+	caisson.Processes
+	caisson.Snapshots
+	caisson.Templates
+	caisson.Images
+	caisson.Files
+	caisson.Events
+	caisson.Tokens
+	caisson.Daemon
+}
+
+// connect returns the API of the daemon that the settings name, and starts one for the data directory if none answers.
+func (a *app) connect(ctx context.Context) (api, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Host == "" {
+		if err := ensureDaemon(ctx, cfg); err != nil {
+			return nil, err
+		}
+	}
+	return newClient(cfg)
+}
+
+// connectRunning is connect for those who can do without a daemon: it starts none.
+func (a *app) connectRunning(ctx context.Context) (api, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Host == "" {
+		up, err := answers(ctx, cfg.SocketPath())
+		if err != nil {
+			return nil, err
+		}
+		if !up {
+			return nil, caisson.Errorf(caisson.Unavailable, "no daemon answers")
+		}
+	}
+	return newClient(cfg)
+}
+
+func newClient(cfg *config) (api, error) {
+	if socket := cfg.socket(); socket != "" {
+		// Whoever may open the socket has full rights already; the token stays here.
+		return client.New(client.Config{Socket: socket, Account: cfg.Account})
+	}
+	return client.New(client.Config{URL: cfg.Host, Token: cfg.Token, Account: cfg.Account, CAFile: cfg.CAFile})
+}
+
+// socket returns the unix socket to talk to, or "" if the daemon is to be reached by TCP.
+func (c *config) socket() string {
+	if c.Host == "" {
+		return c.SocketPath()
+	}
+	if u, err := url.Parse(c.Host); err == nil && u.Scheme == "unix" {
+		return u.Path
+	}
+	return ""
+}
+
+// local reports whether the daemon is on this machine and takes open files from us.
+func (a *app) local() bool { return a.cfg != nil && a.cfg.socket() != "" }

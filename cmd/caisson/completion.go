@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// completionScripts ask the program itself what can follow, so a script stays right when commands change. A line
+// "file" in the answer stands for the names of files.
+var completionScripts = map[string]string{
+	"bash": `# bash completion for caisson: source <(caisson completion bash)
+_caisson() {
+    local cur="${COMP_WORDS[COMP_CWORD]}" line
+    local -a words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    COMPREPLY=()
+    while IFS= read -r line; do
+        if [[ "$line" == ":file" ]]; then
+            compopt -o filenames
+            while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "$cur")
+        else
+            COMPREPLY+=("${line%%$'\t'*}")
+        fi
+    done < <("${COMP_WORDS[0]}" __complete -- "${words[@]}" 2>/dev/null)
+}
+complete -F _caisson caisson
+`,
+	"zsh": `#compdef caisson
+# zsh completion for caisson: source <(caisson completion zsh)
+_caisson() {
+    local line
+    local -a answers
+    for line in "${(@f)$("${words[1]}" __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+        if [[ "$line" == ":file" ]]; then
+            _files
+        elif [[ -n "$line" ]]; then
+            answers+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+        fi
+    done
+    (( $#answers )) && _describe caisson answers
+}
+if [[ "$funcstack[1]" == "_caisson" ]]; then _caisson "$@"; else compdef _caisson caisson; fi
+`,
+	"fish": `# fish completion for caisson: caisson completion fish | source
+function __caisson_complete
+    set -l words (commandline -opc) (commandline -ct)
+    for line in (command $words[1] __complete -- $words[2..-1] 2>/dev/null)
+        if test "$line" = ":file"
+            __fish_complete_path (commandline -ct)
+        else
+            printf '%s\n' $line
+        end
+    end
+end
+complete -c caisson -f -a '(__caisson_complete)'
+`,
+}
+
+// completionCmd prints a script.
+type completionCmd struct {
+	Shell string `arg:"" help:"bash, zsh or fish." enum:"bash,zsh,fish"`
+}
+
+func (c *completionCmd) Help() string {
+	return examples("source <(caisson completion bash)", "caisson completion zsh > ~/.zfunc/_caisson",
+		"caisson completion fish > ~/.config/fish/completions/caisson.fish")
+}
+
+func (c *completionCmd) Run(a *app) error {
+	_, err := fmt.Fprint(a.out, completionScripts[c.Shell])
+	return err
+}
+
+// completeTimeout bounds a question to the daemon: a shell waits for the answer.
+const completeTimeout = time.Second
+
+// completeCmd answers what can follow the words, the last of which is unfinished. It never starts a daemon and never fails.
+type completeCmd struct {
+	Words []string `arg:"" optional:"" passthrough:""`
+}
+
+func (c *completeCmd) Run(ctx context.Context, a *app) error {
+	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	defer cancel()
+	k := completer{names: func(kind string) []string { return a.names(ctx, kind) }}
+	for _, w := range k.complete(a.parser.Model, dashed(c.Words)) {
+		if _, err := fmt.Fprintln(a.out, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// completer walks kong's model of the command line.
+type completer struct {
+	names func(kind string) []string // names of objects of a kind
+}
+
+// complete returns what words may end with, each with a tab and its description if it has one.
+func (k *completer) complete(app *kong.Application, words []string) []string {
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	node, args := app.Node, 0
+	var wants *kong.Flag // the flag whose value comes next
+	for _, w := range words[:len(words)-1] {
+		switch {
+		case wants != nil:
+			wants = nil
+		case w == "--":
+			return nil // the words after it belong to a program inside
+		case strings.HasPrefix(w, "-") && w != "-":
+			if f := findFlag(node, w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
+				wants = f
+			}
+		default:
+			if child := findChild(node, w); child != nil && args == 0 {
+				node = child
+				continue
+			}
+			args++
+		}
+	}
+	last := words[len(words)-1]
+	var out []string
+	switch flag, value, found := strings.Cut(last, "="); {
+	case wants != nil:
+		out = k.values(wants.Value)
+	case found && strings.HasPrefix(last, "--"):
+		if f := findFlag(node, flag); f != nil {
+			for _, v := range k.values(f.Value) {
+				out = append(out, flag+"="+v)
+			}
+		}
+		_ = value
+	case strings.HasPrefix(last, "-"):
+		out = flagsOf(node)
+	default:
+		out = append(childrenOf(node), k.positional(node, args)...)
+	}
+	return slices.DeleteFunc(out, func(s string) bool { return s != ":file" && !strings.HasPrefix(s, last) })
+}
+
+func findFlag(node *kong.Node, word string) *kong.Flag {
+	name, _, _ := strings.Cut(word, "=")
+	for _, group := range node.AllFlags(true) {
+		for _, f := range group {
+			if name == "--"+f.Name || (f.Short != 0 && name == "-"+string(f.Short)) {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+func findChild(node *kong.Node, name string) *kong.Node {
+	for _, c := range node.Children {
+		if c.Name == name || slices.Contains(c.Aliases, name) {
+			return c
+		}
+	}
+	return nil
+}
+
+func childrenOf(node *kong.Node) []string {
+	var out []string
+	for _, c := range node.Children {
+		if !c.Hidden {
+			out = append(out, c.Name+"\t"+c.Help)
+		}
+	}
+	return out
+}
+
+func flagsOf(node *kong.Node) []string {
+	var out []string
+	for _, group := range node.AllFlags(true) {
+		for _, f := range group {
+			out = append(out, "--"+f.Name+"\t"+f.Help)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// positional returns the values of the nth argument; the last one may repeat.
+func (k *completer) positional(node *kong.Node, n int) []string {
+	args := node.Positional
+	if len(args) == 0 {
+		return nil
+	}
+	if n >= len(args) {
+		if !args[len(args)-1].IsSlice() {
+			return nil
+		}
+		n = len(args) - 1
+	}
+	return k.values(args[n])
+}
+
+func (k *completer) values(v *kong.Value) []string {
+	if v.Enum != "" {
+		return strings.Split(v.Enum, ",")
+	}
+	switch kind := v.Tag.Get("complete"); kind {
+	case "":
+		return nil
+	case "file":
+		return []string{":file"}
+	case "place":
+		var out []string
+		for _, s := range k.names("sandbox") {
+			out = append(out, s+":/")
+		}
+		return append(out, ":file")
+	default:
+		return k.names(kind)
+	}
+}
+
+// names lists the names of objects, or nothing if the daemon does not answer.
+func (a *app) names(ctx context.Context, kind string) []string {
+	if kind == "state" {
+		var out []string
+		for _, s := range caisson.States() {
+			out = append(out, string(s))
+		}
+		return out
+	}
+	api, err := a.connectRunning(ctx)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	add := func(id, name string) {
+		for _, s := range []string{name, id} {
+			if s != "" && safetext.Escape(s) == s && !strings.ContainsAny(s, " \t") {
+				out = append(out, s)
+				return
+			}
+		}
+	}
+	switch kind {
+	case "sandbox":
+		items, _ := allSandboxes(ctx, api, caisson.Filter{})
+		for _, s := range items {
+			add(string(s.ID), s.Name)
+		}
+	case "snapshot":
+		items, _ := allSnapshots(ctx, api, caisson.Filter{})
+		for _, s := range items {
+			add(string(s.ID), s.Name)
+		}
+	case "template":
+		items, _ := api.ListTemplates(ctx)
+		for _, t := range items {
+			add("", t.Name)
+		}
+	case "image":
+		items, _ := api.ListImages(ctx)
+		for _, i := range items {
+			add("", i.Reference)
+		}
+	case "token":
+		items, _ := api.ListTokens(ctx)
+		for _, t := range items {
+			add(string(t.ID), "")
+		}
+	}
+	return out
+}

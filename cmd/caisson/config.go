@@ -1,0 +1,273 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
+)
+
+const (
+	defaultConfigFile = "/etc/caisson/config.yaml"
+	defaultDataDir    = "/var/lib/caisson"
+	maxConfigSize     = 1 << 20
+)
+
+// socketMode is the mode of the unix socket. It is not a setting: whoever may open the socket has full rights.
+const socketMode fs.FileMode = 0o600
+
+// config is every setting of Caisson. A flag goes over the environment, and that over the file.
+//
+// To add one: a field here with its default in defaultConfig, its check in validate, its lines in configTemplate.
+type config struct {
+	DataDir  string `yaml:"dataDir" json:"dataDir"`
+	Host     string `yaml:"host" json:"host"`
+	Account  string `yaml:"account" json:"account"`
+	CAFile   string `yaml:"caFile" json:"caFile"`
+	Listen   string `yaml:"listen" json:"listen"`
+	TLSCert  string `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey   string `yaml:"tlsKey" json:"tlsKey"`
+	Platform string `yaml:"platform" json:"platform"`
+	Limits   limits `yaml:"limits" json:"limits"`
+
+	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
+	LogLevel           string           `yaml:"logLevel" json:"logLevel"`
+	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
+	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
+
+	// Token comes from the environment only.
+	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
+	// File is where the settings came from, "" if there is no file.
+	File string `yaml:"-" json:"-"`
+}
+
+// limits bound what sandboxes of all accounts together may take of the host.
+type limits struct {
+	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
+	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
+	PIDsReserve   int          `yaml:"pidsReserve" json:"pidsReserve"`
+}
+
+func defaultConfig() *config {
+	return &config{
+		DataDir:        defaultDataDir,
+		Platform:       "auto",
+		Limits:         limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, PIDsReserve: 1024},
+		LogLevel:       "info",
+		EventRetention: 30 * day,
+		IdleExit:       30 * second,
+	}
+}
+
+const (
+	second caisson.Duration = 1e9
+	day                     = 24 * 60 * 60 * second
+)
+
+// loadConfig reads the file that g or the environment names, or the default one if there is one, and lays the
+// environment and then g over it. The result has not been validated.
+func loadConfig(g globals, getenv func(string) string) (*config, error) {
+	c := defaultConfig()
+	file := first(g.Config, getenv("CAISSON_CONFIG"))
+	named := file != ""
+	if !named {
+		file = defaultConfigFile
+	}
+	data, err := readSmall(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+	case err != nil:
+		return nil, caisson.Invalidf("config", "%s", err)
+	default:
+		if err := strictyaml.Decode(data, c); err != nil {
+			return nil, inFile(file, err)
+		}
+		if c.File, err = filepath.Abs(file); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range []struct {
+		value *string
+		env   string
+		flag  string
+	}{
+		{&c.DataDir, "CAISSON_DATA", g.Data},
+		{&c.Host, "CAISSON_HOST", g.Host},
+		{&c.Account, "CAISSON_ACCOUNT", g.Account},
+		{&c.CAFile, "CAISSON_CA_FILE", ""},
+		{&c.Listen, "CAISSON_LISTEN", ""},
+		{&c.Platform, "CAISSON_PLATFORM", ""},
+		{&c.LogLevel, "CAISSON_LOG_LEVEL", ""},
+	} {
+		*s.value = first(s.flag, getenv(s.env), *s.value)
+	}
+	if t := getenv("CAISSON_TOKEN"); t != "" {
+		c.Token = caisson.NewSecret(t)
+	}
+	if c.DataDir != "" {
+		if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// inFile adds the name of the file to each fault in err.
+func inFile(file string, err error) error {
+	var errs []error
+	for _, e := range flatten(err) {
+		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", describe(e).Message, file))
+	}
+	return errors.Join(errs...)
+}
+
+func readSmall(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxConfigSize {
+		return nil, fmt.Errorf("%s is not a file of at most %s", file, caisson.Size(maxConfigSize))
+	}
+	return os.ReadFile(file)
+}
+
+// validate reports every setting that makes no sense, joined.
+func (c *config) validate() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, caisson.Invalidf(field, format, args...))
+	}
+	switch {
+	case c.DataDir == "":
+		bad("dataDir", "is empty; the default is %s", defaultDataDir)
+	case !filepath.IsAbs(c.DataDir):
+		bad("dataDir", "%q is not an absolute path", c.DataDir)
+	case len(c.SocketPath()) > maxSocketPath:
+		bad("dataDir", "is too long: the path of the socket in it may have at most %d bytes", maxSocketPath)
+	}
+	if err := checkHost(c.Host, !c.Token.IsZero()); err != nil {
+		bad("host", "%s", err)
+	}
+	c.validateListener(bad)
+	if !slices.Contains(platforms(), c.Platform) {
+		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))
+	}
+	if !slices.Contains(logLevels(), c.LogLevel) {
+		bad("logLevel", "%q is not one of %s", c.LogLevel, strings.Join(logLevels(), ", "))
+	}
+	if c.Limits.MaxSandboxes < 1 {
+		bad("limits.maxSandboxes", "%d is not at least 1", c.Limits.MaxSandboxes)
+	}
+	if c.Limits.MemoryReserve < 0 {
+		bad("limits.memoryReserve", "is negative")
+	}
+	if c.Limits.PIDsReserve < 0 {
+		bad("limits.pidsReserve", "%d is negative", c.Limits.PIDsReserve)
+	}
+	for i, r := range c.InsecureRegistries {
+		if u, err := url.Parse("//" + r); err != nil || u.Host != r || u.Hostname() == "" {
+			bad(fmt.Sprintf("insecureRegistries[%d]", i), "%q is not host or host:port", r)
+		}
+	}
+	if c.EventRetention < 0 || c.IdleExit < 0 {
+		bad("eventRetention", "durations must not be negative")
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) validateListener(bad func(field, format string, args ...any)) {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		bad("tlsCert", "tlsCert and tlsKey belong together; set both or none")
+	}
+	for _, f := range []struct{ field, path string }{{"tlsCert", c.TLSCert}, {"tlsKey", c.TLSKey}, {"caFile", c.CAFile}} {
+		if f.path != "" && !filepath.IsAbs(f.path) {
+			bad(f.field, "%q is not an absolute path", f.path)
+		}
+	}
+	if c.Listen == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil || port == "" {
+		bad("listen", "%q is not host:port", c.Listen)
+		return
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
+		bad("listen", "%q is not a port", port)
+	}
+	if !loopback(host) && c.TLSCert == "" {
+		bad("listen", "%s can be reached from other machines, so it needs tlsCert and tlsKey; or listen on 127.0.0.1", c.Listen)
+	}
+}
+
+// loopback reports whether host can only be this machine. A name other than localhost may change its mind.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || (err == nil && ip.IsLoopback())
+}
+
+// checkHost checks the URL of a daemon. A token must not cross a network in the clear.
+func checkHost(host string, token bool) error {
+	if host == "" {
+		return nil
+	}
+	u, err := url.Parse(host)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is not a URL; write for example https://host:7443", host)
+	case u.User != nil:
+		return errors.New("must not hold a password; the token goes into CAISSON_TOKEN")
+	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
+		return nil
+	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "":
+		return fmt.Errorf("%q is not a URL like https://host:7443 or unix:///path/to/caisson.sock", host)
+	case u.Scheme == "http" && !loopback(u.Hostname()) && token:
+		return fmt.Errorf("the token would cross the network unencrypted; use https://%s", u.Host)
+	}
+	return nil
+}
+
+// maxSocketPath is the size of sockaddr_un.sun_path without its NUL.
+const maxSocketPath = 107
+
+// SocketPath is where the daemon of this data directory listens.
+func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.sock") }
+
+func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
+func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// first returns the first string that is not empty.
+func first(ss ...string) string {
+	for _, s := range ss {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// config returns the validated settings of this invocation.
+func (a *app) config() (*config, error) {
+	if a.cfg != nil {
+		return a.cfg, nil
+	}
+	c, err := loadConfig(a.globals, a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	a.cfg = c
+	return c, nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// configTemplate is what init writes: every setting with its default.
+const configTemplate = `# Configuration of Caisson. Every line here shows a default; remove the # in front of a key to change it.
+# A command's flag goes over the environment, and that over this file. Unknown keys are errors.
+# "caisson config show" prints what is in force.
+
+# Where everything is kept: images, sandboxes, snapshots, the store, and the unix socket (always mode 0600).
+#dataDir: /var/lib/caisson
+
+# The daemon to talk to, if it is not the one of dataDir: https://host:7443. Its token comes from CAISSON_TOKEN.
+#host: ""
+
+# PEM file of the authorities to trust for that daemon, instead of the system's (CAISSON_CA_FILE).
+#caFile: ""
+
+# The account to act for. Over the socket any account may be named; a token has its own.
+#account: ""
+
+# Also serve the API over TCP, to holders of a token ("caisson token create"). Beyond loopback TLS is required.
+#listen: ""
+#tlsCert: ""
+#tlsKey: ""
+
+# How gVisor takes over system calls: auto, systrap or ptrace. auto is systrap where it works.
+#platform: auto
+
+# What all sandboxes together must leave to the rest of the machine.
+#limits:
+#  maxSandboxes: 1000
+#  memoryReserve: 512MiB
+#  pidsReserve: 1024
+
+# Registries that are spoken to without TLS, as host or host:port. Only for tests and closed networks.
+#insecureRegistries: []
+
+# debug, info, warn or error.
+#logLevel: info
+
+# How long events are kept.
+#eventRetention: 30d
+
+# A daemon that a command started in the background ends when it has had no client and no sandbox for this long.
+#idleExit: 30s
+`
+
+// initCmd writes a configuration file.
+type initCmd struct {
+	File  string `arg:"" optional:"" help:"Where to; default ${configFile}." complete:"file"`
+	Force bool   `help:"Replace a file that exists."`
+}
+
+func (c *initCmd) Help() string {
+	return examples("sudo caisson init", "caisson init ./caisson.yaml")
+}
+
+func (c *initCmd) Run(a *app) error {
+	file := first(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if c.Force {
+		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(file, flags, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return caisson.Errorf(caisson.Conflict, "%s exists; use --force to replace it", file)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteString(configTemplate); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	a.say("wrote %s", file)
+	return nil
+}
+
+type configCmd struct {
+	Show configShowCmd `cmd:"" help:"Print the settings in force, without secrets."`
+}
+
+// configShowCmd prints the effective configuration.
+type configShowCmd struct{}
+
+func (c *configShowCmd) Help() string {
+	return examples("caisson config show", "CAISSON_LOG_LEVEL=debug caisson config show -o json")
+}
+
+func (c *configShowCmd) Run(ctx context.Context, a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	if cfg.File != "" {
+		a.say("# from %s", cfg.File)
+	}
+	if a.globals.Output == "table" {
+		a.globals.Output = "yaml"
+	}
+	return a.encode(cfg)
+}

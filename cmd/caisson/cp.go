@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// cpCmd copies files and trees.
+type cpCmd struct {
+	Src string `arg:"" help:"SANDBOX:PATH, a path of this machine, or - for a tar archive on standard input." complete:"place"`
+	Dst string `arg:"" help:"SANDBOX:PATH, a path of this machine, or - for a tar archive on standard output." complete:"place"`
+}
+
+func (c *cpCmd) Help() string {
+	return `Into a directory that exists the copy goes under its own name, else it gets the name of the destination, as with
+cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay within what is copied.
+
+` + examples("caisson cp ./src web:/work", "caisson cp web:/work/result.json .", "caisson cp web:/work - | tar t",
+		"git archive HEAD | caisson cp - web:/work")
+}
+
+func (c *cpCmd) Run(ctx context.Context, a *app) error {
+	if c.Src == "" || c.Dst == "" {
+		return usagef("cp", "an empty path leads nowhere")
+	}
+	src, srcInside, err := parsePlace(c.Src)
+	if err != nil {
+		return err
+	}
+	dst, dstInside, err := parsePlace(c.Dst)
+	if err != nil {
+		return err
+	}
+	if srcInside == dstInside {
+		return usagef("cp", "exactly one of SRC and DST must be SANDBOX:PATH")
+	}
+	api, err := a.connect(ctx)
+	switch {
+	case err != nil:
+		return err
+	case srcInside && c.Dst == "-":
+		return copyOutArchive(ctx, a, api, src)
+	case srcInside:
+		return copyOut(ctx, a, api, src, c.Dst)
+	case c.Src == "-":
+		return api.WriteTree(ctx, dst.sandbox, dst.path, a.in)
+	default:
+		return copyIn(ctx, api, c.Src, dst)
+	}
+}
+
+func copyOutArchive(ctx context.Context, a *app, api api, src place) error {
+	if isTerminal(a.out) {
+		return usagef("cp", "a tar archive is not for a terminal; redirect standard output")
+	}
+	r, err := api.ReadTree(ctx, src.sandbox, src.path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(a.out, r)
+	return err
+}
+
+// copyOut unpacks what the sandbox sends below dst, or beside it under its name. The archive is hostile: [tree.Unpack]
+// touches nothing outside of the directory it is given and follows no symlink in it.
+func copyOut(ctx context.Context, a *app, api api, src place, dst string) error {
+	dir, as := dst, ""
+	info, err := os.Stat(dst)
+	switch {
+	case err == nil && info.IsDir():
+		if as = path.Base(src.path); as == "/" {
+			as = src.sandbox // the whole root file system has no name of its own
+		}
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		if strings.HasSuffix(dst, "/") {
+			return caisson.Errorf(caisson.NotFound, "%s is not a directory that exists", dst)
+		}
+		dir, as = filepath.Split(filepath.Clean(dst))
+		if dir == "" {
+			dir = "."
+		}
+	default:
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r, err := api.ReadTree(ctx, src.sandbox, src.path)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return tree.Unpack(r, root, tree.Options{Name: as, Skipped: func(name, target string) {
+		a.say("caisson: left out symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
+	}})
+}
+
+// copyIn sends the file or tree at src.
+func copyIn(ctx context.Context, api api, src string, dst place) error {
+	abs, err := filepath.Abs(src)
+	if err != nil {
+		return err
+	}
+	parent, base := filepath.Split(abs)
+	if base == "" {
+		return usagef("cp", "cannot copy the whole file system of this machine")
+	}
+	root, err := os.OpenRoot(parent)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	info, err := root.Lstat(base)
+	if err != nil {
+		return err
+	}
+	dir, as := dst.path, base
+	there, err := api.StatFile(ctx, dst.sandbox, dst.path)
+	switch {
+	case caisson.KindOf(err) == caisson.NotFound || (err == nil && there.Type != "directory"):
+		// An unknown sandbox is NotFound too, and is again below.
+		dir, as = path.Split(dst.path)
+		if info.Mode().IsRegular() {
+			return sendFile(ctx, api, root, base, dst)
+		}
+	case err != nil:
+		return err
+	}
+	pr, pw := io.Pipe()
+	go func() { pw.CloseWithError(tree.Pack(root, base, as, pw)) }()
+	defer pr.Close() // lets Pack end if nobody reads any more
+	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
+}
+
+// sendFile replaces one file, atomically.
+func sendFile(ctx context.Context, api api, root *os.Root, name string, dst place) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s changed while it was opened", name)
+	}
+	_, err = api.WriteFile(ctx, dst.sandbox, dst.path, uint32(info.Mode().Perm()), f)
+	return err
+}

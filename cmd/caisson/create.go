@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// newSandbox are the flags that decide how a new sandbox is made.
+type newSandbox struct {
+	Name      string            `help:"Its name, to be used instead of its id." group:"new" placeholder:"NAME"`
+	Image     string            `help:"Image instead of the template's: debian:12, dir:PATH, tar:PATH or host." group:"new" placeholder:"REF" complete:"image"`
+	CPUs      float64           `name:"cpus" help:"Processor time, in cores." group:"new" placeholder:"N"`
+	Memory    caisson.Size      `help:"Limit of memory: 512M, 2GiB." group:"new" placeholder:"SIZE"`
+	PIDs      int               `name:"pids" help:"Limit of processes and threads." group:"new" placeholder:"N"`
+	Disk      caisson.Size      `help:"Limit of what may be written to the root file system." group:"new" placeholder:"SIZE"`
+	OpenFiles int               `help:"Limit of open files of one process." group:"new" placeholder:"N"`
+	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
+	Label     []string          `help:"Label it; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
+	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
+	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
+	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
+}
+
+// createCmd makes a sandbox.
+type createCmd struct {
+	Template string   `arg:"" optional:"" help:"Template, or an image that is not mistaken for one (debian:12, dir:PATH); default host." complete:"template"`
+	Command  []string `arg:"" optional:"" passthrough:"" help:"What it runs from the start, after --; without one it waits for exec."`
+	Env      []string `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Workdir  string   `help:"Directory to run in." short:"w" placeholder:"DIR"`
+	User     string   `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
+	Snapshot string   `help:"Start from this snapshot instead of a template." placeholder:"SNAPSHOT" complete:"snapshot"`
+	NoStart  bool     `help:"Only make it; start it later."`
+	newSandbox
+	registryLogin
+}
+
+func (c *createCmd) Help() string {
+	return examples("caisson sandbox create", "caisson sandbox create --name web debian:12 -- sleep infinity",
+		"caisson sandbox create --mount .:/work:rw --memory 4G --ttl 1h host")
+}
+
+func (c *createCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	m := maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}
+	c.Template, c.Command = beforeDashes(a.args, c.Template, dashed(c.Command))
+	req := caisson.CreateRequest{Command: c.Command, Workdir: c.Workdir, User: c.User, NoStart: c.NoStart}
+	if req.Env, err = a.parseEnv(c.Env); err != nil {
+		return err
+	}
+	if c.Snapshot != "" {
+		if c.Template != "" || c.Image != "" {
+			return usagef("sandbox create", "--snapshot takes the place of a template and an image")
+		}
+		s, err := api.GetSnapshot(ctx, c.Snapshot)
+		if err != nil {
+			return err
+		}
+		req.Snapshot = s.ID
+	}
+	s, err := m.create(ctx, c.Template, req)
+	if err != nil {
+		return err
+	}
+	return printDone(a, s, string(s.ID))
+}
+
+// maker makes a sandbox as flags say.
+type maker struct {
+	app   *app
+	api   api
+	login registryLogin
+	flags newSandbox
+}
+
+// create makes a sandbox from source, a template or an image, with the flags laid over req. It opens the directories to
+// be mounted and makes the image present first, so that people see progress and use their own registry logins.
+func (m *maker) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	f := m.flags
+	var err error
+	if req.Labels, err = parseLabels(f.Label); err != nil {
+		return nil, err
+	}
+	for _, s := range f.Mount {
+		mount, err := parseMount(s)
+		if err != nil {
+			return nil, err
+		}
+		req.Mounts = append(req.Mounts, mount)
+	}
+	req.Name, req.TTL, req.HardTTL, req.NoPool = f.Name, f.TTL, f.HardTTL, f.NoPool
+	req.Resources = caisson.Resources{CPUs: f.CPUs, Memory: f.Memory, PIDs: f.PIDs, Disk: f.Disk, OpenFiles: f.OpenFiles}
+	req.Image = f.Image
+	if isImage(source) {
+		if req.Image != "" {
+			return nil, usagef("sandbox create", "%s is an image already; leave out --image", source)
+		}
+		req.Image = source
+	} else {
+		req.Template = source
+	}
+	if err := m.templateMounts(ctx, &req); err != nil {
+		return nil, err
+	}
+	if req.Image != "" && req.Image != caisson.HostTemplate {
+		img, err := present(ctx, m.app, m.api, req.Image, m.login)
+		if err != nil {
+			return nil, err
+		}
+		req.Image = img.Reference
+	}
+	if req.Directories, err = openMounts(req.Mounts); err != nil {
+		return nil, err
+	}
+	if len(req.Directories) > 0 && !m.app.local() {
+		closeAll(req.Directories)
+		return nil, caisson.Invalidf("mount", "a daemon elsewhere cannot see directories of this machine; use cp")
+	}
+	return m.api.Create(ctx, req)
+}
+
+// templateMounts puts a template's mounts before the request's: the daemon opens no directory by name, so somebody with
+// rights of their own has to.
+func (m *maker) templateMounts(ctx context.Context, req *caisson.CreateRequest) error {
+	if req.Template == "" || req.Template == caisson.HostTemplate {
+		return nil
+	}
+	t, err := m.api.GetTemplate(ctx, req.Template)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return caisson.Errorf(caisson.NotFound, "there is no template %.80q; see caisson template ls, or name an image with its tag, like %.80s:latest",
+			req.Template, req.Template)
+	}
+	if err != nil {
+		return err
+	}
+	req.Mounts = slices.Concat(t.Mounts, req.Mounts)
+	return nil
+}
+
+// isImage reports whether s names an image rather than a template. A bare word is never an image: a mistyped template
+// must not run whatever a stranger has put under that name into a public registry.
+func isImage(s string) bool { return strings.ContainsAny(s, ":/@") }
+
+// parseMount reads SRC:DST[:rw|:ro]. SRC may hold colons, DST may not.
+func parseMount(s string) (caisson.Mount, error) {
+	rest := s
+	var m caisson.Mount
+	if r, ok := strings.CutSuffix(rest, ":rw"); ok {
+		rest, m.Writable = r, true
+	} else if r, ok := strings.CutSuffix(rest, ":ro"); ok {
+		rest = r
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i <= 0 || i == len(rest)-1 || strings.ContainsRune(s, 0) {
+		return m, caisson.Invalidf("mount", "%.80q is not SRC:DST or SRC:DST:rw", s)
+	}
+	m.Source, m.Target = rest[:i], rest[i+1:]
+	if !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) == "/" {
+		return m, caisson.Invalidf("mount", "%.80q is not an absolute path below / inside the sandbox", m.Target)
+	}
+	m.Target = filepath.Clean(m.Target)
+	var err error
+	if m.Source, err = filepath.Abs(m.Source); err != nil {
+		return m, err
+	}
+	return m, nil
+}
+
+// openMounts opens the sources of mounts with the rights of whoever runs this command.
+func openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
+	var dirs []caisson.Handle
+	for _, m := range mounts {
+		f, err := os.OpenFile(m.Source, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			closeAll(dirs)
+			return nil, caisson.Invalidf("mount", "%s", err)
+		}
+		dirs = append(dirs, f)
+	}
+	return dirs, nil
+}
+
+func closeAll(hs []caisson.Handle) {
+	for _, h := range hs {
+		_ = h.Close() // only read, so nothing is lost
+	}
+}
+
+// parseLabels reads KEY=VALUE pairs.
+func parseLabels(list []string) (map[string]string, error) {
+	var m map[string]string
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, caisson.Invalidf("label", "%.80q is not KEY=VALUE", s)
+		}
+		if m == nil {
+			m = map[string]string{}
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// parseEnv reads NAME=VALUE pairs; a bare NAME takes the value of this command's environment.
+func (a *app) parseEnv(list []string) (map[string]string, error) {
+	var m map[string]string
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if k == "" || strings.ContainsRune(s, 0) {
+			return nil, caisson.Invalidf("env", "%.80q is not NAME=VALUE or NAME", s)
+		}
+		if !ok {
+			v = a.getenv(k)
+		}
+		if m == nil {
+			m = map[string]string{}
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// beforeDashes corrects what kong takes for a template in "create -- sleep 9": what comes after -- is the command.
+func beforeDashes(args []string, template string, command []string) (string, []string) {
+	i := slices.Index(args, "--")
+	if i >= 0 && template != "" && len(args)-i-1 == 1+len(command) {
+		return "", args[i+1:]
+	}
+	return template, command
+}
+
+// dashed returns args without the -- that came before them.
+func dashed(args []string) []string {
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
+}
+
+// quoteCommand prints a command so that its words can be told apart.
+func quoteCommand(args []string) string {
+	out := make([]string, len(args))
+	for i, s := range args {
+		if out[i] = s; s == "" || strings.ContainsAny(s, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
+			out[i] = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+const (
+	startTimeout   = 60 * time.Second // migrations and reconciling after a crash included
+	maxDaemonLog   = 10 << 20
+	needRoot       = "caisson needs root for now: run it with sudo"
+	minimalPath    = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	daemonLogName  = "daemon.log"
+	startLockName  = "start.lock"
+	maxReadyLength = 4096
+)
+
+// ensureDaemon makes sure that a daemon answers on the socket of cfg's data directory, starting one if none does. Of
+// several commands that do this at once, one starts it and the others wait.
+func ensureDaemon(ctx context.Context, cfg *config) error {
+	up, err := answers(ctx, cfg.SocketPath())
+	if up || err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return caisson.Errorf(caisson.Internal, needRoot)
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	unlock, err := lockFile(ctx, filepath.Join(cfg.DataDir, startLockName))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if up, err := answers(ctx, cfg.SocketPath()); up || err != nil {
+		return err
+	}
+	return startDaemon(ctx, cfg)
+}
+
+// answers reports whether something accepts connections on the socket. Not being allowed to ask is an error.
+func answers(ctx context.Context, socket string) (bool, error) {
+	d := net.Dialer{Timeout: 5 * time.Second}
+	conn, err := d.DialContext(ctx, "unix", socket)
+	switch {
+	case err == nil:
+		conn.Close()
+		return true, nil
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return false, caisson.Errorf(caisson.Internal, needRoot)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
+		return false, nil
+	default:
+		return false, caisson.Errorf(caisson.Unavailable, "cannot reach the daemon: %v", err)
+	}
+}
+
+// lockFile takes an exclusive lock that ends with this process at the latest.
+func lockFile(ctx context.Context, name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		for {
+			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != unix.EINTR {
+				done <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return nil, ctx.Err() // f stays open until the flock returns; the program ends soon
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// startDaemon starts "caisson serve" in a session of its own and waits until it serves.
+func startDaemon(ctx context.Context, cfg *config) error {
+	log, err := openDaemonLog(filepath.Join(cfg.DataDir, daemonLogName))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, readyEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer readyEnd.Close()
+	cmd := exec.Command("/proc/self/exe", daemonArgs(cfg)...)
+	cmd.Args[0] = "caisson"
+	cmd.Dir = "/"
+	cmd.Env = []string{minimalPath, readyVar + "=3", "CAISSON_LOG_LEVEL=" + cfg.LogLevel, "CAISSON_PLATFORM=" + cfg.Platform}
+	if cfg.Listen != "" {
+		cmd.Env = append(cmd.Env, "CAISSON_LISTEN="+cfg.Listen)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{readyEnd} // descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the daemon: %w", err)
+	}
+	readyEnd.Close()
+	if err := awaitReady(ctx, ready, log.Name()); err != nil {
+		// It did not come up, so nobody will use it; one that hangs must not keep the data directory.
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return err
+	}
+	return cmd.Process.Release()
+}
+
+func daemonArgs(cfg *config) []string {
+	args := []string{"serve", "--background", "--data", cfg.DataDir}
+	if cfg.File != "" {
+		args = append(args, "--config", cfg.File)
+	}
+	return args
+}
+
+// awaitReady reads the daemon's one line.
+func awaitReady(ctx context.Context, ready *os.File, log string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
+	line, err := bufio.NewReader(io.LimitReader(ready, maxReadyLength)).ReadString('\n')
+	line = safetext.Escape(strings.TrimSpace(line))
+	switch {
+	case line == "ok":
+		return nil
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return caisson.Errorf(caisson.Unavailable, "the daemon was not ready after %s; see %s", startTimeout, log)
+	case line == "":
+		return caisson.Errorf(caisson.Unavailable, "the daemon ended while it started; see %s", log)
+	default:
+		return caisson.Errorf(caisson.Unavailable, "the daemon did not start: %s; see %s", line, log)
+	}
+}
+
+// openDaemonLog opens the log for appending; a big one becomes NAME.1 first, so that at most two are kept.
+func openDaemonLog(name string) (*os.File, error) {
+	if info, err := os.Lstat(name); err == nil && info.Size() > maxDaemonLog {
+		if err := os.Rename(name, name+".1"); err != nil {
+			return nil, err
+		}
+	}
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostcheck"
+)
+
+// doctorCmd examines this machine.
+type doctorCmd struct{}
+
+func (c *doctorCmd) Help() string {
+	return "It works without a daemon and for everybody; as root it tries more. The exit code is 1 if a check failed.\n\n" +
+		examples("sudo caisson doctor", "sudo caisson doctor --data /srv/caisson -o json")
+}
+
+func (c *doctorCmd) Run(ctx context.Context, a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	checks := hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()})
+	checks = a.askDaemon(ctx, checks)
+	name := func(c caisson.Check) string { return c.Name }
+	err = printList(a, checks, name, []column[caisson.Check]{
+		{name: "CHECK", value: name},
+		{name: "STATUS", value: func(c caisson.Check) string { return c.Status }, color: func(c caisson.Check) string {
+			return map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[c.Status]
+		}},
+		{name: "DETAIL", value: func(c caisson.Check) string { return c.Detail }},
+		{name: "REMEDY", value: func(c caisson.Check) string { return c.Remedy }},
+	})
+	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
+		return processExit(1) // the checks say it all
+	}
+	return err
+}
+
+// askDaemon adds what a daemon that runs says of itself and of its host. Its view goes over ours: it is the one that
+// has to live with the machine.
+func (a *app) askDaemon(ctx context.Context, checks []caisson.Check) []caisson.Check {
+	api, err := a.connectRunning(ctx)
+	if err != nil {
+		return append(checks, caisson.Check{Name: "daemon", Status: hostcheck.OK, Detail: "none answers; commands start one when they need it"})
+	}
+	info, err := api.Info(ctx)
+	if err != nil {
+		return append(checks, caisson.Check{
+			Name: "daemon", Status: hostcheck.Failed, Detail: describe(err).Message, Remedy: "see the daemon's log",
+		})
+	}
+	checks = append(checks, caisson.Check{
+		Name: "daemon", Status: hostcheck.OK, Detail: "version " + info.Version + " runs since " + when(info.StartedAt),
+	})
+	theirs, err := api.Examine(ctx)
+	if err != nil {
+		return checks // a daemon elsewhere does not tell everybody about its host
+	}
+	for _, t := range theirs {
+		i := slices.IndexFunc(checks, func(c caisson.Check) bool { return c.Name == t.Name })
+		if i >= 0 {
+			checks[i] = t
+			continue
+		}
+		checks = append(checks, t)
+	}
+	return checks
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// eventsCmd follows events.
+type eventsCmd struct {
+	Subject string           `arg:"" optional:"" help:"Only of this object, by id or name." complete:"sandbox"`
+	After   int64            `help:"Only events after this number; 0 begins with the oldest that is kept." default:"0" placeholder:"SEQ"`
+	Count   int              `help:"End after this many." short:"n" placeholder:"N"`
+	For     caisson.Duration `help:"End after this long." placeholder:"DURATION"`
+}
+
+func (c *eventsCmd) Help() string {
+	return "With -o json each event is one line.\n\n" +
+		examples("caisson events", "caisson events web -o json", "caisson events --for 1s")
+}
+
+func (c *eventsCmd) Run(ctx context.Context, a *app) error {
+	if c.Count < 0 || c.After < 0 {
+		return usagef("events", "--count and --after must not be negative")
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if c.For > 0 {
+		watch, cancel = context.WithTimeout(ctx, time.Duration(c.For))
+		defer cancel()
+	}
+	events, err := api.Watch(watch, c.Subject, c.After)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for e := range events {
+		if err := a.printEvent(e); err != nil {
+			return err
+		}
+		if n++; n == c.Count {
+			return nil
+		}
+	}
+	if watch.Err() == nil {
+		return caisson.Errorf(caisson.Unavailable, "the daemon ended the stream of events")
+	}
+	return ctx.Err()
+}
+
+func (a *app) printEvent(e caisson.Event) error {
+	if a.globals.Output == "table" {
+		_, err := fmt.Fprintf(a.out, "%d  %s  %s  %s  %s\n", e.Seq, e.At.Local().Format(time.DateTime),
+			safetext.Escape(e.Type), safetext.Escape(e.Subject), safetext.Escape(pairs(e.Data)))
+		return err
+	}
+	return a.encodeLine(e)
+}
+
+// encodeLine prints v as one document of a stream: a line of JSON, or YAML after a separator.
+func (a *app) encodeLine(v any) error {
+	if a.globals.Output == "yaml" {
+		if _, err := fmt.Fprintln(a.out, "---"); err != nil {
+			return err
+		}
+		return a.encode(v)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, safetext.EscapeJSON(string(b)))
+	return err
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// process are the flags of a process to start.
+type process struct {
+	Env     []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
+	User    string           `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
+	Timeout caisson.Duration `help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
+}
+
+// execCmd runs a program.
+type execCmd struct {
+	Target      string   `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
+	Command     []string `arg:"" passthrough:"" help:"Program and arguments."`
+	Interactive bool     `help:"Pass standard input on." short:"i"`
+	TTY         bool     `name:"tty" help:"Give it a terminal." short:"t"`
+	Detach      bool     `help:"Leave it running and print its process id; its output is dropped." short:"d"`
+	Rm          bool     `help:"Make a sandbox from a template or image, and remove it afterwards."`
+	process
+	newSandbox
+	registryLogin
+}
+
+func (c *execCmd) Help() string {
+	return `The exit code is the program's: 128 plus the signal's number if a signal ended it, 124 after --timeout.
+Without a terminal, Ctrl-C is passed on as SIGINT; a second one kills the program.
+
+` + examples("caisson exec --rm host -- sh -c 'id; uname -a'", "caisson exec -it web -- bash",
+		"tar c src | caisson exec -i web -- tar x -C /work", "caisson exec --rm --timeout 1m debian:12 -- apt-get --version",
+		"caisson exec -d web -- python3 -m http.server")
+}
+
+func (c *execCmd) Run(ctx context.Context, a *app) error {
+	req := caisson.ExecRequest{
+		Command: dashed(c.Command), Workdir: c.Workdir, User: c.User, TTY: c.TTY, Stdin: c.Interactive, Timeout: c.Timeout, Detach: c.Detach,
+	}
+	switch {
+	case len(req.Command) == 0:
+		return usagef("exec", "there is no command to run; write it after --")
+	case c.Detach && (c.TTY || c.Interactive):
+		return usagef("exec", "-d leaves nobody to use -i or -t")
+	case c.Detach && c.Rm:
+		return usagef("exec", "-d and --rm exclude each other: the sandbox would go at once")
+	case c.TTY && c.Interactive && !isTerminal(a.in):
+		return usagef("exec", "standard input is not a terminal; leave out -t")
+	case !c.Rm && c.newSandbox.given():
+		return usagef("exec", "flags for a new sandbox need --rm")
+	}
+	var err error
+	if req.Env, err = a.parseEnv(c.Env); err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Rm {
+		return execOnce(ctx, a, maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}, c.Target, req)
+	}
+	return execIn(ctx, a, api, c.Target, req)
+}
+
+// given reports whether any flag for a new sandbox was set.
+func (n *newSandbox) given() bool {
+	return n.Name != "" || n.Image != "" || n.CPUs != 0 || n.Memory != 0 || n.PIDs != 0 || n.Disk != 0 || n.OpenFiles != 0 ||
+		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool
+}
+
+// shellCmd opens a shell.
+type shellCmd struct {
+	Target string `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
+	Shell  string `help:"Program; default bash where there is one, else sh." placeholder:"PROGRAM"`
+	Rm     bool   `help:"Make a sandbox from a template or image, and remove it afterwards."`
+	process
+	newSandbox
+	registryLogin
+}
+
+func (c *shellCmd) Help() string {
+	return examples("caisson shell web", "caisson shell --rm host", "caisson shell --shell zsh -u 1000 web")
+}
+
+func (c *shellCmd) Run(ctx context.Context, a *app) error {
+	command := []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"}
+	if c.Shell != "" {
+		command = []string{c.Shell}
+	}
+	e := execCmd{
+		Target: c.Target, Command: command, Interactive: true, TTY: isTerminal(a.in), Rm: c.Rm,
+		process: c.process, newSandbox: c.newSandbox, registryLogin: c.registryLogin,
+	}
+	return e.Run(ctx, a)
+}
+
+// execOnce runs req in a sandbox of its own.
+func execOnce(ctx context.Context, a *app, m maker, source string, req caisson.ExecRequest) (err error) {
+	s, err := m.create(ctx, source, caisson.CreateRequest{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if rmErr := m.api.Remove(ctx, string(s.ID)); rmErr != nil && caisson.KindOf(rmErr) != caisson.NotFound {
+			a.say("caisson: sandbox %s is still there: %s", s.ID, describe(rmErr).Message)
+		}
+	}()
+	return execIn(ctx, a, m.api, string(s.ID), req)
+}
+
+// execIn runs req in a sandbox, connected to this program's streams, and returns how it ended as a [processExit].
+func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRequest) error {
+	if req.TTY {
+		req.Rows, req.Cols = terminalSize(a.in, a.out)
+	}
+	p, err := api.Exec(ctx, ref, req)
+	if err != nil {
+		return err
+	}
+	if req.Detach {
+		defer p.Close()
+		return printDone(a, started{p.PID()}, fmt.Sprint(p.PID()))
+	}
+	status, err := a.attach(ctx, p, req)
+	if err != nil {
+		return err
+	}
+	return a.ended(status)
+}
+
+// started is what exec -d prints with -o json.
+type started struct {
+	PID int `json:"pid"`
+}
+
+// ended turns the end of a process into this program's.
+func (a *app) ended(s caisson.ExitStatus) error {
+	switch {
+	case s.Unknown:
+		return errors.New("nobody saw how the process ended")
+	case s.Reason == "time limit":
+		a.say("caisson: the process hit its time limit")
+		return processExit(exitTimeout)
+	case s.Reason != "":
+		a.say("caisson: the process was ended: %s", safetext.Escape(s.Reason))
+	}
+	switch {
+	case s.Signal != 0:
+		return processExit(128 + s.Signal)
+	case s.Code != 0:
+		return processExit(s.Code & 0xff)
+	}
+	return nil
+}
+
+// attach connects p to this program's streams until it ends.
+func (a *app) attach(ctx context.Context, p caisson.Process, req caisson.ExecRequest) (caisson.ExitStatus, error) {
+	defer p.Close()
+	if req.TTY && req.Stdin {
+		restore, err := a.rawTerminal(ctx, p)
+		if err != nil {
+			return caisson.ExitStatus{}, err
+		}
+		defer restore()
+	} else {
+		defer a.forwardInterrupts(ctx, p)()
+	}
+	if req.Stdin {
+		go a.feed(p)
+	}
+	mode := safetext.Log
+	if req.TTY {
+		mode = safetext.Screen
+	}
+	errs := make(chan error, 2)
+	go func() { errs <- a.drain(a.out, p.Stdout(), mode) }()
+	go func() { errs <- a.drain(a.err, p.Stderr(), mode) }()
+	drained := errors.Join(<-errs, <-errs)
+	status, err := p.Wait(ctx)
+	if err == nil && drained != nil && !errors.Is(drained, os.ErrClosed) {
+		err = drained
+	}
+	return status, err
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// Exit codes that are not about an error of ours.
+const (
+	exitUsage       = 2
+	exitTimeout     = 124 // a process hit its time limit; as timeout(1) has it
+	exitInterrupted = 130 // 128 + SIGINT; as a shell has it
+)
+
+// exitCodes says what each kind of error ends the program with.
+var exitCodes = map[caisson.Kind]int{
+	caisson.Internal:    1,
+	caisson.Invalid:     exitUsage,
+	caisson.NotFound:    3,
+	caisson.Conflict:    4,
+	caisson.Denied:      5,
+	caisson.Unauthed:    5,
+	caisson.Exhausted:   6,
+	caisson.Unavailable: 7,
+}
+
+// processExit is the end of a process that exec passes on: not an error of ours, so nothing is printed.
+type processExit int
+
+func (e processExit) Error() string { return "process exited with " + strconv.Itoa(int(e)) }
+
+// report is an error as people and -o json see it.
+type report struct {
+	Kind    caisson.Kind `json:"kind"`
+	Field   string       `json:"field,omitempty"`
+	Message string       `json:"message"`
+	code    int
+	hint    string
+}
+
+// exitCode prints err and returns the code to end with.
+func (a *app) exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if p, ok := errors.AsType[processExit](err); ok {
+		return int(p)
+	}
+	if a.interrupts.interrupted() {
+		return exitInterrupted
+	}
+	var reports []report
+	for _, e := range flatten(err) {
+		reports = append(reports, describe(e))
+	}
+	writeReports(a.err, a.globals.Output, reports)
+	return reports[0].code
+}
+
+// flatten returns the errors that were joined into err.
+func flatten(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is a list for people
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		out = append(out, flatten(e)...)
+	}
+	return out
+}
+
+// describe says what people may read of err. What is not an [*caisson.Error] happened on this side, so its text helps.
+func describe(err error) report {
+	r := report{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
+	if u, ok := errors.AsType[*usageError](err); ok {
+		r.Kind, r.hint = caisson.Invalid, "Try: "+u.command+" --help"
+	}
+	switch e, ok := errors.AsType[*caisson.Error](err); {
+	case ok:
+		r.Message = e.Msg
+	case errors.Is(err, context.DeadlineExceeded):
+		r.Kind, r.Message = caisson.Unavailable, "timed out"
+	default:
+		r.Message = err.Error()
+	}
+	r.Message = safetext.Escape(r.Message)
+	r.Field = safetext.Escape(r.Field)
+	r.code = exitCodes[r.Kind]
+	if r.code == 0 {
+		r.code = 1 // a kind from a newer daemon
+	}
+	return r
+}
+
+func writeReports(w io.Writer, format string, reports []report) {
+	if format == "json" {
+		for _, r := range reports {
+			b, err := json.Marshal(map[string]report{"error": r})
+			if err == nil {
+				fmt.Fprintf(w, "%s\n", b)
+			}
+		}
+		return
+	}
+	for _, r := range reports {
+		if r.Field != "" {
+			r.Message = r.Field + ": " + r.Message
+		}
+		fmt.Fprintf(w, "caisson: %s\n", r.Message)
+		if r.hint != "" {
+			fmt.Fprintln(w, r.hint)
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+type filesCmd struct {
+	Ls    filesLsCmd    `cmd:"" help:"List a directory."`
+	Cat   filesCatCmd   `cmd:"" help:"Print a file."`
+	Write filesWriteCmd `cmd:"" help:"Replace a file by standard input, atomically."`
+	Stat  filesStatCmd  `cmd:"" help:"Describe a file."`
+	Mkdir filesMkdirCmd `cmd:"" help:"Make a directory."`
+	Mv    filesMvCmd    `cmd:"" help:"Move a file."`
+	Rm    filesRmCmd    `cmd:"" help:"Remove files."`
+	Watch filesWatchCmd `cmd:"" help:"Follow changes below a directory."`
+}
+
+// place is a path in a sandbox, SANDBOX:PATH.
+type place struct{ sandbox, path string }
+
+// parsePlace reads SANDBOX:PATH; ok is false if s has no such form and so is a path of this machine. Whatever begins
+// with a slash or a dot is one, colons or not.
+func parsePlace(s string) (p place, ok bool, err error) {
+	ref, file, found := strings.Cut(s, ":")
+	if !found || s[0] == '/' || s[0] == '.' || strings.Contains(ref, "/") {
+		return place{}, false, nil
+	}
+	if ref == "" {
+		return place{}, false, caisson.Invalidf("path", "%.80q names no sandbox; write SANDBOX:PATH", s)
+	}
+	if err := checkPath(file); err != nil {
+		return place{}, false, err
+	}
+	return place{ref, path.Clean(file)}, true, nil
+}
+
+func checkPath(file string) error {
+	if !path.IsAbs(file) || strings.ContainsRune(file, 0) {
+		return caisson.Invalidf("path", "%.80q is not an absolute path inside the sandbox", file)
+	}
+	return nil
+}
+
+// mustPlace reads SANDBOX:PATH.
+func mustPlace(s string) (place, error) {
+	p, ok, err := parsePlace(s)
+	if err == nil && !ok {
+		err = caisson.Invalidf("path", "%.80q is not SANDBOX:PATH", s)
+	}
+	return p, err
+}
+
+// at connects and reads SANDBOX:PATH, in the order that lets a mistake be seen without a daemon.
+func (a *app) at(ctx context.Context, s string) (api, place, error) {
+	p, err := mustPlace(s)
+	if err != nil {
+		return nil, p, err
+	}
+	api, err := a.connect(ctx)
+	return api, p, err
+}
+
+func fileColumns() []column[caisson.FileInfo] {
+	return []column[caisson.FileInfo]{
+		{name: "TYPE", value: func(f caisson.FileInfo) string { return f.Type }},
+		{name: "MODE", value: func(f caisson.FileInfo) string { return f.Mode }},
+		{name: "OWNER", value: func(f caisson.FileInfo) string { return strconv.Itoa(f.UID) + ":" + strconv.Itoa(f.GID) }},
+		{name: "SIZE", value: func(f caisson.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
+		{name: "MODIFIED", value: func(f caisson.FileInfo) string { return when(f.ModTime) }},
+		{name: "NAME", value: func(f caisson.FileInfo) string {
+			if f.Type == "symlink" {
+				return f.Name + " -> " + f.Target
+			}
+			return f.Name
+		}},
+	}
+}
+
+// filesLsCmd lists a directory.
+type filesLsCmd struct {
+	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+}
+
+func (c *filesLsCmd) Help() string { return examples("caisson sandbox files ls web:/etc") }
+
+func (c *filesLsCmd) Run(ctx context.Context, a *app) error {
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListFiles(ctx, p.sandbox, p.path)
+	if err != nil {
+		return err
+	}
+	return printList(a, items, func(f caisson.FileInfo) string { return f.Name }, fileColumns())
+}
+
+// filesCatCmd prints a file.
+type filesCatCmd struct {
+	Path   string       `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	Offset int64        `help:"Begin here." placeholder:"BYTES"`
+	Limit  caisson.Size `help:"At most this much." placeholder:"SIZE"`
+}
+
+func (c *filesCatCmd) Help() string {
+	return examples("caisson sandbox files cat web:/etc/os-release", "caisson sandbox files cat --limit 1M web:/var/log/app.log")
+}
+
+func (c *filesCatCmd) Run(ctx context.Context, a *app) error {
+	if c.Offset < 0 {
+		return caisson.Invalidf("offset", "%d is negative", c.Offset)
+	}
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	r, err := api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	out, end := a.safeWriter(a.out, safetext.Log)
+	_, err = io.Copy(out, r)
+	if endErr := end(); err == nil {
+		err = endErr
+	}
+	return err
+}
+
+// filesWriteCmd writes a file.
+type filesWriteCmd struct {
+	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	Mode string `help:"Permission bits in octal; default the old file's, or 0644." placeholder:"MODE"`
+}
+
+func (c *filesWriteCmd) Help() string {
+	return examples("caisson sandbox files write web:/etc/motd < motd", "echo 1 | caisson sandbox files write --mode 0600 web:/root/x")
+}
+
+func (c *filesWriteCmd) Run(ctx context.Context, a *app) error {
+	var mode uint64
+	if c.Mode != "" {
+		var err error
+		if mode, err = strconv.ParseUint(c.Mode, 8, 12); err != nil {
+			return caisson.Invalidf("mode", "%.40q is not a mode in octal, like 0644", c.Mode)
+		}
+	}
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	f, err := api.WriteFile(ctx, p.sandbox, p.path, uint32(mode), a.in)
+	if err != nil || a.globals.Output == "table" {
+		return err
+	}
+	return a.encode(f)
+}
+
+// filesStatCmd describes a file.
+type filesStatCmd struct {
+	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside; of a symlink, itself." complete:"sandbox"`
+}
+
+func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
+
+func (c *filesStatCmd) Run(ctx context.Context, a *app) error {
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	f, err := api.StatFile(ctx, p.sandbox, p.path)
+	if err != nil {
+		return err
+	}
+	return printOne(a, f, f.Path, [][2]string{
+		{"Path", f.Path},
+		{"Type", f.Type},
+		{"Target", f.Target},
+		{"Size", strconv.FormatInt(f.Size, 10)},
+		{"Mode", f.Mode},
+		{"Owner", fmt.Sprintf("%d:%d", f.UID, f.GID)},
+		{"Modified", when(f.ModTime)},
+	})
+}
+
+// filesMkdirCmd makes a directory.
+type filesMkdirCmd struct {
+	Path    string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	Parents bool   `help:"Make missing parents too, and do not mind if it exists." short:"p"`
+}
+
+func (c *filesMkdirCmd) Help() string { return examples("caisson sandbox files mkdir -p web:/srv/a/b") }
+
+func (c *filesMkdirCmd) Run(ctx context.Context, a *app) error {
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	return api.MakeDir(ctx, p.sandbox, p.path, c.Parents)
+}
+
+// filesMvCmd moves a file.
+type filesMvCmd struct {
+	From string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	To   string `arg:"" name:"path" help:"Where to in the same sandbox; SANDBOX: may be repeated."`
+}
+
+func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
+
+func (c *filesMvCmd) Run(ctx context.Context, a *app) error {
+	from, err := mustPlace(c.From)
+	if err != nil {
+		return err
+	}
+	to, ok, err := parsePlace(c.To)
+	switch {
+	case err != nil:
+		return err
+	case ok && to.sandbox != from.sandbox:
+		return caisson.Invalidf("path", "cannot move between sandboxes; use cp twice")
+	case !ok:
+		if err := checkPath(c.To); err != nil {
+			return err
+		}
+		to.path = path.Clean(c.To)
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return api.MoveFile(ctx, from.sandbox, from.path, to.path)
+}
+
+// filesRmCmd removes files.
+type filesRmCmd struct {
+	Path      []string `arg:"" name:"sandbox:path" help:"Absolute paths inside." complete:"sandbox"`
+	Recursive bool     `help:"Directories with everything in them." short:"r"`
+}
+
+func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
+
+func (c *filesRmCmd) Run(ctx context.Context, a *app) error {
+	var places []place
+	for _, s := range c.Path {
+		p, err := mustPlace(s)
+		if err != nil {
+			return err
+		}
+		places = append(places, p)
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		if err := api.RemoveFile(ctx, p.sandbox, p.path, c.Recursive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesWatchCmd follows changes.
+type filesWatchCmd struct {
+	Path      string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	Recursive bool   `help:"Everything below too." short:"r"`
+	Count     int    `help:"End after this many." short:"n" placeholder:"N"`
+}
+
+func (c *filesWatchCmd) Help() string { return examples("caisson sandbox files watch -r web:/srv") }
+
+func (c *filesWatchCmd) Run(ctx context.Context, a *app) error {
+	api, p, err := a.at(ctx, c.Path)
+	if err != nil {
+		return err
+	}
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := api.WatchFiles(watch, p.sandbox, p.path, c.Recursive)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for e := range events {
+		if a.globals.Output == "table" {
+			_, err = fmt.Fprintf(a.out, "%-8s %s\n", safetext.Escape(e.Op), safetext.Escape(e.Path))
+		} else {
+			err = a.encodeLine(e)
+		}
+		if err != nil {
+			return err
+		}
+		if n++; n == c.Count {
+			return nil
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type imageCmd struct {
+	Ls    imageLsCmd    `cmd:"" help:"List images."`
+	Pull  imagePullCmd  `cmd:"" help:"Make an image present."`
+	Rm    imageRmCmd    `cmd:"" help:"Remove images."`
+	Prune imagePruneCmd `cmd:"" help:"Remove images that nothing uses."`
+}
+
+// registryLogin are the flags of a login to a registry. Without them the logins of "docker login" are used.
+type registryLogin struct {
+	Username      string `help:"User name at the registry; else the logins of ~/.docker/config.json are used." placeholder:"NAME"`
+	PasswordStdin bool   `help:"Read the password from standard input."`
+}
+
+// auth returns the login for a reference.
+func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
+	var none caisson.RegistryAuth
+	if (l.Username == "") == l.PasswordStdin {
+		return none, usagef("image pull", "--username and --password-stdin belong together")
+	}
+	if l.PasswordStdin {
+		line, err := bufio.NewReader(io.LimitReader(a.in, 1<<16)).ReadString('\n')
+		if err != nil && err != io.EOF {
+			return none, err
+		}
+		return caisson.RegistryAuth{Username: l.Username, Password: caisson.NewSecret(strings.TrimRight(line, "\r\n"))}, nil
+	}
+	if ref == caisson.HostTemplate || isPathImage(ref) {
+		return none, nil
+	}
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return none, caisson.Invalidf("reference", "%.200q is not an image reference; write for example debian:12", ref)
+	}
+	login, err := authn.DefaultKeychain.Resolve(parsed.Context())
+	if err != nil {
+		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
+	}
+	cfg, err := login.Authorization()
+	if err != nil {
+		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
+	}
+	if cfg.Username == "" || cfg.Password == "" {
+		return none, nil // anonymous; identity tokens belong to a docker daemon
+	}
+	return caisson.RegistryAuth{Username: cfg.Username, Password: caisson.NewSecret(cfg.Password)}, nil
+}
+
+// isPathImage reports whether ref is a directory or archive of this machine.
+func isPathImage(ref string) bool {
+	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
+}
+
+// present makes an image present without asking its registry if it already is.
+func present(ctx context.Context, a *app, api api, ref string, l registryLogin) (*caisson.Image, error) {
+	if !isPathImage(ref) {
+		img, err := api.Pull(ctx, caisson.PullRequest{Reference: ref, Offline: true}, nil)
+		if caisson.KindOf(err) != caisson.NotFound {
+			return img, err
+		}
+	}
+	return pull(ctx, a, api, caisson.PullRequest{Reference: ref}, l)
+}
+
+// pull makes an image present and shows how it goes. What a dir: or tar: reference names is opened here, with the
+// rights of whoever runs this command.
+func pull(ctx context.Context, a *app, api api, req caisson.PullRequest, l registryLogin) (*caisson.Image, error) {
+	var err error
+	if req.Auth, err = l.auth(a, req.Reference); err != nil {
+		return nil, err
+	}
+	if isPathImage(req.Reference) {
+		if !a.local() {
+			return nil, caisson.Invalidf("reference", "a daemon elsewhere cannot see files of this machine; push the image to a registry")
+		}
+		scheme, path := req.Reference[:4], req.Reference[4:]
+		if path, err = absFrom(".", path); err != nil {
+			return nil, err
+		}
+		f, err := openImage(scheme, path)
+		if err != nil {
+			return nil, caisson.Invalidf("reference", "%s", err)
+		}
+		req.Reference, req.Source = scheme+path, f
+	}
+	p := newProgress(a)
+	defer p.end()
+	return api.Pull(ctx, req, p.update)
+}
+
+func openImage(scheme, path string) (*os.File, error) {
+	if scheme == "dir:" {
+		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not make us wait
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: unix.EINVAL}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func imageRef(i *caisson.Image) string { return i.Reference }
+
+// imageLsCmd lists images.
+type imageLsCmd struct{}
+
+func (c *imageLsCmd) Help() string { return examples("caisson image ls", "caisson image ls -o json") }
+
+func (c *imageLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListImages(ctx)
+	if err != nil {
+		return err
+	}
+	return printList(a, items, imageRef, []column[*caisson.Image]{
+		{name: "REFERENCE", value: imageRef},
+		{name: "DIGEST", value: func(i *caisson.Image) string { return shortDigest(i.Digest) }},
+		{name: "SIZE", value: func(i *caisson.Image) string { return i.Size.String() }},
+		{name: "LAYERS", value: func(i *caisson.Image) string { return strconv.Itoa(len(i.Layers)) }},
+		{name: "USED", value: func(i *caisson.Image) string {
+			if i.UsedAt.IsZero() {
+				return ""
+			}
+			return age(i.UsedAt) + " ago"
+		}},
+	})
+}
+
+func shortDigest(d string) string {
+	const n = len("sha256:") + 12
+	if len(d) > n && strings.HasPrefix(d, "sha256:") {
+		return d[:n]
+	}
+	return d
+}
+
+// imagePullCmd pulls an image.
+type imagePullCmd struct {
+	Reference string `arg:"" help:"debian:12, registry/name@sha256:…, dir:PATH, tar:PATH or host." complete:"image"`
+	Platform  string `help:"os/arch[/variant]; default this machine's." placeholder:"PLATFORM"`
+	Offline   bool   `help:"Only look whether it is present."`
+	registryLogin
+}
+
+func (c *imagePullCmd) Help() string {
+	return examples("caisson image pull debian:12", "caisson image pull dir:./rootfs",
+		"caisson image pull --username me --password-stdin registry.example/team/app:1 < password")
+}
+
+func (c *imagePullCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	img, err := pull(ctx, a, api, caisson.PullRequest{Reference: c.Reference, Platform: c.Platform, Offline: c.Offline}, c.registryLogin)
+	if err != nil {
+		return err
+	}
+	return printDone(a, img, img.Digest)
+}
+
+// imageRmCmd removes images.
+type imageRmCmd struct {
+	Reference []string `arg:"" help:"References." complete:"image"`
+}
+
+func (c *imageRmCmd) Help() string { return examples("caisson image rm debian:12") }
+
+func (c *imageRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Reference, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveImage(ctx, ref)
+	})
+}
+
+// imagePruneCmd removes unused images.
+type imagePruneCmd struct{}
+
+func (c *imagePruneCmd) Help() string { return examples("caisson image prune") }
+
+// freed is what prune prints with -o json.
+type freed struct {
+	Freed caisson.Size `json:"freed"`
+}
+
+func (c *imagePruneCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := api.PruneImages(ctx)
+	if err != nil {
+		return err
+	}
+	return printDone(a, freed{n}, "freed "+n.String())
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// A column is one column of a table of Ts.
+type column[T any] struct {
+	name  string
+	value func(T) string
+	color func(T) string // SGR parameters, two digits; nil for none
+}
+
+// plainColor has as many bytes as every other colour: tabwriter counts them, so all cells of a column must have the same.
+const plainColor = "39"
+
+// printList prints items as the user wants them: a table, ids only, JSON or YAML.
+func printList[T any](a *app, items []T, id func(T) string, cols []column[T]) error {
+	switch {
+	case a.globals.Output != "table":
+		if items == nil {
+			items = []T{}
+		}
+		return a.encode(items)
+	case a.globals.Quiet:
+		for _, it := range items {
+			if _, err := fmt.Fprintln(a.out, safetext.Escape(id(it))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	row := make([]string, len(cols))
+	for i, c := range cols {
+		row[i] = paint(a.color() && c.color != nil, plainColor, c.name)
+	}
+	fmt.Fprintln(tw, strings.Join(row, "\t"))
+	for _, it := range items {
+		for i, c := range cols {
+			cell := safetext.Escape(c.value(it))
+			if cell == "" {
+				cell = "-"
+			}
+			if c.color != nil {
+				cell = paint(a.color(), c.color(it), cell)
+			}
+			row[i] = cell
+		}
+		fmt.Fprintln(tw, strings.Join(row, "\t"))
+	}
+	return tw.Flush()
+}
+
+// printOne prints one object: its properties, its id, JSON or YAML.
+func printOne(a *app, v any, id string, properties [][2]string) error {
+	switch {
+	case a.globals.Output != "table":
+		return a.encode(v)
+	case a.globals.Quiet:
+		_, err := fmt.Fprintln(a.out, safetext.Escape(id))
+		return err
+	}
+	tw := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	for _, p := range properties {
+		if p[1] != "" {
+			fmt.Fprintf(tw, "%s:\t%s\n", p[0], safetext.Escape(p[1]))
+		}
+	}
+	return tw.Flush()
+}
+
+// printDone prints what a verb has changed: its id, or the whole object as JSON or YAML.
+func printDone(a *app, v any, id string) error {
+	if a.globals.Output != "table" {
+		return a.encode(v)
+	}
+	_, err := fmt.Fprintln(a.out, safetext.Escape(id))
+	return err
+}
+
+// encode prints v as JSON or YAML. Characters that could deceive are written as escapes inside strings: the value stays.
+func (a *app) encode(v any) error {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	text := safetext.EscapeJSON(b.String())
+	if a.globals.Output == "yaml" {
+		var err error
+		if text, err = yamlOf(b.String()); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(a.out, text)
+	return err
+}
+
+// yamlOf writes a JSON text as YAML; names and order of keys stay, so both outputs have one schema.
+func yamlOf(text string) (string, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &doc); err != nil { // JSON is YAML
+		return "", err
+	}
+	restyle(&doc)
+	var b strings.Builder
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return "", err
+	}
+	return safetext.EscapeYAML(b.String()), nil
+}
+
+func restyle(n *yaml.Node) {
+	n.Style = 0
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && safetext.Escape(n.Value) != n.Value {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, c := range n.Content {
+		restyle(c)
+	}
+}
+
+func paint(on bool, sgr, s string) string {
+	if !on {
+		return s
+	}
+	return "\x1b[" + sgr + "m" + s + "\x1b[00m"
+}
+
+// color reports whether standard output takes colours.
+func (a *app) color() bool {
+	return !a.globals.NoColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.out)
+}
+
+// isTerminal reports whether f is a terminal.
+func isTerminal(f any) bool {
+	file, ok := f.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// stateColor gives each group of states a colour.
+func stateColor(s caisson.State) string {
+	switch {
+	case s == caisson.Running:
+		return "32"
+	case s == caisson.Failed:
+		return "31"
+	case s.Transient():
+		return "33"
+	case s == caisson.Paused:
+		return "36"
+	default:
+		return plainColor
+	}
+}
+
+// age returns how long ago t was, in its largest unit.
+func age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return short(time.Since(t))
+}
+
+// until returns how long it is until t, or "" if there is no t.
+func until(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return short(time.Until(*t))
+}
+
+func short(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// when is a time for people, in their zone.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Local().Format("2006-01-02 15:04:05 MST")
+}

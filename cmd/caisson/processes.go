@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// psCmd lists processes, or running sandboxes.
+type psCmd struct {
+	Sandbox string `arg:"" optional:"" help:"Id or name; without it the running sandboxes are listed." complete:"sandbox"`
+}
+
+func (c *psCmd) Help() string { return examples("caisson ps", "caisson ps web") }
+
+func (c *psCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Sandbox == "" {
+		items, err := allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running}})
+		if err != nil {
+			return err
+		}
+		return printList(a, items, sandboxID, sandboxColumns())
+	}
+	ps, err := api.Processes(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	pid := func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PID) }
+	return printList(a, ps, pid, []column[caisson.ProcessInfo]{
+		{name: "PID", value: pid},
+		{name: "PPID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PPID) }},
+		{name: "UID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.UID) }},
+		{name: "THREADS", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.Threads) }},
+		{name: "TIME", value: func(p caisson.ProcessInfo) string { return p.CPUTime }},
+		{name: "COMMAND", value: func(p caisson.ProcessInfo) string { return p.Command }},
+	})
+}
+
+// logsCmd shows the log of a sandbox.
+type logsCmd struct {
+	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
+	Follow  bool   `help:"Go on until the sandbox stops." short:"f"`
+}
+
+func (c *logsCmd) Help() string {
+	return examples("caisson sandbox logs web", "caisson sandbox logs -f web")
+}
+
+func (c *logsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.Logs(ctx, c.Sandbox, c.Follow)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	out, end := a.safeWriter(a.out, safetext.Log)
+	_, err = io.Copy(out, r)
+	if endErr := end(); err == nil {
+		err = endErr
+	}
+	return err
+}
+
+// statsCmd measures sandboxes.
+type statsCmd struct {
+	Sandbox []string         `arg:"" help:"Ids or names." complete:"sandbox"`
+	Every   caisson.Duration `help:"Measure again and again, this far apart." placeholder:"DURATION"`
+}
+
+func (c *statsCmd) Help() string {
+	return examples("caisson sandbox stats web", "caisson sandbox stats --every 2s web")
+}
+
+// measured is one line of stats.
+type measured struct {
+	Sandbox string `json:"sandbox"`
+	*caisson.Stats
+}
+
+func (c *statsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		var rows []measured
+		for _, ref := range c.Sandbox {
+			s, err := api.Stats(ctx, ref)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, measured{ref, s})
+		}
+		if err := printList(a, rows, func(m measured) string { return m.Sandbox }, statsColumns()); err != nil {
+			return err
+		}
+		if c.Every <= 0 {
+			return nil
+		}
+		select {
+		case <-time.After(time.Duration(c.Every)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func statsColumns() []column[measured] {
+	return []column[measured]{
+		{name: "SANDBOX", value: func(m measured) string { return m.Sandbox }},
+		{name: "CPU TIME", value: func(m measured) string {
+			return time.Duration(m.CPUNanos).Round(time.Millisecond).String()
+		}},
+		{name: "MEMORY", value: func(m measured) string { return m.Memory.String() }},
+		{name: "LIMIT", value: func(m measured) string { return m.MemoryMax.String() }},
+		{name: "USED", value: func(m measured) string {
+			if m.MemoryMax == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%.0f%%", 100*float64(m.Memory)/float64(m.MemoryMax))
+		}},
+		{name: "PIDS", value: func(m measured) string { return strconv.Itoa(m.PIDs) }},
+	}
+}
+
+// killCmd signals a process.
+type killCmd struct {
+	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
+	PID     int    `arg:"" name:"pid" help:"Process id as seen inside; -1 after -- is every process."`
+	Signal  string `help:"Name or number of the signal." short:"s" default:"TERM"`
+}
+
+func (c *killCmd) Help() string {
+	return examples("caisson sandbox kill web 12", "caisson sandbox kill -s KILL web -- -1")
+}
+
+func (c *killCmd) Run(ctx context.Context, a *app) error {
+	n, err := parseSignal(c.Signal)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return api.Kill(ctx, c.Sandbox, c.PID, n)
+}
+
+// parseSignal reads KILL, SIGKILL or 9.
+func parseSignal(s string) (int, error) {
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= 64 {
+		return n, nil
+	}
+	name := strings.ToUpper(s)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	if n := unix.SignalNum(name); n != 0 {
+		return int(n), nil
+	}
+	return 0, caisson.Invalidf("signal", "%.40q is not a signal; write for example TERM, SIGKILL or 9", s)
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// progress shows slow work on standard error: a bar on a terminal, else a line for each stage.
+//
+// It is used by one goroutine at a time.
+type progress struct {
+	a     *app
+	quiet bool
+	tty   bool
+	stage string // the stage, with its detail, that was shown last
+	bar   *progressbar.ProgressBar
+}
+
+func newProgress(a *app) *progress {
+	return &progress{a: a, quiet: a.globals.Quiet, tty: isTerminal(a.err) && !a.globals.Quiet}
+}
+
+func (p *progress) update(u caisson.Progress) {
+	if p.quiet {
+		return
+	}
+	stage := safetext.Escape(u.Stage)
+	if u.Detail != "" {
+		stage += " " + safetext.Escape(u.Detail)
+	}
+	if stage != p.stage {
+		p.clear()
+		p.stage = stage
+		if !p.tty {
+			fmt.Fprintln(p.a.err, stage)
+		}
+	}
+	if u.Message != "" {
+		p.clear()
+		fmt.Fprintf(p.a.err, "  %s\n", safetext.Escape(u.Message))
+	}
+	if p.tty {
+		p.show(u)
+	}
+}
+
+// show moves the bar, made anew for each stage.
+func (p *progress) show(u caisson.Progress) {
+	total := u.Total
+	if total <= 0 {
+		total = -1 // a spinner
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.a.err), progressbar.OptionSetDescription(p.stage),
+			progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth(),
+			progressbar.OptionSetRenderBlankState(true))
+	}
+	if total > 0 && p.bar.GetMax64() != total {
+		p.bar.ChangeMax64(total)
+	}
+	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // a bar that cannot be drawn is no error
+}
+
+func (p *progress) clear() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+		p.bar = nil
+	}
+}
+
+// end takes the bar away.
+func (p *progress) end() { p.clear() }

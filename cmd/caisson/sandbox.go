@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type sandboxCmd struct {
+	Create   createCmd       `cmd:"" help:"Make a sandbox."`
+	Ls       sandboxLsCmd    `cmd:"" help:"List sandboxes."`
+	Show     sandboxShowCmd  `cmd:"" help:"Show everything about a sandbox."`
+	Start    startCmd        `cmd:"" help:"Start sandboxes that were made or stopped."`
+	Stop     stopCmd         `cmd:"" help:"End every process of sandboxes and keep their files."`
+	Pause    pauseCmd        `cmd:"" help:"Move sandboxes to disk, with their memory."`
+	Resume   resumeCmd       `cmd:"" help:"Continue paused sandboxes."`
+	Extend   extendCmd       `cmd:"" help:"Set the time limits of sandboxes anew, counted from now."`
+	Snapshot takeSnapshotCmd `cmd:"" help:"Capture a sandbox at one instant."`
+	Fork     forkCmd         `cmd:"" help:"Make sandboxes that continue where a sandbox or a snapshot is."`
+	Rm       sandboxRmCmd    `cmd:"" help:"End sandboxes and delete everything they had."`
+	Logs     logsCmd         `cmd:"" help:"Show what the command of a sandbox wrote."`
+	Stats    statsCmd        `cmd:"" help:"Measure running sandboxes."`
+	Kill     killCmd         `cmd:"" help:"Send a signal to a process of a sandbox."`
+	Cp       cpCmd           `cmd:"" help:"Copy files into or out of a sandbox."`
+	Files    filesCmd        `cmd:"" help:"Use the files of a sandbox."`
+}
+
+func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
+
+func sandboxColumns() []column[*caisson.Sandbox] {
+	return []column[*caisson.Sandbox]{
+		{name: "ID", value: sandboxID},
+		{name: "NAME", value: func(s *caisson.Sandbox) string { return s.Name }},
+		{
+			name:  "STATE",
+			value: func(s *caisson.Sandbox) string { return string(s.State) },
+			color: func(s *caisson.Sandbox) string { return stateColor(s.State) },
+		},
+		{name: "TEMPLATE", value: func(s *caisson.Sandbox) string { return s.Template }},
+		{name: "AGE", value: func(s *caisson.Sandbox) string { return age(s.CreatedAt) }},
+		{name: "PAUSES IN", value: func(s *caisson.Sandbox) string { return until(s.PauseAt) }},
+		{name: "GOES IN", value: func(s *caisson.Sandbox) string { return until(s.RemoveAt) }},
+	}
+}
+
+// sandboxLsCmd lists sandboxes.
+type sandboxLsCmd struct {
+	State []string `help:"Only those in this state; may be repeated." placeholder:"STATE" complete:"state"`
+	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	Name  string   `help:"Only the one of this name." placeholder:"NAME"`
+}
+
+func (c *sandboxLsCmd) Help() string {
+	return examples("caisson sandbox ls", "caisson sandbox ls --state running -q", "caisson sandbox ls -l team=a -o json")
+}
+
+func (c *sandboxLsCmd) Run(ctx context.Context, a *app) error {
+	f := caisson.Filter{Name: c.Name}
+	var err error
+	if f.Labels, err = parseLabels(c.Label); err != nil {
+		return err
+	}
+	if f.States, err = parseStates(c.State); err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := allSandboxes(ctx, api, f)
+	if err != nil {
+		return err
+	}
+	return printList(a, items, sandboxID, sandboxColumns())
+}
+
+// allSandboxes reads every page.
+func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) ([]*caisson.Sandbox, error) {
+	return allPages(f, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) },
+		func(s *caisson.Sandbox) caisson.ID { return s.ID })
+}
+
+func allPages[T any](f caisson.Filter, list func(caisson.Filter) ([]T, bool, error), id func(T) caisson.ID) ([]T, error) {
+	var all []T
+	f.Limit = 1000
+	for {
+		page, more, err := list(f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if !more || len(page) == 0 {
+			return all, nil
+		}
+		f.After = id(page[len(page)-1])
+	}
+}
+
+func parseStates(names []string) ([]caisson.State, error) {
+	var states []caisson.State
+	known := caisson.States()
+next:
+	for _, n := range names {
+		for _, s := range known {
+			if string(s) == n {
+				states = append(states, s)
+				continue next
+			}
+		}
+		return nil, caisson.Invalidf("state", "%.40q is not a state; known are %v", n, known)
+	}
+	return states, nil
+}
+
+// sandboxShowCmd shows one sandbox.
+type sandboxShowCmd struct {
+	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
+}
+
+func (c *sandboxShowCmd) Help() string {
+	return examples("caisson sandbox show web", "caisson sandbox show web -o yaml")
+}
+
+func (c *sandboxShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := api.Get(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	exit := ""
+	if s.Exit != nil {
+		exit = s.Exit.String()
+	}
+	return printOne(a, s, string(s.ID), append([][2]string{
+		{"ID", string(s.ID)},
+		{"Name", s.Name},
+		{"Account", s.Account},
+		{"State", string(s.State) + ", since " + when(s.ChangedAt)},
+		{"Reason", s.Reason},
+		{"Template", s.Template},
+		{"Parent", string(s.Parent)},
+		{"Labels", pairs(s.Labels)},
+		{"Created", when(s.CreatedAt)},
+		{"Pauses in", until(s.PauseAt)},
+		{"Goes in", until(s.RemoveAt)},
+		{"Exit", exit},
+		{"Node", s.Node},
+		{"Build", s.Build},
+	}, specRows(s.Spec)...))
+}
+
+// specRows are the properties of a spec.
+func specRows(s caisson.Spec) [][2]string {
+	r := s.Resources
+	rows := [][2]string{
+		{"Image", s.Image},
+		{"Digest", s.Digest},
+		{"Command", quoteCommand(s.Command)},
+		{"Environment", pairs(s.Env)},
+		{"Directory", s.Workdir},
+		{"User", s.User},
+		{"CPUs", strconv.FormatFloat(r.CPUs, 'g', -1, 64)},
+		{"Memory", r.Memory.String()},
+		{"PIDs", strconv.Itoa(r.PIDs)},
+		{"Disk", r.Disk.String()},
+		{"Open files", strconv.Itoa(r.OpenFiles)},
+	}
+	for _, m := range s.Mounts {
+		mode := "read-only"
+		if m.Writable {
+			mode = "writable"
+		}
+		rows = append(rows, [2]string{"Mount", m.Source + " at " + m.Target + ", " + mode})
+	}
+	return rows
+}
+
+// each does f for every ref, prints what it returned, and goes on after an error.
+func each[T any](ctx context.Context, a *app, refs []string, f func(api api, ref string) (T, string, error)) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ref := range refs {
+		v, id, err := f(api, ref)
+		if err == nil {
+			err = printDone(a, v, id)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// change is each for verbs that return the sandbox.
+func change(ctx context.Context, a *app, refs []string, f func(api api, ref string) (*caisson.Sandbox, error)) error {
+	return each(ctx, a, refs, func(api api, ref string) (*caisson.Sandbox, string, error) {
+		s, err := f(api, ref)
+		if err != nil {
+			return nil, "", err
+		}
+		return s, string(s.ID), nil
+	})
+}
+
+// startCmd starts sandboxes.
+type startCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *startCmd) Help() string { return examples("caisson sandbox start web") }
+
+func (c *startCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Start(ctx, ref) })
+}
+
+// stopCmd stops sandboxes.
+type stopCmd struct {
+	Sandbox []string         `arg:"" help:"Ids or names." complete:"sandbox"`
+	Grace   caisson.Duration `help:"Time between SIGTERM and SIGKILL." default:"10s" placeholder:"DURATION"`
+}
+
+func (c *stopCmd) Help() string {
+	return examples("caisson sandbox stop web", "caisson sandbox stop --grace 0s web worker")
+}
+
+func (c *stopCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) {
+		return api.Stop(ctx, ref, time.Duration(c.Grace))
+	})
+}
+
+// pauseCmd pauses sandboxes.
+type pauseCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *pauseCmd) Help() string { return examples("caisson sandbox pause web") }
+
+func (c *pauseCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Pause(ctx, ref) })
+}
+
+// resumeCmd resumes sandboxes.
+type resumeCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *resumeCmd) Help() string { return examples("caisson sandbox resume web") }
+
+func (c *resumeCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Resume(ctx, ref) })
+}
+
+// extendCmd sets time limits.
+type extendCmd struct {
+	Sandbox []string          `arg:"" help:"Ids or names." complete:"sandbox"`
+	TTL     *caisson.Duration `name:"ttl" help:"Pause after this long from now; 0s is never." placeholder:"DURATION"`
+	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this long from now; 0s is never." placeholder:"DURATION"`
+}
+
+func (c *extendCmd) Help() string {
+	return examples("caisson sandbox extend --ttl 1h web", "caisson sandbox extend --hard-ttl 7d web")
+}
+
+func (c *extendCmd) Run(ctx context.Context, a *app) error {
+	if c.TTL == nil && c.HardTTL == nil {
+		return usagef("sandbox extend", "say --ttl, --hard-ttl or both")
+	}
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) {
+		return api.Extend(ctx, ref, c.TTL, c.HardTTL)
+	})
+}
+
+// sandboxRmCmd removes sandboxes.
+type sandboxRmCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *sandboxRmCmd) Help() string {
+	return examples("caisson sandbox rm web", "caisson sandbox rm $(caisson sandbox ls -q --state failed)")
+}
+
+func (c *sandboxRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Sandbox, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.Remove(ctx, ref)
+	})
+}
+
+// removed is what rm prints with -o json.
+type removed struct {
+	Removed string `json:"removed"`
+}
+
+// pairs prints a map as people write it.
+func pairs(m map[string]string) string {
+	var out []string
+	for _, k := range sortedKeys(m) {
+		out = append(out, k+"="+m[k])
+	}
+	return strings.Join(out, " ")
+}

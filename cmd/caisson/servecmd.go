@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// serveCmd runs the daemon. Its flags go over the configuration.
+type serveCmd struct {
+	Listen           string            `help:"Also serve the API on this TCP address, to holders of a token." placeholder:"HOST:PORT"`
+	TLSCert          string            `name:"tls-cert" help:"Certificate for --listen, in PEM; required beyond loopback." placeholder:"FILE" complete:"file"`
+	TLSKey           string            `name:"tls-key" help:"Its key." placeholder:"FILE" complete:"file"`
+	Platform         string            `help:"How gVisor takes over system calls: auto, systrap or ptrace."`
+	MaxSandboxes     int               `help:"How many sandboxes may exist." placeholder:"N"`
+	InsecureRegistry []string          `help:"Speak to this registry without TLS." placeholder:"HOST:PORT"`
+	LogLevel         string            `help:"debug, info, warn or error."`
+	IdleExit         *caisson.Duration `help:"With --background: end after this long without client and sandbox; 0s is never." placeholder:"DURATION"`
+	Background       bool              `hidden:"" help:"Started by a command: end when idle."`
+}
+
+func (c *serveCmd) Help() string {
+	return examples("sudo caisson serve", "sudo caisson serve --listen 127.0.0.1:7070",
+		"sudo caisson serve --listen 0.0.0.0:7443 --tls-cert /etc/caisson/cert.pem --tls-key /etc/caisson/key.pem")
+}
+
+func (c *serveCmd) Run(ctx context.Context, a *app) error {
+	cfg, err := loadConfig(a.globals, a.getenv)
+	if err == nil {
+		err = c.override(cfg)
+	}
+	if err == nil {
+		err = cfg.validate()
+	}
+	if err == nil {
+		err = serve(ctx, a, cfg, c.Background)
+	}
+	if err != nil {
+		_ = signalReady(err) // the error is returned as well; a reader that is gone does not miss it
+	}
+	return err
+}
+
+func (c *serveCmd) override(cfg *config) error {
+	for _, file := range []*string{&c.TLSCert, &c.TLSKey} {
+		if *file == "" {
+			continue
+		}
+		var err error
+		if *file, err = filepath.Abs(*file); err != nil {
+			return err
+		}
+	}
+	cfg.Listen = first(c.Listen, cfg.Listen)
+	cfg.TLSCert = first(c.TLSCert, cfg.TLSCert)
+	cfg.TLSKey = first(c.TLSKey, cfg.TLSKey)
+	cfg.Platform = first(c.Platform, cfg.Platform)
+	cfg.LogLevel = first(c.LogLevel, cfg.LogLevel)
+	if c.MaxSandboxes != 0 {
+		cfg.Limits.MaxSandboxes = c.MaxSandboxes
+	}
+	if c.IdleExit != nil {
+		cfg.IdleExit = *c.IdleExit
+	}
+	cfg.InsecureRegistries = append(cfg.InsecureRegistries, c.InsecureRegistry...)
+	return nil
+}

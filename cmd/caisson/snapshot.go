@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// takeSnapshotCmd captures a sandbox.
+type takeSnapshotCmd struct {
+	Sandbox   string   `arg:"" help:"Id or name." complete:"sandbox"`
+	Name      string   `help:"Its name, to be used instead of its id." placeholder:"NAME"`
+	Memory    bool     `help:"Capture memory too; --no-memory takes files only." default:"true" negatable:""`
+	FilesOnly bool     `help:"The same as --no-memory."`
+	Label     []string `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+}
+
+func (c *takeSnapshotCmd) Help() string {
+	return examples("caisson sandbox snapshot web", "caisson sandbox snapshot --files-only --name before-upgrade web")
+}
+
+func (c *takeSnapshotCmd) Run(ctx context.Context, a *app) error {
+	labels, err := parseLabels(c.Label)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := api.Snapshot(ctx, c.Sandbox, caisson.SnapshotRequest{Name: c.Name, FilesOnly: c.FilesOnly || !c.Memory, Labels: labels})
+	if err != nil {
+		return err
+	}
+	return printDone(a, s, string(s.ID))
+}
+
+// forkCmd forks a sandbox or a snapshot.
+type forkCmd struct {
+	Source string   `arg:"" name:"sandbox|snapshot" help:"Id or name of what to continue." complete:"sandbox"`
+	Count  int      `help:"How many." short:"n" default:"1" placeholder:"N"`
+	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
+	Label  []string `help:"Label them; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+}
+
+func (c *forkCmd) Help() string {
+	return examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm")
+}
+
+func (c *forkCmd) Run(ctx context.Context, a *app) error {
+	if c.Count < 1 || c.Count > 100 {
+		return caisson.Invalidf("count", "%d is not between 1 and 100", c.Count)
+	}
+	labels, err := parseLabels(c.Label)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	forks, err := api.Fork(ctx, c.Source, caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels})
+	if err != nil {
+		return err
+	}
+	if a.globals.Output == "table" {
+		a.globals.Quiet = true // like create: ids, one a line
+	}
+	return printList(a, forks, sandboxID, sandboxColumns())
+}
+
+type snapshotCmd struct {
+	Ls   snapshotLsCmd   `cmd:"" help:"List snapshots."`
+	Show snapshotShowCmd `cmd:"" help:"Show everything about a snapshot."`
+	Rm   snapshotRmCmd   `cmd:"" help:"Remove snapshots."`
+}
+
+func snapshotID(s *caisson.Snapshot) string { return string(s.ID) }
+
+func memoryOrFiles(s *caisson.Snapshot) string {
+	if s.Memory {
+		return "memory"
+	}
+	return "files"
+}
+
+// snapshotLsCmd lists snapshots.
+type snapshotLsCmd struct {
+	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+}
+
+func (c *snapshotLsCmd) Help() string {
+	return examples("caisson snapshot ls", "caisson snapshot ls -o json")
+}
+
+func (c *snapshotLsCmd) Run(ctx context.Context, a *app) error {
+	labels, err := parseLabels(c.Label)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := allSnapshots(ctx, api, caisson.Filter{Labels: labels})
+	if err != nil {
+		return err
+	}
+	return printList(a, items, snapshotID, []column[*caisson.Snapshot]{
+		{name: "ID", value: snapshotID},
+		{name: "NAME", value: func(s *caisson.Snapshot) string { return s.Name }},
+		{name: "KIND", value: memoryOrFiles},
+		{name: "SANDBOX", value: func(s *caisson.Snapshot) string { return string(s.Sandbox) }},
+		{name: "TEMPLATE", value: func(s *caisson.Snapshot) string { return s.Template }},
+		{name: "SIZE", value: func(s *caisson.Snapshot) string { return s.Size.String() }},
+		{name: "AGE", value: func(s *caisson.Snapshot) string { return age(s.CreatedAt) }},
+	})
+}
+
+func allSnapshots(ctx context.Context, api caisson.Snapshots, f caisson.Filter) ([]*caisson.Snapshot, error) {
+	return allPages(f, func(f caisson.Filter) ([]*caisson.Snapshot, bool, error) { return api.ListSnapshots(ctx, f) },
+		func(s *caisson.Snapshot) caisson.ID { return s.ID })
+}
+
+// snapshotShowCmd shows one snapshot.
+type snapshotShowCmd struct {
+	Snapshot string `arg:"" help:"Id or name." complete:"snapshot"`
+}
+
+func (c *snapshotShowCmd) Help() string { return examples("caisson snapshot show before-upgrade") }
+
+func (c *snapshotShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := api.GetSnapshot(ctx, c.Snapshot)
+	if err != nil {
+		return err
+	}
+	return printOne(a, s, string(s.ID), append([][2]string{
+		{"ID", string(s.ID)},
+		{"Name", s.Name},
+		{"Account", s.Account},
+		{"Sandbox", string(s.Sandbox)},
+		{"Template", s.Template},
+		{"Kind", memoryOrFiles(s)},
+		{"Size", s.Size.String() + " (" + strconv.FormatInt(int64(s.Size), 10) + " bytes)"},
+		{"Labels", pairs(s.Labels)},
+		{"Created", when(s.CreatedAt)},
+		{"Needs build", s.Depends.Build},
+		{"Needs CPU", s.Depends.CPU},
+		{"Needs platform", s.Depends.Platform},
+	}, specRows(s.Spec)...))
+}
+
+// snapshotRmCmd removes snapshots.
+type snapshotRmCmd struct {
+	Snapshot []string `arg:"" help:"Ids or names." complete:"snapshot"`
+}
+
+func (c *snapshotRmCmd) Help() string { return examples("caisson snapshot rm before-upgrade") }
+
+func (c *snapshotRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Snapshot, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveSnapshot(ctx, ref)
+	})
+}

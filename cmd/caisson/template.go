@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
+)
+
+type templateCmd struct {
+	Ls    templateLsCmd    `cmd:"" help:"List templates."`
+	Show  templateShowCmd  `cmd:"" help:"Show everything about a template."`
+	Put   templatePutCmd   `cmd:"" aliases:"add" help:"Store a template from a YAML file."`
+	Pull  templatePullCmd  `cmd:"" help:"Make a template's image present."`
+	Build templateBuildCmd `cmd:"" help:"Pull a template's image and run its set-up steps."`
+	Rm    templateRmCmd    `cmd:"" help:"Remove templates."`
+}
+
+func templateName(t *caisson.Template) string { return t.Name }
+
+// templateLsCmd lists templates.
+type templateLsCmd struct{}
+
+func (c *templateLsCmd) Help() string {
+	return examples("caisson template ls", "caisson template ls -o yaml")
+}
+
+func (c *templateLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListTemplates(ctx)
+	if err != nil {
+		return err
+	}
+	return printList(a, items, templateName, []column[*caisson.Template]{
+		{name: "NAME", value: templateName},
+		{name: "IMAGE", value: func(t *caisson.Template) string { return t.Image }},
+		{name: "BUILT", value: func(t *caisson.Template) string {
+			if t.Built == nil {
+				return ""
+			}
+			return age(t.Built.At) + " ago"
+		}},
+		{name: "POOL", value: func(t *caisson.Template) string { return strconv.Itoa(t.Pool) }},
+		{name: "DESCRIPTION", value: func(t *caisson.Template) string { return t.Description }},
+	})
+}
+
+// templateShowCmd shows one template.
+type templateShowCmd struct {
+	Template string `arg:"" help:"Name." complete:"template"`
+}
+
+func (c *templateShowCmd) Help() string {
+	return examples("caisson template show host", "caisson template show web -o yaml")
+}
+
+func (c *templateShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := api.GetTemplate(ctx, c.Template)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", pairs(t.Labels)}}
+	rows = append(rows, specRows(caisson.Spec{
+		Image: t.Image, Command: t.Command, Env: t.Env, Workdir: t.Workdir, User: t.User, Resources: t.Resources, Mounts: t.Mounts,
+	})...)
+	for i, s := range t.Setup {
+		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(s.Run)})
+	}
+	if t.Built != nil {
+		rows = append(rows, [2]string{"Built", when(t.Built.At)})
+	}
+	return printOne(a, t, t.Name, rows)
+}
+
+// templatePutCmd stores a template.
+type templatePutCmd struct {
+	File string `arg:"" help:"YAML file, or - for standard input." complete:"file"`
+}
+
+func (c *templatePutCmd) Help() string {
+	return "A template in YAML:\n\n" + strings.Join([]string{
+		"    name: web",
+		"    image: debian:12",
+		"    resources: {memory: 4GiB, cpus: 2}",
+		"    ttl: 1h",
+		"    setup:",
+		"    - run: [sh, -c, 'apt-get update && apt-get install -y python3']",
+	}, "\n") + "\n\n" + examples("caisson template put web.yaml", "caisson template build web")
+}
+
+func (c *templatePutCmd) Run(ctx context.Context, a *app) error {
+	t, err := a.readTemplate(c.File)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	stored, err := api.PutTemplate(ctx, *t)
+	if err != nil {
+		return err
+	}
+	return printDone(a, stored, stored.Name)
+}
+
+// readTemplate reads a template file. Paths in it are relative to it.
+func (a *app) readTemplate(file string) (*caisson.Template, error) {
+	var data []byte
+	var err error
+	dir := "."
+	if file == "-" {
+		data, err = io.ReadAll(io.LimitReader(a.in, maxConfigSize+1))
+		if err == nil && len(data) > maxConfigSize {
+			err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
+		}
+	} else {
+		dir = filepath.Dir(file)
+		data, err = readSmall(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var t caisson.Template
+	if err := strictyaml.Decode(data, &t); err != nil {
+		return nil, inFile(file, err)
+	}
+	if t.Name == "" {
+		return nil, caisson.Invalidf("name", "is missing, in %s", file)
+	}
+	for i := range t.Mounts {
+		if t.Mounts[i].Source, err = absFrom(dir, t.Mounts[i].Source); err != nil {
+			return nil, err
+		}
+	}
+	for _, scheme := range []string{"dir:", "tar:"} {
+		if path, ok := strings.CutPrefix(t.Image, scheme); ok {
+			if path, err = absFrom(dir, path); err != nil {
+				return nil, err
+			}
+			t.Image = scheme + path
+		}
+	}
+	return &t, nil
+}
+
+func absFrom(dir, path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	return filepath.Abs(path)
+}
+
+// templatePullCmd pulls a template's image.
+type templatePullCmd struct {
+	Template string `arg:"" help:"Name." complete:"template"`
+	registryLogin
+}
+
+func (c *templatePullCmd) Help() string { return examples("caisson template pull web") }
+
+func (c *templatePullCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := api.GetTemplate(ctx, c.Template)
+	if err != nil {
+		return err
+	}
+	img, err := pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin)
+	if err != nil {
+		return err
+	}
+	return printDone(a, img, img.Digest)
+}
+
+// templateBuildCmd builds a template.
+type templateBuildCmd struct {
+	Template string `arg:"" help:"Name, or a YAML file that is stored first." complete:"template"`
+	registryLogin
+}
+
+func (c *templateBuildCmd) Help() string {
+	return examples("caisson template build web", "caisson template build ./web.yaml")
+}
+
+func (c *templateBuildCmd) Run(ctx context.Context, a *app) error {
+	var t *caisson.Template
+	var err error
+	fromFile := strings.HasSuffix(c.Template, ".yaml") || strings.HasSuffix(c.Template, ".yml")
+	if fromFile {
+		if t, err = a.readTemplate(c.Template); err != nil {
+			return err
+		}
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if fromFile {
+		t, err = api.PutTemplate(ctx, *t)
+	} else {
+		t, err = api.GetTemplate(ctx, c.Template)
+	}
+	if err != nil {
+		return err
+	}
+	if isPathImage(t.Image) { // the daemon opens no path by name
+		if _, err := pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin); err != nil {
+			return err
+		}
+	}
+	auth, err := c.auth(a, t.Image)
+	if err != nil {
+		return err
+	}
+	p := newProgress(a)
+	t, err = api.BuildTemplate(ctx, t.Name, auth, p.update)
+	p.end()
+	if err != nil {
+		return err
+	}
+	return printDone(a, t, t.Name)
+}
+
+// templateRmCmd removes templates.
+type templateRmCmd struct {
+	Template []string `arg:"" help:"Names." complete:"template"`
+}
+
+func (c *templateRmCmd) Help() string { return examples("caisson template rm web") }
+
+func (c *templateRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Template, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveTemplate(ctx, ref)
+	})
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type tokenCmd struct {
+	Create tokenCreateCmd `cmd:"" help:"Make a token and print it, once."`
+	Ls     tokenLsCmd     `cmd:"" help:"List tokens."`
+	Rm     tokenRmCmd     `cmd:"" help:"Make tokens useless."`
+}
+
+// tokenCreateCmd makes a token.
+type tokenCreateCmd struct {
+	Name string           `arg:"" help:"What the token is for."`
+	TTL  caisson.Duration `name:"ttl" help:"Expires after this long; default never." placeholder:"DURATION"`
+}
+
+func (c *tokenCreateCmd) Help() string {
+	return "The token is for the account of --account, and cannot be shown again.\n\n" +
+		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a")
+}
+
+// newToken is what token create prints with -o json: the one place where a token's secret is meant to be seen.
+type newToken struct {
+	*caisson.Token
+	Secret string `json:"secret"`
+}
+
+func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	t, secret, err := api.CreateToken(ctx, first(cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
+	if err != nil {
+		return err
+	}
+	if a.globals.Output != "table" {
+		return a.encode(newToken{t, secret.Reveal()})
+	}
+	a.say("token %s for account %s; it is shown only this once:", t.ID, t.Account)
+	_, err = fmt.Fprintln(a.out, secret.Reveal())
+	return err
+}
+
+// tokenLsCmd lists tokens.
+type tokenLsCmd struct{}
+
+func (c *tokenLsCmd) Help() string { return examples("caisson token ls") }
+
+func (c *tokenLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListTokens(ctx)
+	if err != nil {
+		return err
+	}
+	id := func(t *caisson.Token) string { return string(t.ID) }
+	return printList(a, items, id, []column[*caisson.Token]{
+		{name: "ID", value: id},
+		{name: "NAME", value: func(t *caisson.Token) string { return t.Name }},
+		{name: "ACCOUNT", value: func(t *caisson.Token) string { return t.Account }},
+		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
+		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return until(t.ExpiresAt) }},
+		{name: "USED", value: func(t *caisson.Token) string {
+			if t.LastUsedAt == nil {
+				return "never"
+			}
+			return age(*t.LastUsedAt) + " ago"
+		}},
+	})
+}
+
+// tokenRmCmd removes tokens.
+type tokenRmCmd struct {
+	Token []string `arg:"" help:"Ids." complete:"token"`
+}
+
+func (c *tokenRmCmd) Help() string { return examples("caisson token rm tk-abcdefghijklmnop") }
+
+func (c *tokenRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Token, func(api api, ref string) (removed, string, error) {
+		id, err := caisson.ParseID(caisson.TokenPrefix, ref)
+		if err != nil {
+			return removed{}, "", err
+		}
+		return removed{ref}, ref, api.RemoveToken(ctx, id)
+	})
+}

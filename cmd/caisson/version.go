@@ -1,0 +1,56 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// versionCmd prints the version.
+type versionCmd struct{}
+
+func (c *versionCmd) Help() string { return examples("caisson version", "caisson version -o json") }
+
+// version is what this binary is made of.
+type version struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	GVisor   string `json:"gvisor,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// buildVersion reads what the linker recorded.
+func buildVersion() version {
+	v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	v.Version = info.Main.Version
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	for _, d := range info.Deps {
+		if d.Path == "gvisor.dev/gvisor" {
+			v.GVisor = d.Version
+		}
+	}
+	return v
+}
+
+func (c *versionCmd) Run(a *app) error {
+	v := buildVersion()
+	return printOne(a, v, v.Version, [][2]string{
+		{"Version", v.Version},
+		{"Commit", v.Commit},
+		{"gVisor", v.GVisor},
+		{"Go", v.Go},
+		{"Platform", v.Platform},
+	})
+}

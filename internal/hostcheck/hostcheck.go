@@ -1,0 +1,99 @@
+// Package hostcheck examines a machine for what Caisson needs. What can be tried is tried, on the file system of the
+// data directory; what cannot is read from the kernel. Nothing it does outlives the call.
+package hostcheck
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// The statuses of a [caisson.Check].
+const (
+	OK      = "ok"
+	Warning = "warning" // works, with a limit that Detail states
+	Failed  = "failed"  // Caisson does not work, or not safely
+)
+
+// A Probe tries whether gVisor can run here.
+type Probe interface {
+	// Probe returns nil if gVisor runs a program on the platform ("systrap", "ptrace"), else why not.
+	Probe(ctx context.Context, platform string) error
+}
+
+// Config says what to examine.
+type Config struct {
+	DataDir string // required; need not exist
+	Probe   Probe  // nil leaves the platforms out
+}
+
+// Run makes all checks, in the order in which a machine is best mended.
+func Run(ctx context.Context, cfg Config) []caisson.Check {
+	checks := []caisson.Check{root(), kernel(), cgroups(), tun()}
+	checks = append(checks, tryMounts(cfg.DataDir)...)
+	checks = append(checks, confinement(), disk(cfg.DataDir), memory(), pids(), namespaces())
+	return append(checks, platforms(ctx, cfg.Probe)...)
+}
+
+// Worst returns the worst status among checks.
+func Worst(checks []caisson.Check) string {
+	worst := OK
+	for _, c := range checks {
+		if c.Status == Failed || (c.Status == Warning && worst == OK) {
+			worst = c.Status
+		}
+	}
+	return worst
+}
+
+func ok(name, format string, args ...any) caisson.Check {
+	return caisson.Check{Name: name, Status: OK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warning(name, remedy, format string, args ...any) caisson.Check {
+	return caisson.Check{Name: name, Status: Warning, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func failed(name, remedy, format string, args ...any) caisson.Check {
+	return caisson.Check{Name: name, Status: Failed, Detail: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func root() caisson.Check {
+	if os.Geteuid() == 0 {
+		return ok("root", "running as root")
+	}
+	return failed("root", "run it with sudo", "running as uid %d; caisson needs root for now", os.Geteuid())
+}
+
+func platforms(ctx context.Context, p Probe) []caisson.Check {
+	if p == nil {
+		return nil
+	}
+	systrap := p.Probe(ctx, "systrap")
+	if systrap == nil {
+		return []caisson.Check{ok("platform", "gVisor runs on systrap")}
+	}
+	if ptrace := p.Probe(ctx, "ptrace"); ptrace != nil {
+		return []caisson.Check{failed("platform", "allow seccomp filters and ptrace on this machine",
+			"gVisor runs neither on systrap (%v) nor on ptrace (%v)", systrap, ptrace)}
+	}
+	return []caisson.Check{warning("platform", "set platform: ptrace, or find out what blocks systrap",
+		"gVisor does not run on systrap (%v), only on ptrace, which is slower", systrap)}
+}
+
+// existing returns dir, or the nearest directory above it that exists: it is on the file system that dir will be on.
+func existing(dir string) string {
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return dir
+		}
+		dir = up
+	}
+}

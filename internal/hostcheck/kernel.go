@@ -1,0 +1,238 @@
+package hostcheck
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// kernelVersion is a kernel's major and minor version.
+type kernelVersion struct{ major, minor int }
+
+// parseKernel reads the beginning of "6.1.0-18-amd64".
+func parseKernel(release string) (kernelVersion, error) {
+	var v kernelVersion
+	if _, err := fmt.Sscanf(release, "%d.%d", &v.major, &v.minor); err != nil {
+		return v, fmt.Errorf("%.80q is not a kernel release", release)
+	}
+	return v, nil
+}
+
+func (v kernelVersion) atLeast(major, minor int) bool {
+	return v.major > major || (v.major == major && v.minor >= minor)
+}
+
+func kernel() caisson.Check {
+	const name, remedy = "kernel", "install a kernel of 5.19 or newer; Debian 12 has 6.1"
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return failed(name, remedy, "cannot ask for the version: %v", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	v, err := parseKernel(release)
+	switch {
+	case err != nil:
+		return warning(name, remedy, "%v", err)
+	case !v.atLeast(5, 12):
+		return failed(name, remedy, "%s has no idmapped mounts", release)
+	case !v.atLeast(5, 19):
+		return failed(name, remedy, "%s cannot overlay idmapped layers", release)
+	}
+	return ok(name, "%s", release)
+}
+
+// cgroupNeeds are the controllers that limits are made of.
+var cgroupNeeds = []string{"cpu", "memory", "pids"}
+
+func cgroups() caisson.Check {
+	const name = "cgroups"
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return failed(name, "mount /proc", "cannot read the mounts: %v", err)
+	}
+	version, have := cgroupControllers(string(mounts), func(file string) string {
+		b, _ := os.ReadFile(file) // a file that cannot be read lists no controllers
+		return string(b)
+	})
+	var missing []string
+	for _, c := range cgroupNeeds {
+		if !slices.Contains(have, c) {
+			missing = append(missing, c)
+		}
+	}
+	switch {
+	case version == 0:
+		return failed(name, "mount cgroup2 on /sys/fs/cgroup", "no cgroup hierarchy is mounted")
+	case len(missing) > 0:
+		return failed(name, "boot with cgroup_enable="+strings.Join(missing, " cgroup_enable=")+", or mount these controllers",
+			"version %d lacks the controllers %s", version, strings.Join(missing, ", "))
+	}
+	return ok(name, "version %d with %s", version, strings.Join(cgroupNeeds, ", "))
+}
+
+// cgroupControllers finds the controllers that can be used in a table of mounts. A machine with both versions counts
+// as version 1 if that has controllers: a controller is in one of the two only.
+func cgroupControllers(mounts string, read func(file string) string) (version int, have []string) {
+	var v2 []string
+	for line := range strings.Lines(mounts) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		switch f[2] {
+		case "cgroup":
+			version = 1
+			for o := range strings.SplitSeq(f[3], ",") {
+				if slices.Contains(cgroupNeeds, o) {
+					have = append(have, o)
+				}
+			}
+		case "cgroup2":
+			v2 = append(v2, strings.Fields(read(f[1]+"/cgroup.controllers"))...)
+			if version == 0 {
+				version = 2
+			}
+		}
+	}
+	if version == 2 {
+		return 2, v2
+	}
+	return version, append(have, v2...)
+}
+
+func tun() caisson.Check {
+	const name = "tun"
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return failed(name, "modprobe tun; in a container pass --device /dev/net/tun", "there is no /dev/net/tun")
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return failed(name, "modprobe tun", "/dev/net/tun has no driver")
+	case err != nil:
+		return failed(name, "run it as root; in a container allow the device", "cannot open /dev/net/tun: %v", err)
+	}
+	f.Close()
+	return ok(name, "/dev/net/tun can be opened")
+}
+
+// confinement looks for what confines Caisson's own helper processes; they run without it, less confined.
+func confinement() caisson.Check {
+	const name = "confinement"
+	const remedy = "use a kernel with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= on its command line"
+	const landlockVersion = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, landlockVersion)
+	if errno != 0 {
+		return warning(name, remedy, "no Landlock (%v): helper processes are confined by user, capabilities and seccomp only", errno)
+	}
+	return ok(name, "Landlock, version %d", abi)
+}
+
+const (
+	minDisk, goodDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
+	minMemory, goodMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
+	goodPIDs              = 32768
+	goodNamespaces        = 1000
+)
+
+func disk(dir string) caisson.Check {
+	const name = "disk"
+	remedy := "free some space, or choose another directory with --data"
+	dir = existing(dir)
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return failed(name, remedy, "cannot measure %s: %v", dir, err)
+	}
+	free := caisson.Size(st.Bavail) * caisson.Size(st.Bsize)
+	switch {
+	case st.Flags&unix.ST_RDONLY != 0:
+		return failed(name, remedy, "the file system of %s is read-only", dir)
+	case free < minDisk:
+		return failed(name, remedy, "%s free at %s", free, dir)
+	case free < goodDisk:
+		return warning(name, remedy, "%s free at %s", free, dir)
+	}
+	return ok(name, "%s free at %s", free, dir)
+}
+
+func memory() caisson.Check {
+	const name, remedy = "memory", "end something, or add memory; a sandbox may use 2GiB unless told otherwise"
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return warning(name, remedy, "cannot read /proc/meminfo: %v", err)
+	}
+	free, err := memAvailable(string(b))
+	switch {
+	case err != nil:
+		return warning(name, remedy, "%v", err)
+	case free < minMemory:
+		return failed(name, remedy, "%s available", free)
+	case free < goodMemory:
+		return warning(name, remedy, "%s available", free)
+	}
+	return ok(name, "%s available", free)
+}
+
+// memAvailable finds MemAvailable in /proc/meminfo.
+func memAvailable(meminfo string) (caisson.Size, error) {
+	for line := range strings.Lines(meminfo) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			return caisson.Size(kb) << 10, err
+		}
+	}
+	return 0, errors.New("/proc/meminfo has no MemAvailable")
+}
+
+func pids() caisson.Check {
+	const name = "pids"
+	limit := int64(1 << 62)
+	for _, f := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		n, err := readInt(f)
+		if err != nil {
+			return warning(name, "mount /proc", "cannot read %s: %v", f, err)
+		}
+		limit = min(limit, n)
+	}
+	if limit < goodPIDs {
+		return warning(name, "sysctl -w kernel.pid_max=4194304 kernel.threads-max=1000000", "at most %d threads on this machine", limit)
+	}
+	return ok(name, "up to %d threads", limit)
+}
+
+func namespaces() caisson.Check {
+	const name, remedy = "namespaces", "sysctl -w user.max_user_namespaces=100000 user.max_net_namespaces=100000"
+	limit := int64(1 << 62)
+	for _, f := range []string{"/proc/sys/user/max_user_namespaces", "/proc/sys/user/max_net_namespaces"} {
+		n, err := readInt(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			return failed(name, "use a kernel with CONFIG_USER_NS and CONFIG_NET_NS", "the kernel has no %s", f)
+		}
+		if err != nil {
+			return warning(name, "mount /proc", "cannot read %s: %v", f, err)
+		}
+		limit = min(limit, n)
+	}
+	switch {
+	case limit == 0:
+		return failed(name, remedy, "user or network namespaces are switched off")
+	case limit < goodNamespaces:
+		return warning(name, remedy, "at most %d user or network namespaces, so as many sandboxes", limit)
+	}
+	return ok(name, "up to %d", limit)
+}
+
+func readInt(file string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
