@@ -56,14 +56,15 @@ type ExecRequest struct {
 type Process interface {
 	// PID is the process id inside the sandbox.
 	PID() int
-	// Stdin is the process's standard input, nil if none was asked for. Closing it is end of file.
+	// Stdin is the process's standard input, nil if none was asked for. Closing it is end of file; with a TTY that is ^D.
 	Stdin() io.WriteCloser
 	// Stdout and Stderr end with io.EOF when no process holds them any longer. With a TTY Stderr is empty.
 	Stdout() io.Reader
 	Stderr() io.Reader
 	// Resize sets the terminal's size; Conflict without a TTY.
 	Resize(rows, cols uint16) error
-	// Signal sends a signal to the process; with a TTY to its foreground process group.
+	// Signal sends a signal to the process; with a TTY to its foreground process group. It is NotFound, or nothing, after
+	// the process has ended.
 	Signal(ctx context.Context, signal int) error
 	// Wait returns how the process ended; any number of callers.
 	Wait(ctx context.Context) (ExitStatus, error)

@@ -8,27 +8,32 @@ import (
 // A Runtime runs sandboxes on this host.
 //
 // All methods are safe for concurrent use on different IDs. For one ID, callers serialise everything but Exec, Wait,
-// Signal, Processes and Stats. A cancelled ctx stops a call but leaves the sandbox in a state that Destroy cleans up.
+// Signal, Processes and Stats. A cancelled ctx stops a call, whose error is then ctx's own, but leaves the sandbox in a
+// state that Destroy cleans up.
 // Errors: NotFound for an unknown id, Conflict for one that exists already or is in the wrong state, Exhausted when a
 // limit of the host is reached, Invalid for a program that cannot be executed.
 type Runtime interface {
 	// Create makes the sandbox and starts it: its init process, and spec.Command as a child of that if there is one.
 	// A failed Create leaves nothing behind.
 	Create(ctx context.Context, id ID, spec RuntimeSpec) error
-	// Exec starts a further process. It lives no longer than this sandbox's present run: a checkpoint loses it, unless it
-	// has put itself into a session of its own (setsid) as a child of an exec'd process.
+	// Exec starts a further process; ctx is that of the call, not of the process. It lives no longer than this sandbox's
+	// present run: it is not in what is restored from a checkpoint, unless it has put itself into a session of its own
+	// (setsid) as a child of an exec'd process. Conflict while frozen.
 	Exec(ctx context.Context, id ID, e RuntimeExec) (Process, error)
 	// WaitCommand returns how spec.Command ended, before or after the fact; any number of callers. Without a command it
-	// is a Conflict. If the sandbox dies with the command, the status is Unknown or says why.
+	// is a Conflict. If the sandbox dies with the command, the status is Unknown or says why; a call
+	// that Destroy overtakes returns such a status, or NotFound.
 	WaitCommand(ctx context.Context, id ID) (ExitStatus, error)
 	// Done is closed when the sandbox is no longer running, for whatever reason; it is closed already for unknown ids.
 	Done(id ID) <-chan struct{}
-	// Signal sends signal to process pid, or to all but init for pid -1.
+	// Signal sends signal (1 to 64, else Invalid) to process pid, or to all but init for pid -1. NotFound if there is no
+	// such process.
 	Signal(ctx context.Context, id ID, pid, signal int) error
 	Processes(ctx context.Context, id ID) ([]ProcessInfo, error)
 	Stats(ctx context.Context, id ID) (*Stats, error)
-	// Destroy ends the sandbox at once and frees everything it had. Idempotent; works after a half-failed Create and
-	// after the death of any of its processes.
+	// Destroy ends the sandbox at once and frees everything it had; of RuntimeSpec.Dir it removes what the runtime made.
+	// Idempotent, even concurrently; works after a half-failed Create, while frozen, and after the death of any of its
+	// processes.
 	Destroy(ctx context.Context, id ID) error
 	// List returns whatever of this runtime exists on this host for this data directory, whoever started it.
 	List(ctx context.Context) ([]RuntimeSandbox, error)
@@ -39,16 +44,18 @@ type Runtime interface {
 // A Checkpointer is a Runtime that can capture memory.
 type Checkpointer interface {
 	// Checkpoint writes memory and the root file system's changes at one instant into the empty directory dir. With
-	// keep the sandbox runs on afterwards, else it is left paused, to be destroyed.
+	// keep the sandbox runs on afterwards, exec'd processes included, else it is left paused, to be destroyed.
 	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
 	// Restore makes the sandbox from what Checkpoint left in dir, which is only read: any number of restores may share
-	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one.
+	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one. A failed
+	// Restore leaves nothing behind.
 	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
 	// SaveFiles writes the changes to the root file system as a tar archive; RuntimeSpec.Files takes it.
 	SaveFiles(ctx context.Context, id ID, w *os.File) error
 }
 
-// Freezer is a Runtime that can stop time for a sandbox and keep it in memory.
+// Freezer is a Runtime that can stop time for a sandbox and keep it in memory. Freezing what is frozen, and thawing what
+// is not, is a Conflict.
 type Freezer interface {
 	Freeze(ctx context.Context, id ID) error
 	Thaw(ctx context.Context, id ID) error
@@ -81,10 +88,13 @@ type RuntimeMount struct {
 
 // RuntimeExec is a process to start.
 type RuntimeExec struct {
-	Command    []string // resolved in PATH of Env, inside the sandbox
-	Env        []string
-	Workdir    string // "" is "/"
-	User       string // "" is 0:0; names are resolved inside the sandbox
+	Command []string // resolved in PATH of Env, inside the sandbox
+	Env     []string
+	Workdir string // "" is "/"
+	// User is "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are resolved in the sandbox's /etc, as is the group
+	// of a user without one, which is 0 if nothing is found. An unknown user is Invalid, or a process that runs nothing and
+	// exits with 125.
+	User       string
 	TTY        bool
 	Rows, Cols uint16
 	Stdin      bool
