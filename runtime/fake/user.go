@@ -14,6 +14,9 @@ func (t *tree) user(spec string) (owner, error) {
 		return owner{}, nil
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
+	if name == "" {
+		return owner{}, caisson.Invalidf("user", "%.100q is not of the form USER or USER:GROUP", spec)
+	}
 	var o owner
 	entry := t.account("/etc/passwd", name)
 	switch uid, err := parseID(name); {

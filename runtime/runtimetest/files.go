@@ -3,9 +3,13 @@ package runtimetest
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -13,6 +17,7 @@ import (
 var fileTests = []test{
 	{"SaveFiles", testSaveFiles},
 	{"SandboxesShareNoFiles", testShareNothing},
+	{"Mounts", testMounts},
 }
 
 // testSaveFiles changes files in every way there is, and wants the same changes in a new sandbox.
@@ -109,4 +114,49 @@ func testShareNothing(t *testing.T, s *suite) {
 	if got, err := os.ReadFile(filepath.Join(s.layer, "lower", "keep")); err != nil || string(got) != "keep" {
 		t.Errorf("the layer itself holds %q now, %v", got, err)
 	}
+}
+
+// testMounts shows two host directories inside, one of them to be written to.
+func testMounts(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	read, write := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(read, "file"), []byte("of the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for dir, mode := range map[string]os.FileMode{read: 0o755, write: 0o777} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.spec.Mounts = []caisson.RuntimeMount{
+		{Source: openPath(t, read), Target: "/mnt/read"},
+		{Source: openPath(t, write), Target: "/mnt/write", Writable: true},
+	}
+	b.create()
+	if got := b.output("stat", "/mnt/read/file"); !strings.HasPrefix(got, "file 0644 ") || !strings.HasSuffix(got, fmt.Sprint(" ", len("of the host"))) {
+		t.Errorf("a file of the host is %q inside", got)
+	}
+	if r := b.run("fill", "/mnt/read/new", "1"); r.status.Success() {
+		t.Errorf("a directory that may only be read was written to: %+v", r)
+	}
+	if r := b.run("fill", "/mnt/write/new", "7"); !r.status.Success() {
+		t.Errorf("a directory that may be written to: %+v", r)
+	}
+	if info, err := os.Stat(filepath.Join(write, "new")); err != nil || info.Size() != 7 {
+		t.Errorf("what was written inside is on the host %v, %v", info, err)
+	}
+	if got := entries(t, read); len(got) != 1 {
+		t.Errorf("the directory that may only be read has %q", got)
+	}
+}
+
+// openPath returns an O_PATH descriptor, as callers pass for mounts.
+func openPath(t *testing.T, name string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }

@@ -1,6 +1,8 @@
 package runtimetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,10 +19,12 @@ var lifecycleTests = []test{
 	{"CreateTwice", testCreateTwice},
 	{"UnknownID", testUnknownID},
 	{"FailedCreateLeavesNothing", testFailedCreate},
+	{"CancelledCreate", testCancelledCreate},
 	{"DestroyIsIdempotent", testDestroyTwice},
 	{"DestroyConcurrently", testDestroyConcurrently},
 	{"DestroyEndsEverything", testDestroyEndsEverything},
 	{"DeathOfTheSandbox", testDeath},
+	{"Reopen", testReopen},
 	{"Capabilities", testCapabilities},
 	{"Stats", testStats},
 	{"Processes", testProcesses},
@@ -156,6 +160,22 @@ func testFailedCreate(t *testing.T, s *suite) {
 	}
 }
 
+func testCancelledCreate(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	ctx, cancel := context.WithCancel(b.ctx())
+	cancel()
+	if err := s.Runtime.Create(ctx, b.id, b.spec); !errors.Is(err, context.Canceled) {
+		t.Errorf("Create with a cancelled context: %v", err)
+	}
+	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	if found, ok := b.listed(); ok {
+		t.Errorf("List says %+v", found)
+	}
+	b.create()
+}
+
 func testDestroyTwice(t *testing.T, s *suite) {
 	b := s.create(t, "sleep", "1h")
 	for i := range 2 {
@@ -234,6 +254,37 @@ func testDeath(t *testing.T, s *suite) {
 	if found, ok := b.listed(); ok {
 		t.Errorf("after Destroy List still says %+v", found)
 	}
+}
+
+// testReopen has a second runtime go on where the first one left off.
+func testReopen(t *testing.T, s *suite) {
+	if s.Reopen == nil {
+		t.Skip("the harness cannot reopen this runtime")
+	}
+	b := s.create(t, "sleep", "1h")
+	done := s.Runtime.Done(b.id)
+	next := *b
+	next.suite = &suite{Harness: s.Harness, layer: s.layer}
+	next.suite.Runtime = s.Reopen(t)
+	if found, ok := next.listed(); !ok || !found.Running {
+		t.Errorf("List says %+v, %v; want it running", found, ok)
+	}
+	wantKind(t, "Create", next.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Conflict)
+	if got := next.output("echo", "alive"); got != "alive" {
+		t.Errorf("the sandbox says %q", got)
+	}
+	if err := next.Runtime.Signal(b.ctx(), b.id, -1, sigTerm); err != nil {
+		t.Errorf("Signal: %v", err)
+	}
+	if got, err := next.Runtime.WaitCommand(b.ctx(), b.id); err != nil || got.Signal != sigTerm {
+		t.Errorf("the command ended with %v, %v", got, err)
+	}
+	nextDone := next.Runtime.Done(b.id)
+	if err := next.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	wantDone(t, "of the first runtime", done)
+	wantDone(t, "of the second runtime", nextDone)
 }
 
 func testCapabilities(t *testing.T, s *suite) {

@@ -20,7 +20,7 @@ import (
 // patience is how long anything may take before it counts as hung.
 const patience = 30 * time.Second
 
-// A Harness is a runtime and what the tests cannot know about it. All fields are required.
+// A Harness is a runtime and what the tests cannot know about it. All fields are required, except where they say so.
 type Harness struct {
 	Runtime caisson.Runtime
 	// Spec returns a valid spec without a command for a sandbox with that id: directory made, limits set, layer on top of
@@ -30,6 +30,8 @@ type Harness struct {
 	Inside string
 	// Kill makes a running sandbox die by itself, as if its main process had crashed.
 	Kill func(t *testing.T, id caisson.ID)
+	// Reopen returns another Runtime on the same data, as a restarted daemon has. Nil skips what needs it.
+	Reopen func(t *testing.T) caisson.Runtime
 }
 
 // A suite is a Harness with what all tests share.
@@ -84,8 +86,10 @@ func newLayer(t *testing.T) string {
 		{"lower/tree/", "", 0o755},
 		{"lower/tree/leaf", "leaf", 0o644},
 		{"lower/text", "no program", 0o644},
+		{"mnt/", "", 0o755},
+		{"mnt/read/", "", 0o755},
+		{"mnt/write/", "", 0o755},
 		{"shared/", "", 0o777 | os.ModeSticky},
-		{"work/", "", 0o755},
 	} {
 		name := filepath.Join(dir, f.name)
 		var err error
