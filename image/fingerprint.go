@@ -1,0 +1,116 @@
+package image
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// packageState is what package managers change with every change they make.
+var packageState = []string{
+	"var/lib/dpkg/status", "var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages", "usr/lib/sysimage/rpm/rpmdb.sqlite",
+	"usr/lib/sysimage/rpm/Packages.db", "lib/apk/db/installed", "usr/lib/apk/db/installed", "var/lib/pacman/local",
+}
+
+// programDirs are where programs and libraries are, below which fingerprints look, and how deep.
+var programDirs = map[string]int{
+	"usr": 1, "usr/bin": 1, "usr/sbin": 1, "usr/lib": 2, "usr/lib32": 1, "usr/lib64": 1, "usr/libexec": 1,
+	"bin": 1, "sbin": 1, "lib": 2, "lib32": 1, "lib64": 1, "usr/local": 0,
+}
+
+// hostFingerprint is a digest of the package state and of the metadata of programs and libraries.
+func (d *Driver) hostFingerprint() (string, error) {
+	sum := sha256.New()
+	err := d.lookAt(func(p string, st *syscall.Stat_t) {
+		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Mtim.Nano(), st.Ino)
+	}, true)
+	return digestOf(sum), err
+}
+
+// hostKey is a cheap fingerprint: the package state, the directories but not the files in them, and what the skeleton is
+// copied from.
+func (d *Driver) hostKey() (string, error) {
+	sum := sha256.New()
+	note := func(p string, st *syscall.Stat_t) {
+		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Ctim.Nano(), st.Ino)
+	}
+	if err := d.lookAt(note, false); err != nil {
+		return "", err
+	}
+	for _, p := range hostFiles {
+		if err := statInto(filepath.Join(d.hostRoot, "etc", p), note); err != nil {
+			return "", err
+		}
+	}
+	return digestOf(sum), nil
+}
+
+// lookAt calls note with the package state and the program directories, and with what is in those if files says so.
+func (d *Driver) lookAt(note func(string, *syscall.Stat_t), files bool) error {
+	for _, p := range packageState {
+		if err := statInto(filepath.Join(d.hostRoot, p), note); err != nil {
+			return err
+		}
+	}
+	roots := make([]string, 0, len(programDirs))
+	for p := range programDirs {
+		roots = append(roots, p)
+	}
+	slices.Sort(roots)
+	for _, p := range roots {
+		path := filepath.Join(d.hostRoot, p)
+		if err := statInto(path, note); err != nil {
+			return err
+		}
+		if fi, err := os.Lstat(path); err != nil || !fi.IsDir() || !files {
+			continue
+		}
+		if err := walkInto(path, programDirs[p], note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func walkInto(dir string, depth int, note func(string, *syscall.Stat_t)) error {
+	if depth == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		p := filepath.Join(dir, e.Name())
+		if err := statInto(p, note); err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if err := walkInto(p, depth-1, note); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// statInto calls note with what is at p, if anything is.
+func statInto(p string, note func(string, *syscall.Stat_t)) error {
+	var st syscall.Stat_t
+	err := syscall.Lstat(p, &st)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err == nil {
+		note(p, &st)
+	}
+	return err
+}

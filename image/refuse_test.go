@@ -1,0 +1,93 @@
+package image
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func TestPullErrors(t *testing.T) {
+	d, reg := newDriver(t), newRegistry(t)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	tests := []struct {
+		name string
+		req  caisson.PullRequest
+		kind caisson.Kind
+	}{
+		{"no such image", caisson.PullRequest{Reference: reg.host + "/none/such"}, caisson.NotFound},
+		{"nobody there", caisson.PullRequest{Reference: strings.TrimPrefix(closed.URL, "http://") + "/xx"}, caisson.Unavailable},
+		{"offline", caisson.PullRequest{Reference: reg.host + "/xx", Offline: true}, caisson.NotFound},
+		{"bad reference", caisson.PullRequest{Reference: "Not A Reference"}, caisson.Invalid},
+		{"empty reference", caisson.PullRequest{}, caisson.Invalid},
+		{"bad platform", caisson.PullRequest{Reference: "x", Platform: "windows/amd64"}, caisson.Invalid},
+		{"path without descriptor", caisson.PullRequest{Reference: "dir:/etc"}, caisson.Denied},
+		{"archive without descriptor", caisson.PullRequest{Reference: "tar:/x.tar"}, caisson.Denied},
+		{"metadata service", caisson.PullRequest{Reference: "169.254.169.254/xx"}, caisson.Denied},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := d.Pull(testContext(t), tt.req, "alice", nil)
+			wantKind(t, err, tt.kind)
+		})
+	}
+	_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: "x"}, "../bob", nil)
+	wantKind(t, err, caisson.Invalid)
+}
+
+// A registry that sends its clients elsewhere for tokens gets them neither to this host's neighbours nor off TLS.
+func TestPullIsNotSentElsewhere(t *testing.T) {
+	d, reg := newDriver(t), newRegistry(t)
+	for _, realm := range []string{"http://169.254.169.254/latest", "https://169.254.169.254/latest", "http://localhost.localdomain:1/x"} {
+		reg.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		})
+		_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: reg.host + "/xx"}, "alice", nil)
+		if kind := caisson.KindOf(err); kind != caisson.Denied && kind != caisson.Invalid {
+			t.Errorf("%s: %v", realm, err)
+		}
+	}
+	for address, want := range map[string]bool{
+		"93.184.216.34:443": true, "10.1.2.3:443": true, "127.0.0.1:443": false, "[::1]:443": false, "169.254.169.254:80": false,
+		"[fe80::1]:443": false, "[::ffff:169.254.169.254]:80": false, "0.0.0.0:443": false, "[fd00:ec2::254]:80": false,
+	} {
+		if err := onlyPlausible(false)(t.Context(), "tcp", address, nil); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	g := newTransport("registry.example", false)
+	req := httptest.NewRequest(http.MethodGet, "http://registry.example/v2/", nil)
+	if _, err := g.RoundTrip(req); caisson.KindOf(err) != caisson.Denied {
+		t.Errorf("plain HTTP: %v", err)
+	}
+}
+
+func TestPullCancelled(t *testing.T) {
+	d, reg := newDriver(t), newRegistry(t)
+	ref := reg.push(t, "slow", imageOf(t, runtime.GOARCH, v1.Config{}, layerOf(t, archiveOf(t, file("a", "1")))))
+	ctx, cancel := newCancel(t)
+	reg.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, blobPath) {
+			cancel()
+			<-r.Context().Done()
+		}
+		return false
+	})
+	if _, err := d.Pull(ctx, caisson.PullRequest{Reference: ref}, "alice", nil); !errors.Is(err, ctx.Err()) {
+		t.Errorf("got %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Join(d.dir, "tmp")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

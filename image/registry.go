@@ -1,0 +1,292 @@
+package image
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// source is where a job with network finds an image. It travels over a pipe, with the password.
+type source struct {
+	Reference string // canonical
+	Platform  string
+	Username  string
+	Password  string
+	Plain     []string // host:port of registries that may be spoken to without TLS
+}
+
+// resolved is what a registry says an image is. All of it is hostile until checked.
+type resolved struct {
+	Digest string // of the manifest
+	Layers []remoteLayer
+	Config rawConfig
+}
+
+type remoteLayer struct {
+	Digest string // of the blob
+	DiffID string
+	Size   int64
+}
+
+type rawConfig struct {
+	Env        []string
+	Entrypoint []string
+	Cmd        []string
+	WorkingDir string
+	User       string
+}
+
+func runResolve(ctx context.Context, c *worker.Call) (any, error) {
+	var src source
+	if err := c.Args(&src); err != nil {
+		return nil, err
+	}
+	r, err := resolve(ctx, src)
+	return r, registryError(err, src.Reference)
+}
+
+func resolve(ctx context.Context, src source) (*resolved, error) {
+	ref, opts, err := src.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	platform, err := v1.ParsePlatform(src.Platform)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := remote.Get(ref, append(opts, remote.WithPlatform(*platform))...)
+	if err != nil {
+		return nil, err
+	}
+	if !desc.MediaType.IsImage() && !desc.MediaType.IsIndex() {
+		return nil, caisson.Errorf(caisson.Invalid, "%.200s is not an image but a %.80q", src.Reference, desc.MediaType)
+	}
+	img, err := desc.Image()
+	if err != nil {
+		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), "no child with platform") {
+			return nil, caisson.Errorf(caisson.NotFound, "%.200s has no image for %s", src.Reference, src.Platform)
+		}
+		return nil, err
+	}
+	return describe(img, *platform, src.Reference)
+}
+
+func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error) {
+	digest, err := img.Digest()
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := img.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	if manifest.Config.Size > maxConfig {
+		return nil, caisson.Errorf(caisson.Exhausted, "the configuration of %.200s is larger than %v", ref, caisson.Size(maxConfig))
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	if config.OS != platform.OS || config.Architecture != platform.Architecture {
+		return nil, caisson.Errorf(caisson.NotFound, "%.200s is an image for %.40s/%.40s, not for %s", ref, config.OS, config.Architecture, platform)
+	}
+	if len(config.RootFS.DiffIDs) != len(manifest.Layers) {
+		return nil, caisson.Errorf(caisson.Invalid, "%.200s lists %d layers but describes %d", ref, len(manifest.Layers), len(config.RootFS.DiffIDs))
+	}
+	if len(manifest.Layers) > maxLayers {
+		return nil, caisson.Errorf(caisson.Exhausted, "%.200s has %d layers; %d are possible", ref, len(manifest.Layers), maxLayers)
+	}
+	r := &resolved{Digest: digest.String(), Config: rawConfig{Env: config.Config.Env, Entrypoint: config.Config.Entrypoint,
+		Cmd: config.Config.Cmd, WorkingDir: config.Config.WorkingDir, User: config.Config.User}}
+	for i, l := range manifest.Layers {
+		if !l.MediaType.IsDistributable() {
+			return nil, caisson.Errorf(caisson.Invalid, "%.200s has a layer that may only be had elsewhere (%.80q)", ref, l.MediaType)
+		}
+		r.Layers = append(r.Layers, remoteLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), Size: l.Size})
+	}
+	return r, nil
+}
+
+// fetchArgs asks for one blob, which goes to the job's first descriptor.
+type fetchArgs struct {
+	Source source
+	Digest string
+	Size   int64
+}
+
+func runFetch(ctx context.Context, c *worker.Call) (any, error) {
+	var args fetchArgs
+	if err := c.Args(&args); err != nil {
+		return nil, err
+	}
+	out, err := c.File(0)
+	if err != nil {
+		return nil, err
+	}
+	return nil, registryError(fetch(ctx, args, out), args.Source.Reference)
+}
+
+func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
+	ref, opts, err := args.Source.open(ctx)
+	if err != nil {
+		return err
+	}
+	layer, err := remote.Layer(ref.Context().Digest(args.Digest), opts...)
+	if err != nil {
+		return err
+	}
+	body, err := layer.Compressed()
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	n, err := io.Copy(out, io.LimitReader(body, args.Size+1))
+	if err == nil && n != args.Size {
+		err = caisson.Errorf(caisson.Invalid, "the registry announced a layer of %d bytes and sent another", args.Size)
+	}
+	return err
+}
+
+// open prepares requests to the source's registry.
+func (s source) open(ctx context.Context) (name.Reference, []remote.Option, error) {
+	ref, err := name.ParseReference(s.Reference)
+	if err != nil {
+		return nil, nil, err
+	}
+	host := ref.Context().RegistryStr()
+	plain := isLoopback(host) || slices.Contains(s.Plain, host)
+	if plain {
+		if ref, err = name.ParseReference(s.Reference, name.Insecure); err != nil {
+			return nil, nil, err
+		}
+	}
+	auth := authn.Anonymous
+	if s.Username != "" || s.Password != "" {
+		auth = &authn.Basic{Username: s.Username, Password: s.Password}
+	}
+	opts := []remote.Option{
+		remote.WithContext(ctx), remote.WithAuth(auth), remote.WithUserAgent("caisson"), remote.WithJobs(2),
+		remote.WithTransport(newTransport(host, plain)),
+	}
+	return ref, opts, nil
+}
+
+// guard refuses requests without TLS, whoever asks for them: the library, a redirect, or the realm of a challenge.
+type guard struct {
+	next  http.RoundTripper
+	plain string // the one host:port that is excepted, or ""
+}
+
+func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && (g.plain == "" || r.URL.Host != g.plain) {
+		return nil, caisson.Errorf(caisson.Denied, "%.200s would be asked without TLS", r.URL.Host)
+	}
+	return g.next.RoundTrip(r)
+}
+
+func newTransport(host string, plain bool) http.RoundTripper {
+	dialer := &net.Dialer{Timeout: 20 * time.Second, ControlContext: onlyPlausible(isLoopback(host))}
+	t := &http.Transport{
+		DialContext:           dialer.DialContext,
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   20 * time.Second,
+		ResponseHeaderTimeout: time.Minute,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	g := guard{next: t}
+	if plain {
+		g.plain = host
+	}
+	return g
+}
+
+// onlyPlausible refuses addresses where no registry is but where a registry that lies could send us for its own ends:
+// a host's metadata service (whose answer would be sent back as if it were a token), and this host itself.
+func onlyPlausible(loopback bool) func(context.Context, string, string, syscall.RawConn) error {
+	return func(_ context.Context, _, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		a := ap.Addr().Unmap()
+		switch {
+		case a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), a == netip.MustParseAddr("fd00:ec2::254"),
+			a == netip.MustParseAddr("100.100.100.200"), a.IsLoopback() && !loopback:
+			return caisson.Errorf(caisson.Denied, "the registry leads to the address %s, which cannot be a registry's", a)
+		}
+		return nil
+	}
+}
+
+// isLoopback reports whether host[:port] names this host.
+func isLoopback(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
+}
+
+// registryError gives what went wrong at a registry a kind and a sentence.
+func registryError(err error, ref string) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*caisson.Error](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		switch e.StatusCode {
+		case http.StatusUnauthorized:
+			return caisson.Wrap(err, caisson.Denied, "the registry wants a login for %.200s, or the one given is wrong", ref)
+		case http.StatusForbidden:
+			return caisson.Wrap(err, caisson.Denied, "the registry denies access to %.200s", ref)
+		case http.StatusNotFound:
+			return caisson.Wrap(err, caisson.NotFound, "the registry has no %.200s", ref)
+		case http.StatusTooManyRequests:
+			return caisson.Wrap(err, caisson.Exhausted, "the registry limits how often it may be asked; try %.200s later", ref)
+		}
+		return caisson.Wrap(err, caisson.Unavailable, "the registry answered %.200s with status %d", ref, e.StatusCode)
+	}
+	if e, ok := errors.AsType[net.Error](err); ok {
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be reached: %s", ref, networkReason(e))
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s broke off; try again", ref)
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return err // the reader has a better explanation
+	}
+	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
+}
+
+func networkReason(err error) string {
+	var dns *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &dns):
+		return fmt.Sprintf("no address for %.80q", dns.Name)
+	case errors.As(err, &op):
+		return op.Err.Error()
+	}
+	return "no answer"
+}

@@ -1,0 +1,311 @@
+package image
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// hostFiles are what the host image has of the host's /etc, where it exists and the world can read it. Directories are
+// copied with the files in them, but not deeper.
+var hostFiles = []string{
+	"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives",
+	"ssl/certs/ca-certificates.crt", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt", "pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"os-release", "debian_version", "redhat-release", "alpine-release", "nsswitch.conf", "mime.types", "services", "protocols",
+	"localtime", "timezone", "shells", "profile", "bash.bashrc", "inputrc", "host.conf", "gai.conf",
+}
+
+const (
+	maxHostFile = 4 << 20 // bytes; a larger one is not what it seems
+	guestUser   = 1000
+)
+
+const passwd = `root:x:0:0:root:/root:/bin/sh
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+user:x:1000:1000:user:/home/user:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+`
+
+const group = `root:x:0:
+daemon:x:1:
+tty:x:5:
+user:x:1000:
+nogroup:x:65534:
+`
+
+// skeleton makes the root directory of the host image. It reads the host's /etc, which root of this host wrote, and so
+// needs no worker.
+type skeleton struct {
+	host    *os.Root
+	out     *os.Root
+	sum     hash.Hash
+	size    int64
+	entries int64
+}
+
+func newSkeleton(hostRoot, dir string) (*skeleton, error) {
+	host, err := os.OpenRoot(hostRoot)
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.OpenRoot(dir)
+	if err != nil {
+		host.Close()
+		return nil, err
+	}
+	return &skeleton{host: host, out: out, sum: sha256.New()}, nil
+}
+
+func (s *skeleton) close() {
+	s.host.Close()
+	s.out.Close()
+}
+
+func (s *skeleton) digest() string { return digestOf(s.sum) }
+
+func (s *skeleton) fill() error {
+	for _, d := range []struct {
+		path string
+		mode uint32
+	}{
+		{"dev", 0o755}, {"etc", 0o755}, {"home", 0o755}, {"media", 0o755}, {"mnt", 0o755}, {"opt", 0o755}, {"proc", 0o555},
+		{"root", 0o700}, {"run", 0o755}, {"run/lock", 0o1777}, {"srv", 0o755}, {"sys", 0o555}, {"tmp", 0o1777}, {"usr", 0o755},
+		{"var", 0o755}, {"var/cache", 0o755}, {"var/lib", 0o755}, {"var/log", 0o755}, {"var/tmp", 0o1777},
+	} {
+		if err := s.dir(d.path, d.mode, 0); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(
+		s.dir("home/user", 0o755, guestUser),
+		s.symlink("var/run", "/run"), s.symlink("var/lock", "/run/lock"),
+		s.file("etc/passwd", []byte(passwd)), s.file("etc/group", []byte(group)),
+	); err != nil {
+		return err
+	}
+	for _, name := range systemDirs {
+		if err := s.systemDir(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range hostFiles {
+		if err := s.copy(name, true); err != nil {
+			return fmt.Errorf("/etc/%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// systemDir makes a symlink where the host has one into /usr, and a place to mount on where it has a directory.
+func (s *skeleton) systemDir(name string) error {
+	fi, err := s.host.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.IsDir():
+		return s.dir(name, 0o755, 0)
+	case fi.Mode().Type() != fs.ModeSymlink:
+		return nil
+	}
+	target, err := s.host.Readlink(name)
+	if err != nil || !intoUsr(target) {
+		return err
+	}
+	return s.symlink(name, target)
+}
+
+// copy takes over /etc/name if the world can read it: files as they are, symlinks as symlinks if they lead to where the
+// sandbox sees what the host sees, else what they lead to if that is in /etc, too.
+func (s *skeleton) copy(name string, deep bool) error {
+	p := path.Join("etc", name)
+	if !s.reachable(path.Dir(p)) {
+		return nil
+	}
+	fi, err := s.host.Lstat(p)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case fi.Mode().Type() == fs.ModeSymlink:
+		return s.copyLink(name, p)
+	case fi.IsDir() && deep:
+		if fi.Mode().Perm()&0o005 != 0o005 {
+			return nil
+		}
+		entries, err := fs.ReadDir(s.host.FS(), p)
+		if err != nil {
+			return err
+		}
+		if err := s.parents(p); err != nil {
+			return err
+		}
+		if err := s.dir(p, 0o755, 0); err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := s.copy(path.Join(name, e.Name()), false); err != nil {
+				return err
+			}
+		}
+		return nil
+	case fi.Mode().IsRegular():
+		return s.copyFile(p, p)
+	}
+	return nil
+}
+
+func (s *skeleton) copyLink(name, p string) error {
+	target, err := s.host.Readlink(p)
+	if err != nil {
+		return err
+	}
+	// Where it leads, from the root directory.
+	leads := target
+	if !path.IsAbs(leads) {
+		leads = path.Join("/", path.Dir(p), leads)
+	}
+	leads = path.Clean(leads)
+	if first, rest, _ := strings.Cut(leads[1:], "/"); isSystemDir(first) || first == "usr" && !strings.HasPrefix(rest+"/", "local/") {
+		if err := s.parents(p); err != nil {
+			return err
+		}
+		return s.symlink(p, target)
+	}
+	if !strings.HasPrefix(leads, "/etc/") || strings.HasPrefix(leads, "/etc/ssl/private") || !s.reachable(path.Dir(leads[1:])) {
+		return nil
+	}
+	if strings.HasPrefix(name, "alternatives/") {
+		return nil
+	}
+	if fi, err := s.host.Lstat(leads[1:]); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	return s.copyFile(leads[1:], p)
+}
+
+func isSystemDir(name string) bool {
+	for _, d := range systemDirs {
+		if d == name {
+			return true
+		}
+	}
+	return false
+}
+
+// reachable reports whether everyone may enter dir on the host.
+func (s *skeleton) reachable(dir string) bool {
+	for p := dir; p != "."; p = path.Dir(p) {
+		if fi, err := s.host.Lstat(p); err != nil || !fi.IsDir() || fi.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *skeleton) copyFile(from, to string) error {
+	f, err := s.host.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o004 == 0 || fi.Size() > maxHostFile {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxHostFile))
+	if err != nil {
+		return err
+	}
+	if err := s.parents(to); err != nil {
+		return err
+	}
+	return s.file(to, data)
+}
+
+// parents makes the directories that p is in.
+func (s *skeleton) parents(p string) error {
+	dir := path.Dir(p)
+	if dir == "." {
+		return nil
+	}
+	if err := s.parents(dir); err != nil {
+		return err
+	}
+	if _, err := s.out.Lstat(dir); err == nil {
+		return nil
+	}
+	return s.dir(dir, 0o755, 0)
+}
+
+func (s *skeleton) dir(p string, mode uint32, owner int) error {
+	if err := s.out.Mkdir(p, 0o700); err != nil {
+		return err
+	}
+	s.note("directory", p, fmt.Sprintf("%o %d", mode, owner))
+	f, err := s.out.Open(p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return s.own(f, mode, owner)
+}
+
+func (s *skeleton) file(p string, data []byte) error {
+	f, err := s.out.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s.note("file", p, string(data))
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return s.own(f, 0o644, 0)
+}
+
+func (s *skeleton) own(f *os.File, mode uint32, owner int) error {
+	if err := f.Chown(caisson.LayerUIDBase+owner, caisson.LayerUIDBase+owner); err != nil {
+		return err
+	}
+	return os.NewSyscallError("fchmod", unix.Fchmod(int(f.Fd()), mode))
+}
+
+func (s *skeleton) symlink(p, target string) error {
+	if err := s.out.Symlink(target, p); err != nil {
+		return err
+	}
+	s.note("symlink", p, target)
+	return s.out.Lchown(filepath.FromSlash(p), caisson.LayerUIDBase, caisson.LayerUIDBase)
+}
+
+// note adds to digest, size and count.
+func (s *skeleton) note(kind, p, content string) {
+	s.entries++
+	s.size += block + int64(len(content)+block-1)/block*block
+	var n [8]byte
+	for _, part := range []string{kind, p, content} {
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		s.sum.Write(n[:])
+		io.WriteString(s.sum, part)
+	}
+}

@@ -1,0 +1,167 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// sourceFile returns a descriptor of its own for h, so that h can be closed at any time.
+func sourceFile(h caisson.Handle, wantType uint32, what string) (*os.File, error) {
+	fd, err := unix.FcntlInt(h.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, caisson.Wrap(os.NewSyscallError("fcntl", err), caisson.Internal, "cannot use the image's source")
+	}
+	f := os.NewFile(uintptr(fd), "source")
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != wantType {
+		f.Close()
+		return nil, caisson.Invalidf("image", "the source is not %s", what)
+	}
+	return f, nil
+}
+
+// pullDir copies a directory into a layer. A job with the rights of the directory's owner reads it, and everything in the
+// image belongs to guest root. The digest covers paths, types, modes, sizes, link targets and contents, not times.
+func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, account string, report func(caisson.Progress)) (*caisson.Image, error) {
+	src, err := sourceFile(h, unix.S_IFDIR, "a directory")
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	report(caisson.Progress{Stage: "unpack", Detail: ref})
+	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, OwnedByRoot: true, Content: true}
+	build := func(ctx context.Context, dir string) (*unpacked, error) {
+		from, to, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		read := worker.Request{Job: jobArchive, Root: src, Access: worker.ReadAsOwner, Files: []*os.File{to}}
+		return d.pipe(ctx, read, to, from, dir, args, func(n int64) {
+			report(caisson.Progress{Stage: "unpack", Detail: ref, Done: n})
+		})
+	}
+	l, err := d.adopt(ctx, ref, account, build, func(u *unpacked) string { return u.Content })
+	if err != nil {
+		return nil, err
+	}
+	return assemble(ref, l.Digest, account, []Layer{l}, caisson.ImageConfig{})
+}
+
+// pullTar unpacks an archive of a root file system as a single layer. The image's digest is that of the file.
+func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, account string, report func(caisson.Progress)) (*caisson.Image, error) {
+	src, err := sourceFile(h, unix.S_IFREG, "a file")
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	// The descriptor's offset is shared with whoever passed it.
+	if _, err := src.Seek(0, io.SeekStart); err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot read the image's source")
+	}
+	report(caisson.Progress{Stage: "unpack", Detail: ref})
+	args := unpackArgs{MaxIn: d.maxIn, MaxOut: d.maxOut, MaxEntries: maxEntries}
+	var digest string
+	build := func(ctx context.Context, dir string) (*unpacked, error) {
+		return d.runUnpack(ctx, src, dir, args, func(n int64) {
+			report(caisson.Progress{Stage: "unpack", Detail: ref, Done: n})
+		})
+	}
+	l, err := d.adopt(ctx, ref, account, build, func(u *unpacked) string { digest = u.In; return u.DiffID })
+	if err != nil {
+		return nil, err
+	}
+	return assemble(ref, digest, account, []Layer{l}, caisson.ImageConfig{})
+}
+
+// Layer makes a layer of archive, which gVisor has written of the changes to a root file system ("tar rootfs-upper"), for
+// account. Its digest is of the archive under this interpretation, so it is never that of a layer from a registry. A
+// reader that is no *os.File must end or fail soon after ctx ends.
+func (d *Driver) Layer(ctx context.Context, account string, archive io.Reader) (Layer, error) {
+	if !accountForm.MatchString(account) {
+		return Layer{}, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)
+	}
+	in, feed, err := asFile(archive)
+	if err != nil {
+		return Layer{}, err
+	}
+	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, Frozen: true}
+	build := func(ctx context.Context, dir string) (*unpacked, error) {
+		return d.runUnpack(ctx, in, dir, args, func(int64) {})
+	}
+	l, err := d.adopt(ctx, "frozen layer", account, build, func(u *unpacked) string {
+		sum := sha256.Sum256([]byte("caisson frozen layer\n" + u.DiffID))
+		return digestOfBytes(sum)
+	})
+	if in != archive {
+		in.Close()
+	}
+	if ferr := feed(); ferr != nil && (err == nil || caisson.KindOf(err) == caisson.Invalid) {
+		return Layer{}, caisson.Wrap(ferr, caisson.Internal, "cannot read the archive to freeze")
+	}
+	return l, err
+}
+
+// asFile returns a descriptor to read r from. wait returns why r itself failed, once nothing reads any more.
+func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
+	if f, ok := r.(*os.File); ok {
+		return f, func() error { return nil }, nil
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, nil, caisson.Wrap(err, caisson.Internal, "cannot make a pipe")
+	}
+	done := make(chan error, 1)
+	go func() {
+		src := &remembering{r: r}
+		io.Copy(to, src)
+		to.Close()
+		done <- src.err
+	}()
+	return from, func() error { return <-done }, nil
+}
+
+// remembering tells a failure to read from one to write.
+type remembering struct {
+	r   io.Reader
+	err error
+}
+
+func (r *remembering) Read(b []byte) (int, error) {
+	n, err := r.r.Read(b)
+	if err != nil && err != io.EOF {
+		r.err = err
+	}
+	return n, err
+}
+
+// adopt makes a layer whose digest is known only when it has been made.
+func (d *Driver) adopt(ctx context.Context, what, account string, build func(context.Context, string) (*unpacked, error), name func(*unpacked) string) (Layer, error) {
+	select {
+	case d.slots <- struct{}{}:
+		defer func() { <-d.slots }()
+	case <-ctx.Done():
+		return Layer{}, ctx.Err()
+	}
+	dir, done, err := d.tempDir()
+	if err != nil {
+		return Layer{}, stored(err)
+	}
+	defer done()
+	u, err := build(ctx, dir)
+	if err != nil {
+		return Layer{}, err
+	}
+	d.warn(what, u.Warnings)
+	l, err := d.publish(dir, Layer{Digest: name(u), Size: caisson.Size(u.Size), Entries: u.Entries})
+	if err != nil {
+		return Layer{}, stored(err)
+	}
+	return l, stored(d.setOwner(account, l.Digest))
+}

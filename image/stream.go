@@ -1,0 +1,115 @@
+package image
+
+import (
+	"bufio"
+	"bytes"
+	"compress/bzip2"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A stream reads an archive that may be compressed and keeps count: the digests of what came in and of what came out,
+// and whether either is more than allowed.
+type stream struct {
+	in, out   *counter
+	unpacker  io.Reader
+	closeZstd func()
+}
+
+// openStream recognises gzip, zstd and plain by their first bytes. bzip2 and xz are named in the error.
+func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stream, error) {
+	s := &stream{in: &counter{r: r, sum: sha256.New(), max: maxIn, progress: progress,
+		over: "the archive is larger than announced or allowed"}}
+	buf := bufio.NewReaderSize(s.in, 256<<10)
+	head, err := buf.Peek(6)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		if s.unpacker, err = gzip.NewReader(buf); err != nil {
+			return nil, damaged(err)
+		}
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(buf, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return nil, damaged(err)
+		}
+		s.unpacker, s.closeZstd = z, z.Close
+	case bytes.HasPrefix(head, []byte("BZh")):
+		s.unpacker = bzip2.NewReader(buf)
+	case bytes.HasPrefix(head, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
+		return nil, caisson.Errorf(caisson.Invalid, "xz is not supported; unpack the archive, or use gzip or zstd")
+	default:
+		s.unpacker = buf
+	}
+	s.out = &counter{r: s.unpacker, sum: sha256.New(), max: maxOut, over: "the archive unpacks to more than allowed"}
+	return s, nil
+}
+
+func (s *stream) Read(b []byte) (int, error) { return s.out.Read(b) }
+
+// finish reads what follows the archive proper, which the digests cover as well.
+func (s *stream) finish() error {
+	if _, err := io.Copy(io.Discard, s); err != nil {
+		return damaged(err)
+	}
+	_, err := io.Copy(io.Discard, s.in)
+	return err
+}
+
+func (s *stream) close() {
+	if s.closeZstd != nil {
+		s.closeZstd()
+	}
+}
+
+// damaged explains an error of reading: those with a kind stay as they are.
+func damaged(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*caisson.Error](err); ok {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Invalid, "the archive is damaged or incomplete")
+}
+
+// counter is a reader with a digest and an end.
+type counter struct {
+	r        io.Reader
+	sum      hash.Hash
+	n, max   int64
+	over     string
+	progress func(int64)
+	reported int64
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.sum.Write(b[:n])
+	c.n += int64(n)
+	if c.n > c.max {
+		return 0, caisson.Errorf(caisson.Exhausted, "%s (%v)", c.over, caisson.Size(c.max))
+	}
+	const step = 4 << 20
+	if c.progress != nil && c.n-c.reported >= step {
+		c.reported = c.n
+		c.progress(c.n)
+	}
+	return n, err
+}
+
+func (c *counter) digest() string { return digestOf(c.sum) }
+
+func digestOf(h hash.Hash) string { return "sha256:" + hex.EncodeToString(h.Sum(nil)) }
+
+func digestOfBytes(sum [sha256.Size]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }
