@@ -1,0 +1,294 @@
+// Package client speaks Caisson's API. A [Client] implements the same interfaces as the cores behind the API, with the same
+// errors: what a core returns to the server, the client returns to its caller, less the cause.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// Config says where the daemon is. Exactly one of Socket and URL is required.
+type Config struct {
+	Socket string // path of the unix socket
+	URL    string // http://host:port or https://host:port
+	Token  caisson.Secret
+	// Account is whom to act for over the unix socket; "" means [caisson.LocalAccount].
+	Account string
+	CAFile  string // PEM file with the authorities to trust for https, instead of the system's
+}
+
+// A Client calls a daemon. It is safe for concurrent use.
+type Client struct {
+	sandboxes
+	snapshots
+	processes
+	templates
+	images
+	files
+	events
+	tokens
+	daemon
+	c *conn
+}
+
+var (
+	_ caisson.Sandboxes = (*Client)(nil)
+	_ caisson.Snapshots = (*Client)(nil)
+	_ caisson.Processes = (*Client)(nil)
+	_ caisson.Templates = (*Client)(nil)
+	_ caisson.Images    = (*Client)(nil)
+	_ caisson.Files     = (*Client)(nil)
+	_ caisson.Events    = (*Client)(nil)
+	_ caisson.Tokens    = (*Client)(nil)
+	_ caisson.Daemon    = (*Client)(nil)
+)
+
+// New returns a client. It does not connect yet.
+func New(cfg Config) (*Client, error) {
+	c, err := newConn(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, daemon{c}, c,
+	}, nil
+}
+
+// Close closes idle connections.
+func (c *Client) Close() error {
+	c.c.http.CloseIdleConnections()
+	return nil
+}
+
+// conn makes requests.
+type conn struct {
+	http    *http.Client
+	base    *url.URL
+	socket  string
+	account string
+	token   caisson.Secret
+}
+
+// dialTimeout bounds the making of a connection.
+const dialTimeout = 10 * time.Second
+
+func newConn(cfg Config) (*conn, error) {
+	c := &conn{socket: cfg.Socket, account: cfg.Account, token: cfg.Token}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	transport := &http.Transport{
+		DialContext:           dialer.DialContext,
+		TLSHandshakeTimeout:   dialTimeout,
+		ExpectContinueTimeout: dialTimeout,
+		IdleConnTimeout:       time.Minute,
+		MaxIdleConnsPerHost:   16,
+		DisableCompression:    true,
+	}
+	switch {
+	case (cfg.Socket == "") == (cfg.URL == ""):
+		return nil, caisson.Errorf(caisson.Invalid, "give either a socket or a url")
+	case cfg.Socket != "":
+		c.base = &url.URL{Scheme: "http", Host: "caisson"}
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", cfg.Socket)
+		}
+	default:
+		u, err := url.Parse(cfg.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+			return nil, caisson.Invalidf("url", "%.100q is not of the form https://host:port", cfg.URL)
+		}
+		c.base = &url.URL{Scheme: u.Scheme, Host: u.Host}
+		transport.Proxy = http.ProxyFromEnvironment
+	}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "cannot read the file of authorities %s", cfg.CAFile)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, caisson.Invalidf("caFile", "%s holds no certificate", cfg.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	c.http = &http.Client{
+		Transport: transport,
+		// The API does not redirect; following would carry the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// request is one request to make. in is its JSON body unless body is set.
+type request struct {
+	method string
+	path   []string // segments below the API's prefix, to be escaped
+	query  url.Values
+	header http.Header
+	in     any
+	body   io.Reader
+	mime   string // of body
+}
+
+// target returns the URL of segments below the API's prefix. The server takes no segment that is empty or walks.
+func (c *conn) target(segments []string, query url.Values) (string, error) {
+	path := protocol.Prefix
+	for _, s := range segments {
+		if s == "" || s == "." || s == ".." {
+			return "", caisson.Invalidf("ref", "%q is not a name or id", s)
+		}
+		path += "/" + url.PathEscape(s)
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return c.base.String() + path, nil
+}
+
+// authorize adds who is calling.
+func (c *conn) authorize(h http.Header) {
+	if c.account != "" {
+		h.Set(protocol.AccountHeader, c.account)
+	}
+	if !c.token.IsZero() {
+		h.Set("Authorization", "Bearer "+c.token.Reveal())
+	}
+}
+
+// send makes a request and returns its answer if it is a success; the caller closes the body.
+func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
+	target, err := c.target(req.path, req.query)
+	if err != nil {
+		return nil, err
+	}
+	body := req.body
+	if req.in != nil {
+		b, err := json.Marshal(req.in)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
+		}
+		body, req.mime = bytes.NewReader(b), "application/json"
+	}
+	hr, err := http.NewRequestWithContext(ctx, req.method, target, body)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the request is malformed")
+	}
+	for k, v := range req.header {
+		hr.Header[k] = v
+	}
+	if req.mime != "" {
+		hr.Header.Set("Content-Type", req.mime)
+	}
+	if req.body != nil {
+		// The server refuses before the body is on its way, and the refusal arrives.
+		hr.Header.Set("Expect", "100-continue")
+	}
+	c.authorize(hr.Header)
+	resp, err := c.try(hr)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode >= 300 {
+		defer resp.Body.Close()
+		return nil, problem(resp)
+	}
+	return resp, nil
+}
+
+// try makes a request, and again if it is a GET and nobody listened: a daemon may be restarting.
+func (c *conn) try(r *http.Request) (*http.Response, error) {
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		resp, err := c.http.Do(r)
+		if err == nil || r.Method != http.MethodGet || !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
+			return resp, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-r.Context().Done():
+			return nil, err
+		}
+	}
+}
+
+// unreachable returns the error for a request that got no answer.
+func (c *conn) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if _, ok := errors.AsType[*caisson.Error](err); ok {
+		return err // the reader of an upload said it
+	}
+	if c.socket != "" {
+		return caisson.Wrap(err, caisson.Unavailable, "no daemon answers on %s; start one with caisson serve", c.socket)
+	}
+	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s", c.base)
+}
+
+// Bounds of answers that are read into memory.
+const (
+	maxAnswer  = 64 << 20
+	maxProblem = 64 << 10
+)
+
+// problem returns the error that an answer is.
+func problem(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
+	if err != nil {
+		b = nil
+	}
+	return protocol.ParseProblem(resp.StatusCode, b)
+}
+
+// call makes a request and decodes its answer.
+func call[T any](ctx context.Context, c *conn, req request) (T, error) {
+	var v T
+	resp, err := c.send(ctx, req)
+	if err != nil {
+		return v, err
+	}
+	defer resp.Body.Close()
+	return decode[T](ctx, resp.Body)
+}
+
+func decode[T any](ctx context.Context, r io.Reader) (T, error) {
+	var v, zero T
+	if err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&v); err != nil {
+		if ctx.Err() != nil {
+			return zero, context.Cause(ctx)
+		}
+		return zero, caisson.Wrap(err, caisson.Unavailable, "the daemon's answer broke off or is malformed")
+	}
+	return v, nil
+}
+
+// do makes a request whose answer has no body.
+func (c *conn) do(ctx context.Context, req request) error {
+	resp, err := c.send(ctx, req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// open makes a request whose answer is a stream, which the caller closes. It ends with ctx.
+func (c *conn) open(ctx context.Context, req request) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}

@@ -1,0 +1,150 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type events struct{ c *conn }
+
+// reconnects is how often in a row a watch of events tries again to connect.
+const reconnects = 5
+
+// Watch implements [caisson.Events]. A lost connection is made again, without missing or repeating an event; if that
+// fails for some seconds, the channel is closed.
+func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
+	body, err := e.open(ctx, subject, after)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan caisson.Event)
+	go func() {
+		defer close(out)
+		e.follow(ctx, body, subject, after, out)
+	}()
+	return out, nil
+}
+
+func (e events) open(ctx context.Context, subject string, after int64) (io.ReadCloser, error) {
+	q := url.Values{"after": {strconv.FormatInt(after, 10)}}
+	if subject != "" {
+		q.Set("subject", subject)
+	}
+	return e.c.open(ctx, request{method: http.MethodGet, path: []string{"events"}, query: q})
+}
+
+// follow delivers events from body, and then from new connections, until ctx ends or no connection can be made.
+func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, after int64, out chan<- caisson.Event) {
+	for failures := 0; ; {
+		if body != nil {
+			for event := range stream[caisson.Event](body, protocol.EventHappened) {
+				select {
+				case out <- event:
+					after, failures = event.Seq, 0
+				case <-ctx.Done():
+				}
+				if ctx.Err() != nil {
+					break
+				}
+			}
+			body.Close()
+		}
+		if failures++; failures > reconnects {
+			return
+		}
+		select {
+		case <-time.After(time.Duration(failures) * 100 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+		var err error
+		if body, err = e.open(ctx, subject, after); err != nil {
+			if caisson.KindOf(err) != caisson.Unavailable {
+				return
+			}
+			body = nil
+		}
+	}
+}
+
+// stream yields what the events with this name carry, until r ends in whatever way.
+func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
+	return func(yield func(T) bool) {
+		sse := protocol.NewSSEReader(r)
+		for {
+			e, err := sse.Next()
+			if err != nil {
+				return
+			}
+			if e.Name != name {
+				continue
+			}
+			var v T
+			if json.Unmarshal(e.Data, &v) != nil || !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// deliver sends what a stream carries to out until it, or ctx, ends.
+func deliver[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
+	for v := range stream[T](r, name) {
+		select {
+		case out <- v:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// await reads progress until the result of slow work comes.
+func await[T any](ctx context.Context, c *conn, req request, progress func(caisson.Progress)) (T, error) {
+	var zero T
+	body, err := c.open(ctx, req)
+	if err != nil {
+		return zero, err
+	}
+	defer body.Close()
+	sse := protocol.NewSSEReader(body)
+	for {
+		e, err := sse.Next()
+		if err != nil {
+			return zero, c.broken(ctx, err)
+		}
+		switch e.Name {
+		case protocol.EventProgress:
+			var p caisson.Progress
+			if err := json.Unmarshal(e.Data, &p); err != nil {
+				return zero, c.broken(ctx, err)
+			}
+			if progress != nil {
+				progress(p)
+			}
+		case protocol.EventResult:
+			var v T
+			if err := json.Unmarshal(e.Data, &v); err != nil {
+				return zero, c.broken(ctx, err)
+			}
+			return v, nil
+		case protocol.EventError:
+			return zero, protocol.ParseProblem(http.StatusInternalServerError, e.Data)
+		}
+	}
+}
+
+// broken returns the error for an answer that broke off.
+func (c *conn) broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return caisson.Wrap(err, caisson.Unavailable, "the daemon's answer broke off or is malformed")
+}

@@ -1,0 +1,300 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// Exec implements [caisson.Processes]. ctx bounds the start, not the process; Close ends it. If the connection is lost,
+// the daemon kills the process and Wait returns an Unavailable error.
+func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
+	target, err := p.c.target([]string{"sandboxes", ref, "exec", "stream"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	header := http.Header{}
+	p.c.authorize(header)
+	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: p.c.http, HTTPHeader: header})
+	if err != nil {
+		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
+			return nil, problem(resp) // websocket has kept the beginning of the body
+		}
+		return nil, p.c.unreachable(ctx, err)
+	}
+	ws.SetReadLimit(protocol.MaxFrame)
+	s := newSession(ws, req)
+	if err := s.start(ctx, req); err != nil {
+		ws.CloseNow()
+		s.cancel()
+		if _, ours := errors.AsType[*caisson.Error](err); ours {
+			return nil, err
+		}
+		return nil, p.c.unreachable(ctx, err)
+	}
+	s.receiver.Go(s.receive)
+	return s, nil
+}
+
+// session is a process at the other end of a WebSocket.
+type session struct {
+	ws     *websocket.Conn
+	ctx    context.Context // of the session, for everything sent: it outlives the call that made it
+	cancel context.CancelFunc
+	pid    int
+	tty    bool
+	stdin  *input // nil if none was asked for
+	out    [2]*protocol.Queue
+
+	receiver sync.WaitGroup
+	done     chan struct{} // closed when status and err are final
+	status   caisson.ExitStatus
+	err      error
+}
+
+var _ caisson.Process = (*session)(nil)
+
+func newSession(ws *websocket.Conn, req caisson.ExecRequest) *session {
+	s := &session{ws: ws, tty: req.TTY, done: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for i := range s.out {
+		s.out[i] = protocol.NewQueue(func(n int) {
+			s.tell(protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdout + protocol.Channel(i), Bytes: n})
+		})
+	}
+	if req.Stdin {
+		s.stdin = &input{s: s, credit: protocol.NewCredit(), closed: make(chan struct{})}
+	}
+	return s
+}
+
+// start sends the request and waits for the process.
+func (s *session) start(ctx context.Context, req caisson.ExecRequest) error {
+	b, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	if err := s.ws.Write(ctx, websocket.MessageText, b); err != nil {
+		return err
+	}
+	_, b, err = s.ws.Read(ctx)
+	if err != nil {
+		return err
+	}
+	channel, data, err := protocol.ParseFrame(b)
+	if err != nil {
+		return err
+	}
+	m, err := protocol.ParseMessage(data)
+	switch {
+	case err != nil:
+		return err
+	case channel == protocol.Control && m.Type == protocol.MsgError:
+		return m.Problem.Err()
+	case channel != protocol.Control || m.Type != protocol.MsgStarted:
+		return errors.New("the session did not start")
+	}
+	s.pid = m.PID
+	return nil
+}
+
+// tell sends a control message.
+func (s *session) tell(m protocol.Message) error {
+	return s.write(m.Frame())
+}
+
+func (s *session) write(frame []byte) error {
+	if err := s.ws.Write(s.ctx, websocket.MessageBinary, frame); err != nil {
+		return io.ErrClosedPipe // the process is gone, or about to be
+	}
+	return nil
+}
+
+// receive takes the server's frames until the session is over.
+func (s *session) receive() {
+	err := s.take()
+	if s.ctx.Err() != nil {
+		err = caisson.Errorf(caisson.Conflict, "the session was closed")
+	} else if err != nil {
+		if _, ours := errors.AsType[*caisson.Error](err); !ours {
+			err = caisson.Wrap(err, caisson.Unavailable, "the connection to the daemon was lost and the process with it")
+		}
+	}
+	if s.err = err; err != nil {
+		s.status = caisson.ExitStatus{Code: -1, Unknown: true}
+	}
+	close(s.done)
+	for _, q := range s.out {
+		q.Close(err) // after an orderly end this changes nothing
+	}
+	s.ws.CloseNow()
+	s.cancel()
+}
+
+// take returns nil when the exit status has come.
+func (s *session) take() error {
+	for {
+		_, b, err := s.ws.Read(s.ctx)
+		if err != nil {
+			return err
+		}
+		channel, data, err := protocol.ParseFrame(b)
+		if err != nil {
+			return err
+		}
+		switch channel {
+		case protocol.Stdout, protocol.Stderr:
+			q := s.out[channel-protocol.Stdout]
+			if len(data) == 0 {
+				q.Close(nil)
+			} else if err := q.Push(data); err != nil {
+				return err
+			}
+		case protocol.Control:
+			m, err := protocol.ParseMessage(data)
+			if err != nil {
+				return err
+			}
+			if m.Type == protocol.MsgExit {
+				s.status = *m.Exit
+				return nil
+			}
+			if err := s.obey(m); err != nil {
+				return err
+			}
+		default:
+			return errors.New("the server has no input")
+		}
+	}
+}
+
+// obey deals with a control message other than exit.
+func (s *session) obey(m protocol.Message) error {
+	switch {
+	case m.Type == protocol.MsgError:
+		return m.Problem.Err()
+	case m.Type == protocol.MsgWindow && m.Channel == protocol.Stdin && s.stdin != nil:
+		return s.stdin.credit.Grant(m.Bytes)
+	case m.Type == protocol.MsgCloseStdin && s.stdin != nil:
+		s.stdin.shut()
+		return nil
+	default:
+		return errors.New("not a server's message")
+	}
+}
+
+// PID implements [caisson.Process].
+func (s *session) PID() int { return s.pid }
+
+// Stdin implements [caisson.Process].
+func (s *session) Stdin() io.WriteCloser {
+	if s.stdin == nil {
+		return nil // not a non-nil interface with a nil pointer
+	}
+	return s.stdin
+}
+
+// Stdout implements [caisson.Process].
+func (s *session) Stdout() io.Reader { return s.out[0] }
+
+// Stderr implements [caisson.Process].
+func (s *session) Stderr() io.Reader { return s.out[1] }
+
+// Resize implements [caisson.Process].
+func (s *session) Resize(rows, cols uint16) error {
+	if !s.tty {
+		return caisson.Errorf(caisson.Conflict, "the process has no terminal")
+	}
+	return s.ask(protocol.Message{Type: protocol.MsgResize, Rows: rows, Cols: cols})
+}
+
+// Signal implements [caisson.Process]. It returns when the signal is on its way.
+func (s *session) Signal(_ context.Context, signal int) error {
+	if signal < 1 || signal > 64 {
+		return caisson.Invalidf("signal", "%d is not a signal", signal)
+	}
+	return s.ask(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
+}
+
+// ask sends a control message; Conflict if the process has ended.
+func (s *session) ask(m protocol.Message) error {
+	if err := s.tell(m); err != nil {
+		return caisson.Wrap(err, caisson.Conflict, "the process has ended")
+	}
+	return nil
+}
+
+// Wait implements [caisson.Process]. The status comes after all output: with more than 256 KiB of output unread it
+// waits for the reader, as the process itself would.
+func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	select {
+	case <-s.done:
+		return s.status, s.err
+	case <-ctx.Done():
+		return caisson.ExitStatus{Code: -1, Unknown: true}, context.Cause(ctx)
+	}
+}
+
+// Close implements [caisson.Process].
+func (s *session) Close() error {
+	s.cancel()
+	s.ws.CloseNow()
+	s.receiver.Wait()
+	return nil
+}
+
+// input is the standard input of a session.
+type input struct {
+	s      *session
+	credit *protocol.Credit
+	once   sync.Once
+	closed chan struct{} // nobody reads any longer, or Close was called
+}
+
+func (in *input) shut() { in.once.Do(func() { close(in.closed) }) }
+
+// Write implements [io.Writer]; io.ErrClosedPipe if the process reads no more.
+func (in *input) Write(b []byte) (int, error) {
+	ctx, cancel := context.WithCancel(in.s.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-in.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	written := 0
+	for written < len(b) {
+		n, err := in.credit.Take(ctx, min(len(b)-written, protocol.MaxData))
+		if err != nil || ctx.Err() != nil {
+			return written, io.ErrClosedPipe
+		}
+		frame := append(make([]byte, 0, 1+n), byte(protocol.Stdin))
+		if err := in.s.write(append(frame, b[written:written+n]...)); err != nil {
+			return written, err
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// Close implements [io.Closer]: end of file for the process. What follows a closed process is no error.
+func (in *input) Close() error {
+	select {
+	case <-in.closed:
+		return nil
+	default:
+	}
+	in.shut()
+	in.s.tell(protocol.Message{Type: protocol.MsgCloseStdin})
+	return nil
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type files struct{ c *conn }
+
+// at returns a request about a path.
+func at(method, ref, path string, rest ...string) request {
+	return request{
+		method: method, path: append([]string{"sandboxes", ref, "files"}, rest...), query: url.Values{"path": {path}},
+	}
+}
+
+// flag adds a boolean parameter.
+func (r request) flag(name string, set bool) request {
+	if set {
+		r.query.Set(name, "true")
+	}
+	return r
+}
+
+// ReadFile implements [caisson.Files].
+func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
+	req := at(http.MethodGet, ref, path)
+	if offset != 0 {
+		req.query.Set("offset", strconv.FormatInt(offset, 10))
+	}
+	if limit != 0 {
+		req.query.Set("limit", strconv.FormatInt(limit, 10))
+	}
+	return f.c.open(ctx, req)
+}
+
+// upload hides what http would do with known readers: close them, or send them again.
+type upload struct{ io.Reader }
+
+// WriteFile implements [caisson.Files].
+func (f files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
+	req := at(http.MethodPut, ref, path)
+	if mode != 0 {
+		req.query.Set("mode", strconv.FormatUint(uint64(mode), 8))
+	}
+	req.body, req.mime = upload{r}, protocol.BinaryType
+	return call[*caisson.FileInfo](ctx, f.c, req)
+}
+
+// ListFiles implements [caisson.Files].
+func (f files) ListFiles(ctx context.Context, ref, path string) ([]caisson.FileInfo, error) {
+	return all[caisson.FileInfo](ctx, f.c, at(http.MethodGet, ref, path, "list"))
+}
+
+// StatFile implements [caisson.Files].
+func (f files) StatFile(ctx context.Context, ref, path string) (*caisson.FileInfo, error) {
+	return call[*caisson.FileInfo](ctx, f.c, at(http.MethodGet, ref, path, "stat"))
+}
+
+// MakeDir implements [caisson.Files].
+func (f files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
+	return f.c.do(ctx, request{
+		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "mkdir"},
+		in: protocol.MakeDirRequest{Path: path, Parents: parents},
+	})
+}
+
+// MoveFile implements [caisson.Files].
+func (f files) MoveFile(ctx context.Context, ref, from, to string) error {
+	return f.c.do(ctx, request{
+		method: http.MethodPost, path: []string{"sandboxes", ref, "files", "move"},
+		in: protocol.MoveRequest{From: from, To: to},
+	})
+}
+
+// RemoveFile implements [caisson.Files].
+func (f files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	return f.c.do(ctx, at(http.MethodDelete, ref, path).flag("recursive", recursive))
+}
+
+// WatchFiles implements [caisson.Files]. The channel is also closed if the connection is lost.
+func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
+	body, err := f.c.open(ctx, at(http.MethodGet, ref, path, "watch").flag("recursive", recursive))
+	if err != nil {
+		return nil, err
+	}
+	changes := make(chan caisson.FileEvent)
+	go func() {
+		defer close(changes)
+		defer body.Close()
+		deliver(ctx, body, protocol.EventFile, changes) // a channel cannot say how it ended
+	}()
+	return changes, nil
+}
+
+// ReadTree implements [caisson.Files].
+func (f files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
+	return f.c.open(ctx, at(http.MethodGet, ref, path, "tree"))
+}
+
+// WriteTree implements [caisson.Files].
+func (f files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
+	req := at(http.MethodPut, ref, path, "tree")
+	req.body, req.mime = upload{r}, protocol.TarType
+	return f.c.do(ctx, req)
+}

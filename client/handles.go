@@ -1,0 +1,120 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// errHostPath says, as the server would, that host paths need the unix socket.
+func errHostPath() error {
+	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
+}
+
+// openMounts opens the sources of mounts with the rights of this process.
+func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
+	if len(mounts) > 0 && c.socket == "" {
+		return nil, errHostPath()
+	}
+	var opened []caisson.Handle
+	for _, m := range mounts {
+		f, err := os.OpenFile(m.Source, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+		if err != nil {
+			closeHandles(opened)
+			return nil, caisson.Wrap(err, caisson.Invalid, "mounts: cannot open the directory %s", m.Source)
+		}
+		opened = append(opened, f)
+	}
+	return opened, nil
+}
+
+// pass sends descriptors to the daemon and names them in h for the request that needs them. It closes them.
+func (c *conn) pass(ctx context.Context, handles []caisson.Handle, h http.Header) error {
+	defer closeHandles(handles)
+	if len(handles) == 0 {
+		return nil
+	}
+	if c.socket == "" {
+		return errHostPath()
+	}
+	if len(handles) > protocol.MaxHandles {
+		return caisson.Errorf(caisson.Invalid, "at most %d directories can be passed", protocol.MaxHandles)
+	}
+	ids, err := c.sendHandles(ctx, handles)
+	if err != nil {
+		return err
+	}
+	h.Set(protocol.HandlesHeader, strings.Join(ids, ","))
+	return nil
+}
+
+func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	nc, err := dialer.DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	defer nc.Close()
+	defer context.AfterFunc(ctx, func() { nc.Close() })()
+	conn, ok := nc.(*net.UnixConn)
+	if !ok {
+		return nil, caisson.Errorf(caisson.Internal, "%s is no unix socket", c.socket)
+	}
+	target, err := c.target([]string{"handles"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	c.authorize(req.Header)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", protocol.HandlesUpgrade)
+	if err := req.Write(conn); err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	r := bufio.NewReader(io.LimitReader(conn, maxProblem))
+	resp, err := http.ReadResponse(r, req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, problem(resp)
+	}
+	// Only now: what is sent before the server reads with recvmsg loses its descriptors.
+	fds := make([]int, len(handles))
+	for i, h := range handles {
+		fds[i] = int(h.Fd())
+	}
+	if _, _, err := conn.WriteMsgUnix([]byte{byte(len(fds))}, syscall.UnixRights(fds...), nil); err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	var answer protocol.Handles
+	if err := json.NewDecoder(r).Decode(&answer); err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if answer.Problem != nil {
+		return nil, answer.Problem.Err()
+	}
+	if len(answer.Handles) != len(handles) {
+		return nil, caisson.Errorf(caisson.Internal, "the daemon took %d of %d descriptors", len(answer.Handles), len(handles))
+	}
+	return answer.Handles, nil
+}
+
+func closeHandles(handles []caisson.Handle) {
+	for _, h := range handles {
+		h.Close()
+	}
+}

@@ -1,0 +1,58 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type images struct{ c *conn }
+
+// Pull implements [caisson.Images]. Over the unix socket it opens the directory or archive of a dir: or tar: reference
+// itself, with the rights of this process, unless req.Source is it already.
+func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func(caisson.Progress)) (*caisson.Image, error) {
+	header := http.Header{}
+	source := req.Source
+	if kind, path, ok := strings.Cut(req.Reference, ":"); ok && (kind == "dir" || kind == "tar") && source == nil && !req.Offline {
+		if i.c.socket == "" {
+			return nil, errHostPath()
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "reference: cannot open %s", path)
+		}
+		source = f
+	}
+	if source != nil {
+		if err := i.c.pass(ctx, []caisson.Handle{source}, header); err != nil {
+			return nil, err
+		}
+	}
+	return await[*caisson.Image](ctx, i.c, request{
+		method: http.MethodPost, path: []string{"images", "pull"}, header: header,
+		in: protocol.PullRequest{
+			Reference: req.Reference, Platform: req.Platform, Auth: protocol.LoginOf(req.Auth), Offline: req.Offline,
+		},
+	}, progress)
+}
+
+// ListImages implements [caisson.Images].
+func (i images) ListImages(ctx context.Context) ([]*caisson.Image, error) {
+	return all[*caisson.Image](ctx, i.c, request{method: http.MethodGet, path: []string{"images"}})
+}
+
+// RemoveImage implements [caisson.Images].
+func (i images) RemoveImage(ctx context.Context, ref string) error {
+	return i.c.do(ctx, request{method: http.MethodDelete, path: []string{"images"}, query: url.Values{"reference": {ref}}})
+}
+
+// PruneImages implements [caisson.Images].
+func (i images) PruneImages(ctx context.Context) (caisson.Size, error) {
+	freed, err := call[protocol.Freed](ctx, i.c, request{method: http.MethodPost, path: []string{"images", "prune"}})
+	return freed.Size, err
+}

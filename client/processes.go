@@ -1,0 +1,44 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type processes struct{ c *conn }
+
+// Run runs a process to its end in one request and returns what it wrote. If ctx ends, the process is killed.
+func (p processes) Run(ctx context.Context, ref string, req protocol.RunRequest) (*protocol.RunResult, error) {
+	return call[*protocol.RunResult](ctx, p.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
+}
+
+// Processes implements [caisson.Processes].
+func (p processes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+	return all[caisson.ProcessInfo](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "processes"}})
+}
+
+// Kill implements [caisson.Processes].
+func (p processes) Kill(ctx context.Context, ref string, pid, signal int) error {
+	return p.c.do(ctx, request{
+		method: http.MethodPost, path: []string{"sandboxes", ref, "kill"}, in: protocol.KillRequest{PID: pid, Signal: signal},
+	})
+}
+
+// Stats implements [caisson.Processes].
+func (p processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
+	return call[*caisson.Stats](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "stats"}})
+}
+
+// Logs implements [caisson.Processes].
+func (p processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
+	q := url.Values{}
+	if follow {
+		q.Set("follow", "true")
+	}
+	return p.c.open(ctx, request{method: http.MethodGet, path: []string{"sandboxes", ref, "logs"}, query: q})
+}

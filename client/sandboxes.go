@@ -1,0 +1,156 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type idempotencyKey struct{}
+
+// WithIdempotencyKey returns a context in which a create, snapshot or fork may be repeated: with the same key the daemon
+// answers what it answered the first time.
+func WithIdempotencyKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, idempotencyKey{}, key)
+}
+
+// createHeader returns the headers of a create.
+func createHeader(ctx context.Context) http.Header {
+	h := http.Header{}
+	if key, ok := ctx.Value(idempotencyKey{}).(string); ok {
+		h.Set(protocol.IdempotencyHeader, key)
+	}
+	return h
+}
+
+type sandboxes struct{ c *conn }
+
+// Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts itself, with the rights of
+// this process, unless req.Directories has them already.
+func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	dirs := req.Directories
+	if len(dirs) == 0 {
+		var err error
+		if dirs, err = s.c.openMounts(req.Mounts); err != nil {
+			return nil, err
+		}
+	}
+	header := createHeader(ctx)
+	if err := s.c.pass(ctx, dirs, header); err != nil {
+		return nil, err
+	}
+	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes"}, header: header, in: req})
+}
+
+// Get implements [caisson.Sandboxes].
+func (s sandboxes) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodGet, path: []string{"sandboxes", ref}})
+}
+
+// List implements [caisson.Sandboxes].
+func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.Sandbox, more bool, err error) {
+	return list[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
+}
+
+// list gets one page of a listing.
+func list[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
+	q := url.Values{}
+	for _, state := range f.States {
+		q.Add("state", string(state))
+	}
+	for k, v := range f.Labels {
+		q.Add("label", k+"="+v)
+	}
+	if f.Name != "" {
+		q.Set("name", f.Name)
+	}
+	if f.After != "" {
+		q.Set("after", string(f.After))
+	}
+	if f.Limit != 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	p, err := call[protocol.Page[T]](ctx, c, request{method: http.MethodGet, path: []string{what}, query: q})
+	return p.Items, p.Next != "", err
+}
+
+// all gets a listing that has no pages.
+func all[T any](ctx context.Context, c *conn, req request) ([]T, error) {
+	p, err := call[protocol.Page[T]](ctx, c, req)
+	return p.Items, err
+}
+
+// change asks for a change of a sandbox.
+func (s sandboxes) change(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
+	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, in: in})
+}
+
+// Start implements [caisson.Sandboxes].
+func (s sandboxes) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "start", nil)
+}
+
+// Stop implements [caisson.Sandboxes].
+func (s sandboxes) Stop(ctx context.Context, ref string, grace time.Duration) (*caisson.Sandbox, error) {
+	d := caisson.Duration(grace)
+	return s.change(ctx, ref, "stop", protocol.StopRequest{Grace: &d})
+}
+
+// Pause implements [caisson.Sandboxes].
+func (s sandboxes) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "pause", nil)
+}
+
+// Resume implements [caisson.Sandboxes].
+func (s sandboxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "resume", nil)
+}
+
+// Extend implements [caisson.Sandboxes].
+func (s sandboxes) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "extend", protocol.ExtendRequest{TTL: ttl, HardTTL: hardTTL})
+}
+
+// Remove implements [caisson.Sandboxes].
+func (s sandboxes) Remove(ctx context.Context, ref string) error {
+	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref}})
+}
+
+type snapshots struct{ c *conn }
+
+// Snapshot implements [caisson.Snapshots].
+func (s snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
+	return call[*caisson.Snapshot](ctx, s.c, request{
+		method: http.MethodPost, path: []string{"sandboxes", ref, "snapshot"}, header: createHeader(ctx), in: req,
+	})
+}
+
+// Fork implements [caisson.Snapshots].
+func (s snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	return all[*caisson.Sandbox](ctx, s.c, request{
+		method: http.MethodPost, path: []string{"sandboxes", ref, "fork"}, header: createHeader(ctx), in: req,
+	})
+}
+
+// GetSnapshot implements [caisson.Snapshots].
+func (s snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snapshot, error) {
+	return call[*caisson.Snapshot](ctx, s.c, request{method: http.MethodGet, path: []string{"snapshots", ref}})
+}
+
+// ListSnapshots implements [caisson.Snapshots].
+func (s snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) (page []*caisson.Snapshot, more bool, err error) {
+	if len(f.States) > 0 {
+		return nil, false, caisson.Invalidf("state", "snapshots have no states")
+	}
+	return list[*caisson.Snapshot](ctx, s.c, "snapshots", f)
+}
+
+// RemoveSnapshot implements [caisson.Snapshots].
+func (s snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
+	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"snapshots", ref}})
+}

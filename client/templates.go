@@ -1,0 +1,39 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type templates struct{ c *conn }
+
+// PutTemplate implements [caisson.Templates].
+func (t templates) PutTemplate(ctx context.Context, tmpl caisson.Template) (*caisson.Template, error) {
+	tmpl.Built = nil // the daemon's to say
+	return call[*caisson.Template](ctx, t.c, request{method: http.MethodPut, path: []string{"templates", tmpl.Name}, in: tmpl})
+}
+
+// GetTemplate implements [caisson.Templates].
+func (t templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
+	return call[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates", name}})
+}
+
+// ListTemplates implements [caisson.Templates].
+func (t templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
+	return all[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates"}})
+}
+
+// RemoveTemplate implements [caisson.Templates].
+func (t templates) RemoveTemplate(ctx context.Context, name string) error {
+	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"templates", name}})
+}
+
+// BuildTemplate implements [caisson.Templates].
+func (t templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
+	return await[*caisson.Template](ctx, t.c, request{
+		method: http.MethodPost, path: []string{"templates", name, "build"}, in: protocol.LoginOf(auth),
+	}, progress)
+}

@@ -1,0 +1,70 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type tokens struct{ c *conn }
+
+// CreateToken implements [caisson.Tokens].
+func (t tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
+	v, err := call[protocol.NewToken](ctx, t.c, request{
+		method: http.MethodPost, path: []string{"tokens"},
+		in: protocol.TokenRequest{Account: account, Name: name, TTL: caisson.Duration(ttl)},
+	})
+	return v.Token, caisson.NewSecret(v.Secret), err
+}
+
+// ListTokens implements [caisson.Tokens].
+func (t tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
+	return all[*caisson.Token](ctx, t.c, request{method: http.MethodGet, path: []string{"tokens"}})
+}
+
+// RemoveToken implements [caisson.Tokens].
+func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
+	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"tokens", string(id)}})
+}
+
+type daemon struct{ c *conn }
+
+// Info implements [caisson.Daemon].
+func (d daemon) Info(ctx context.Context) (*caisson.Info, error) {
+	return call[*caisson.Info](ctx, d.c, request{method: http.MethodGet, path: []string{"info"}})
+}
+
+// DiskUsage implements [caisson.Daemon].
+func (d daemon) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
+	return call[*caisson.DiskUsage](ctx, d.c, request{method: http.MethodGet, path: []string{"df"}})
+}
+
+// CollectGarbage implements [caisson.Daemon].
+func (d daemon) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
+	return all[caisson.Garbage](ctx, d.c, request{method: http.MethodPost, path: []string{"gc"}})
+}
+
+// Examine implements [caisson.Daemon].
+func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
+	return all[caisson.Check](ctx, d.c, request{method: http.MethodGet, path: []string{"doctor"}})
+}
+
+// Healthy returns nil if a daemon answers.
+func (c *Client) Healthy(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.c.base.String()+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.c.http.Do(r)
+	if err != nil {
+		return c.c.unreachable(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return problem(resp)
+	}
+	return nil
+}

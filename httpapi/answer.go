@@ -1,0 +1,63 @@
+package httpapi
+
+import (
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// The functions here return what callers may see of stored objects: copies without the fields that are only in the
+// store. Every object that leaves passes one of them.
+
+func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
+	out := *s
+	out.Rootfs = caisson.Rootfs{}
+	return &out
+}
+
+func snapshotAnswer(s *caisson.Snapshot) *caisson.Snapshot {
+	out := *s
+	out.Rootfs = caisson.Rootfs{}
+	return &out
+}
+
+func imageAnswer(i *caisson.Image) *caisson.Image {
+	out := *i
+	out.Rootfs = caisson.Rootfs{}
+	return &out
+}
+
+func templateAnswer(t *caisson.Template) *caisson.Template {
+	out := *t
+	if t.Built != nil {
+		built := *t.Built
+		built.Rootfs = caisson.Rootfs{}
+		out.Built = &built
+	}
+	return &out
+}
+
+// answers applies one of the functions above to a list.
+func answers[T any](list []*T, answer func(*T) *T) []*T {
+	out := make([]*T, 0, len(list))
+	for _, v := range list {
+		out = append(out, answer(v))
+	}
+	return out
+}
+
+// pageOf returns the answer to a listing; id returns the cursor of an object.
+func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson.ID) *body[protocol.Page[*T]] {
+	p := protocol.Page[*T]{Items: answers(list, answer)}
+	if more && len(list) > 0 {
+		p.Next = id(list[len(list)-1])
+	}
+	return &body[protocol.Page[*T]]{p}
+}
+
+// allOf returns the answer to a listing without pages.
+func allOf[T any](list []T) *body[protocol.Page[T]] {
+	if list == nil {
+		list = []T{} // an empty list is [] for every client, not null
+	}
+	return &body[protocol.Page[T]]{protocol.Page[T]{Items: list}}
+}

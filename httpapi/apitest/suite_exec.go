@@ -1,0 +1,200 @@
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func testProcesses(t *testing.T, ctx context.Context, c Cores) {
+	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
+	defer p.Close()
+	if list := must(c.Processes.Processes(ctx, sb))(t); len(list) != 2 || list[1].PID != p.PID() {
+		t.Errorf("%+v", list)
+	}
+	Fails(t, c.Processes.Kill(ctx, sb, 4711, 15), caisson.NotFound, "")
+	if err := c.Processes.Kill(ctx, sb, p.PID(), 15); err != nil {
+		t.Error(err)
+	}
+	if status := must(p.Wait(ctx))(t); status.Signal != 15 || status.Code != 143 {
+		t.Errorf("%+v", status)
+	}
+	if stats := must(c.Processes.Stats(ctx, sb))(t); stats.MemoryMax != 2<<30 {
+		t.Errorf("%+v", stats)
+	}
+	logs := must(c.Processes.Logs(ctx, sb, false))(t)
+	defer logs.Close()
+	if b := must(io.ReadAll(logs))(t); string(b) != "first\n" {
+		t.Errorf("%q", b)
+	}
+	follow, stop := context.WithCancel(ctx)
+	defer stop()
+	logs = must(c.Processes.Logs(follow, sb, true))(t)
+	defer logs.Close()
+	if b := must(io.ReadAll(io.LimitReader(logs, 6)))(t); string(b) != "first\n" {
+		t.Errorf("%q", b)
+	}
+	stop()
+	io.Copy(io.Discard, logs) // ends, with or without an error
+}
+
+// finish collects a process's outputs and end.
+func finish(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stderr string, status caisson.ExitStatus) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() { b, _ := io.ReadAll(p.Stderr()); stderr = string(b) })
+	b, err := io.ReadAll(p.Stdout())
+	if err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	return string(b), stderr, must(p.Wait(ctx))(t)
+}
+
+func testExec(t *testing.T, ctx context.Context, c Cores) {
+	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	for _, tt := range []struct {
+		command        []string
+		stdin          string
+		stdout, stderr string
+		code           int
+	}{
+		{command: []string{"echo", "a", "b"}, stdout: "a b\n"},
+		{command: []string{"cat"}, stdin: "in\x00\xff", stdout: "in\x00\xff"},
+		{command: []string{"cat"}},
+		{command: []string{"exit", "42"}, code: 42},
+		{command: []string{"fail"}, stderr: "no\n", code: 1},
+	} {
+		t.Run(strings.Join(tt.command, " "), func(t *testing.T) {
+			p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: tt.command, Stdin: tt.stdin != ""}))(t)
+			defer p.Close()
+			if in := p.Stdin(); (in != nil) != (tt.stdin != "") {
+				t.Fatalf("stdin is %v", in)
+			} else if in != nil {
+				io.WriteString(in, tt.stdin)
+				in.Close()
+			}
+			stdout, stderr, status := finish(t, ctx, p)
+			if stdout != tt.stdout || stderr != tt.stderr || status.Code != tt.code {
+				t.Errorf("%q, %q, %v", stdout, stderr, status)
+			}
+			if again := must(p.Wait(ctx))(t); again != status {
+				t.Errorf("second wait says %v", again)
+			}
+		})
+	}
+	_, err := c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"nonsense"}})
+	Fails(t, err, caisson.Invalid, "command")
+	_, err = c.Processes.Exec(ctx, "nobody", caisson.ExecRequest{Command: []string{"echo"}})
+	Fails(t, err, caisson.NotFound, "")
+
+	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"size"}, TTY: true, Stdin: true}))(t)
+	defer p.Close()
+	if err := p.Resize(50, 132); err != nil {
+		t.Error(err)
+	}
+	if stdout, _, _ := finish(t, ctx, p); stdout != "50 132\n" {
+		t.Errorf("%q", stdout)
+	}
+	p = must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
+	defer p.Close()
+	Fails(t, p.Resize(1, 1), caisson.Conflict, "")
+	Fails(t, p.Signal(ctx, 99), caisson.Invalid, "signal")
+}
+
+func testFlood(t *testing.T, ctx context.Context, c Cores) {
+	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	const size = 8 << 20
+	want := strings.Repeat("0123456789abcdef", size/16)
+
+	t.Run("out", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"flood", fmt.Sprint(size)}}))(t)
+		defer p.Close()
+		stdout, stderr, status := finish(t, ctx, p)
+		if stdout != want || stderr != want || !status.Success() {
+			t.Errorf("%d and %d bytes, %v", len(stdout), len(stderr), status)
+		}
+	})
+	t.Run("both ways", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"cat"}, Stdin: true}))(t)
+		defer p.Close()
+		go func() {
+			io.Copy(p.Stdin(), strings.NewReader(want))
+			p.Stdin().Close()
+		}()
+		if stdout, _, status := finish(t, ctx, p); stdout != want || !status.Success() {
+			t.Errorf("%d bytes, %v", len(stdout), status)
+		}
+	})
+	t.Run("signal overtakes", func(t *testing.T) {
+		// The process reads nothing and writes to outputs that nobody reads: a signal must get through all the same.
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"flood", fmt.Sprint(1 << 30)}, Stdin: true}))(t)
+		defer p.Close()
+		wrote := make(chan error, 1)
+		go func() { _, err := io.Copy(p.Stdin(), strings.NewReader(want)); wrote <- err }()
+		io.ReadFull(p.Stdout(), make([]byte, 1000))
+		if err := p.Signal(ctx, 9); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, status := finish(t, ctx, p); status.Signal != 9 {
+			t.Error(status)
+		}
+		if err := <-wrote; err == nil {
+			t.Error("writing to a dead process succeeds")
+		}
+	})
+}
+
+func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
+	sb := string(create(t, ctx, c, caisson.CreateRequest{}).ID)
+	t.Run("time limit", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}, Timeout: caisson.Duration(time.Millisecond)}))(t)
+		defer p.Close()
+		if status := must(p.Wait(ctx))(t); status.Reason != "time limit" {
+			t.Error(status)
+		}
+	})
+	t.Run("unread output", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"echo", "hello"}}))(t)
+		defer p.Close()
+		must(p.Wait(ctx))(t)
+		if b := must(io.ReadAll(p.Stdout()))(t); string(b) != "hello\n" {
+			t.Errorf("%q", b)
+		}
+	})
+	t.Run("closed input", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"shut"}, Stdin: true}))(t)
+		defer p.Close()
+		io.ReadFull(p.Stdout(), make([]byte, 5))
+		if _, err := io.Copy(p.Stdin(), pattern{}); err == nil {
+			t.Error("endless input was taken by a process that reads none")
+		}
+	})
+	t.Run("close kills", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		p.Close() // idempotent
+		Poll(t, "the process to be gone", func() bool {
+			list := must(c.Processes.Processes(ctx, sb))(t)
+			return len(list) == 1
+		})
+	})
+	t.Run("wait is cancelled", func(t *testing.T) {
+		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
+		defer p.Close()
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := p.Wait(ctx); err == nil {
+			t.Error("no error")
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// accountName is what accounts may be called, as [caisson.AccountStore] says.
+var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local".
+func (a *API) Local() http.Handler {
+	return a.front(func(r *http.Request) (caisson.Caller, error) {
+		account := caisson.LocalAccount
+		if v, ok := r.Header[protocol.AccountHeader]; ok {
+			account = strings.Join(v, ",")
+		}
+		if !accountName.MatchString(account) {
+			return caisson.Caller{}, caisson.Invalidf(protocol.AccountHeader, "%.40q is not an account name", account)
+		}
+		return caisson.Caller{Account: account, Local: true}, nil
+	})
+}
+
+// Remote returns the handler for TCP. Requests need a bearer token and act for its account; naming another account, or
+// passing descriptors, is Denied.
+func (a *API) Remote() http.Handler {
+	return a.front(func(r *http.Request) (caisson.Caller, error) {
+		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
+			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; make one with caisson token create")
+		}
+		// Found by hash: how long the search takes says nothing about a secret.
+		token, err := a.cfg.FindToken(r.Context(), sha256.Sum256([]byte(secret)))
+		if err != nil {
+			return caisson.Caller{}, err
+		}
+		if token == nil || token.Account == "" {
+			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "the token is not known")
+		}
+		if v, ok := r.Header[protocol.AccountHeader]; ok && strings.Join(v, ",") != token.Account {
+			return caisson.Caller{}, caisson.Errorf(caisson.Denied, "a token acts for its own account only")
+		}
+		if r.Header.Get(protocol.HandlesHeader) != "" {
+			return caisson.Caller{}, errHostPath()
+		}
+		return caisson.Caller{Account: token.Account, Token: token.ID}, nil
+	})
+}
+
+// errHostPath refuses what names files of the host from elsewhere.
+func errHostPath() error {
+	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
+}
+
+// checkOrigin refuses requests that a browser makes on behalf of another site.
+func checkOrigin(r *http.Request) error {
+	for _, origin := range r.Header["Origin"] {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return caisson.Errorf(caisson.Denied, "requests from other web sites are refused")
+		}
+	}
+	return nil
+}
+
+// requireLocal is nil if the caller in ctx came over the unix socket, else Denied.
+func requireLocal(ctx context.Context) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if !caller.Local {
+		return caisson.Errorf(caisson.Denied, "this is possible only over the unix socket")
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// daemonRoutes serves what concerns the daemon as a whole.
+type daemonRoutes struct{ core caisson.Daemon }
+
+func (h daemonRoutes) register(rt *router) {
+	const tag = "daemon"
+	handle(rt, op(http.MethodGet, "/info", "get-info", tag, "What this daemon is"), h.info)
+	handle(rt, op(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
+	handle(rt, op(http.MethodPost, "/gc", "collect-garbage", tag, "Remove what a crash left behind (unix socket only)"), h.gc)
+	handle(rt, op(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host has what Caisson needs (unix socket only)"), h.doctor)
+}
+
+func (h daemonRoutes) info(ctx context.Context, _ *struct{}) (*body[*caisson.Info], error) {
+	v, err := h.core.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.Info]{v}, nil
+}
+
+func (h daemonRoutes) df(ctx context.Context, _ *struct{}) (*body[*caisson.DiskUsage], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	v, err := h.core.DiskUsage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.DiskUsage]{v}, nil
+}
+
+func (h daemonRoutes) gc(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Garbage]], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	v, err := h.core.CollectGarbage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(v), nil
+}
+
+func (h daemonRoutes) doctor(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Check]], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	v, err := h.core.Examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(v), nil
+}

@@ -1,0 +1,283 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// Times of an exec session.
+const (
+	requestTimeout = 10 * time.Second // for the first message
+	pingEvery      = 30 * time.Second // a client that does not answer within as long is gone
+)
+
+// execRoutes serves interactive processes.
+type execRoutes struct {
+	core caisson.Processes
+	log  *slog.Logger
+}
+
+func (h execRoutes) register(rt *router) {
+	o := op(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start a process and talk with it (WebSocket)")
+	o.Description = "The first message is text: an ExecRequest. All further ones are binary frames: one byte says the channel " +
+		"(0 stdin, 1 stdout, 2 stderr, 3 control), the rest is its data, on channel 3 a JSON message. Client to server: resize " +
+		"{rows, cols}, signal {signal}, closeStdin, window. Server to client: started {pid}, window, closeStdin, exit {exit}, " +
+		"error {problem}. On channels 0 to 2 a sender may have 256 KiB in flight, and more as window {channel, bytes} messages " +
+		"grant it; a frame has at most 32 KiB of data. An empty frame ends an output. exit comes once, after all output. If " +
+		"the connection is lost, the process is killed."
+	stream(rt, answering(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
+}
+
+func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
+	if r.Header.Get("Upgrade") == "" {
+		return caisson.Invalidf("Upgrade", "this route speaks WebSocket; use exec for one answer")
+	}
+	conn, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return nil // Accept has answered
+	}
+	defer conn.CloseNow()
+	conn.SetReadLimit(bodyLimit)
+	ctx := r.Context()
+	req, err := readRequest(ctx, conn)
+	if err == nil {
+		var p caisson.Process
+		if p, err = h.core.Exec(ctx, in.Ref, req); err == nil {
+			s := newSession(conn, p, h.log)
+			err = s.run(ctx)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		problem := protocol.ProblemOf(err)
+		if problem.Status >= http.StatusInternalServerError {
+			h.log.ErrorContext(ctx, "exec failed", "sandbox", in.Ref, "err", err)
+		}
+		write(ctx, conn, protocol.Message{Type: protocol.MsgError, Problem: problem}.Frame())
+	}
+	conn.Close(websocket.StatusNormalClosure, "")
+	return nil
+}
+
+// readRequest reads the first message of a session.
+func readRequest(ctx context.Context, conn *websocket.Conn) (req caisson.ExecRequest, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	kind, b, err := conn.Read(ctx)
+	if err != nil {
+		return req, caisson.Wrap(err, caisson.Invalid, "no request came")
+	}
+	if kind != websocket.MessageText {
+		return req, caisson.Errorf(caisson.Invalid, "the first message must be a request")
+	}
+	return parseExecRequest(b)
+}
+
+// write sends one frame. The connection is unusable after an error.
+func write(ctx context.Context, conn *websocket.Conn, frame []byte) error {
+	return conn.Write(ctx, websocket.MessageBinary, frame)
+}
+
+// A session connects a process with a client.
+type session struct {
+	conn   *websocket.Conn
+	proc   caisson.Process
+	log    *slog.Logger
+	input  *protocol.Queue
+	credit [2]*protocol.Credit // of stdout, stderr
+}
+
+func newSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *session {
+	return &session{conn: conn, proc: p, log: log, credit: [2]*protocol.Credit{protocol.NewCredit(), protocol.NewCredit()}}
+}
+
+// run returns when the process has ended and everything was sent, or when the client is gone and the process killed. An
+// error is for the client.
+func (s *session) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var pumps, others sync.WaitGroup
+	defer others.Wait()
+	defer s.proc.Close() // ends reads and writes that others are in
+	defer cancel()
+
+	s.input = protocol.NewQueue(func(n int) {
+		write(ctx, s.conn, protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdin, Bytes: n}.Frame())
+	})
+	defer s.input.Close(io.ErrClosedPipe)
+	if err := write(ctx, s.conn, protocol.Message{Type: protocol.MsgStarted, PID: s.proc.PID()}.Frame()); err != nil {
+		return nil
+	}
+	others.Go(func() { defer cancel(); s.receive(ctx) })
+	others.Go(func() { defer cancel(); s.ping(ctx) })
+	others.Go(func() { s.feed(ctx) })
+	exited := make(chan struct{})
+	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
+		pumps.Go(func() {
+			pump(r, exited, &others, func(b []byte) error { return s.output(ctx, i, b) })
+			write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // the end of this output
+		})
+	}
+	status, err := s.proc.Wait(ctx)
+	if err != nil {
+		s.proc.Close()
+	}
+	close(exited)
+	pumps.Wait()
+	if err != nil {
+		return err
+	}
+	write(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
+	return nil
+}
+
+// output sends b on output i as the client makes room for it.
+func (s *session) output(ctx context.Context, i int, b []byte) error {
+	for len(b) > 0 {
+		n, err := s.credit[i].Take(ctx, min(len(b), protocol.MaxData))
+		if err != nil {
+			return err
+		}
+		frame := append(make([]byte, 0, 1+n), byte(protocol.Stdout)+byte(i))
+		if err := write(ctx, s.conn, append(frame, b[:n]...)); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// feed gives the process its input. A process that reads no more costs the client nothing but what it sends.
+func (s *session) feed(ctx context.Context) {
+	in := s.proc.Stdin()
+	if in == nil {
+		return
+	}
+	if _, err := io.Copy(in, s.input); err != nil {
+		write(ctx, s.conn, protocol.Message{Type: protocol.MsgCloseStdin}.Frame())
+		io.Copy(io.Discard, s.input)
+	}
+	in.Close()
+}
+
+// ping notices clients that vanished without a word.
+func (s *session) ping(ctx context.Context) {
+	t := time.NewTicker(pingEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		pong, cancel := context.WithTimeout(ctx, pingEvery)
+		err := s.conn.Ping(pong)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// receive takes the client's frames until the connection ends or the client breaks the rules. It never waits for the
+// process, so a signal is not held up by input.
+func (s *session) receive(ctx context.Context) {
+	for {
+		kind, b, err := s.conn.Read(ctx)
+		if err == nil && kind != websocket.MessageBinary {
+			err = errors.New("unexpected text message")
+		}
+		if err == nil {
+			err = s.take(ctx, b)
+		}
+		if err != nil {
+			s.log.DebugContext(ctx, "exec session ends", "err", err)
+			return
+		}
+	}
+}
+
+// take deals with one frame.
+func (s *session) take(ctx context.Context, frame []byte) error {
+	channel, data, err := protocol.ParseFrame(frame)
+	if err != nil {
+		return err
+	}
+	switch channel {
+	case protocol.Stdin:
+		return s.input.Push(data)
+	case protocol.Control:
+		m, err := protocol.ParseMessage(data)
+		if err != nil {
+			return err
+		}
+		return s.command(ctx, m)
+	default:
+		return errors.New("a client has no output")
+	}
+}
+
+// command obeys a control message. What the process refuses is no fault of the session: it may just have ended.
+func (s *session) command(ctx context.Context, m protocol.Message) error {
+	var err error
+	switch m.Type {
+	case protocol.MsgResize:
+		err = s.proc.Resize(m.Rows, m.Cols)
+	case protocol.MsgSignal:
+		err = s.proc.Signal(ctx, m.Signal)
+	case protocol.MsgCloseStdin:
+		s.input.Close(nil)
+	case protocol.MsgWindow:
+		if m.Channel == protocol.Stdin {
+			return protocol.ErrWindow
+		}
+		return s.credit[m.Channel-protocol.Stdout].Grant(m.Bytes)
+	default:
+		return errors.New("not a client's message")
+	}
+	if err != nil {
+		s.log.DebugContext(ctx, "exec session", "message", m.Type, "err", err)
+	}
+	return nil
+}
+
+// parseExecRequest reads a request as strictly as a body of the API.
+func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&req); err != nil {
+		return req, malformed(err)
+	}
+	if dec.More() {
+		return req, caisson.Errorf(caisson.Invalid, "the first message must be one request")
+	}
+	if len(req.Command) == 0 {
+		return req, caisson.Invalidf("command", "is required")
+	}
+	return req, nil
+}
+
+// malformed returns the Invalid error for what encoding/json found wrong.
+func malformed(err error) error {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return caisson.Invalidf(e.Field, "cannot hold %s", e.Value)
+	}
+	if _, ours := errors.AsType[*caisson.Error](err); ours {
+		return caisson.Errorf(caisson.Invalid, "%s", caisson.MessageOf(err))
+	}
+	if _, quoted, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no type for it
+		return caisson.Invalidf(strings.Trim(quoted, `"`), "there is no such field")
+	}
+	return caisson.Errorf(caisson.Invalid, "the request is not JSON")
+}

@@ -1,0 +1,129 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// uploadLimit bounds an upload in bytes; the sandbox's disk limit is usually far below.
+const uploadLimit = 64 << 30
+
+// fileRoutes serves single files and directories.
+type fileRoutes struct{ core caisson.Files }
+
+func (h fileRoutes) register(rt *router) {
+	const tag = "files"
+	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
+		http.StatusOK, protocol.BinaryType, "The file's bytes"), h.read)
+	stream(rt, receiving(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag, "Replace a file atomically"),
+		protocol.BinaryType), h.write(rt))
+	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/files/mkdir", "make-directory", tag, "Make a directory"), h.mkdir)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
+}
+
+type PathParam struct {
+	RefParam
+	Path string `query:"path" required:"true" doc:"Absolute path inside the sandbox"`
+}
+
+func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
+	PathParam
+	Offset int64 `query:"offset" minimum:"0" doc:"First byte to read"`
+	Limit  int64 `query:"limit" minimum:"0" doc:"Bytes to read; 0 means all"`
+},
+) error {
+	if err := checkPath("path", in.Path); err != nil {
+		return err
+	}
+	f, err := h.core.ReadFile(r.Context(), in.Ref, in.Path, in.Offset, in.Limit)
+	if err != nil {
+		return err
+	}
+	return send(w, f, protocol.BinaryType)
+}
+
+type writeInput struct {
+	PathParam
+	Mode string `query:"mode" doc:"Permission bits in octal; default those of the old file, or 0644"`
+}
+
+func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *writeInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *writeInput) error {
+		mode, err := parseMode(in.Mode)
+		if err != nil {
+			return err
+		}
+		if err := checkPath("path", in.Path); err != nil {
+			return err
+		}
+		info, err := h.core.WriteFile(r.Context(), in.Ref, in.Path, mode, upload(w, r, uploadLimit))
+		if err != nil {
+			return err
+		}
+		return rt.answer(w, info)
+	}
+}
+
+func (h fileRoutes) remove(ctx context.Context, in *struct {
+	PathParam
+	Recursive bool `query:"recursive" doc:"Delete what is in a directory too"`
+},
+) (*none, error) {
+	if err := checkPath("path", in.Path); err != nil {
+		return nil, err
+	}
+	return nil, h.core.RemoveFile(ctx, in.Ref, in.Path, in.Recursive)
+}
+
+func (h fileRoutes) list(ctx context.Context, in *PathParam) (*body[protocol.Page[caisson.FileInfo]], error) {
+	if err := checkPath("path", in.Path); err != nil {
+		return nil, err
+	}
+	list, err := h.core.ListFiles(ctx, in.Ref, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h fileRoutes) stat(ctx context.Context, in *PathParam) (*body[*caisson.FileInfo], error) {
+	if err := checkPath("path", in.Path); err != nil {
+		return nil, err
+	}
+	info, err := h.core.StatFile(ctx, in.Ref, in.Path)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.FileInfo]{info}, nil
+}
+
+func (h fileRoutes) mkdir(ctx context.Context, in *struct {
+	RefParam
+	Body protocol.MakeDirRequest
+},
+) (*none, error) {
+	if err := checkPath("path", in.Body.Path); err != nil {
+		return nil, err
+	}
+	return nil, h.core.MakeDir(ctx, in.Ref, in.Body.Path, in.Body.Parents)
+}
+
+func (h fileRoutes) move(ctx context.Context, in *struct {
+	RefParam
+	Body protocol.MoveRequest
+},
+) (*none, error) {
+	if err := checkPath("from", in.Body.From); err != nil {
+		return nil, err
+	}
+	if err := checkPath("to", in.Body.To); err != nil {
+		return nil, err
+	}
+	return nil, h.core.MoveFile(ctx, in.Ref, in.Body.From, in.Body.To)
+}

@@ -1,0 +1,202 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// Limits of descriptors that were passed and not claimed yet.
+const (
+	handleLifetime = 60 * time.Second
+	handleLimit    = 512
+	handleTimeout  = 10 * time.Second // for the client to send them
+)
+
+// handleTable holds descriptors between their upload and the request that names them. Whoever takes one owns it.
+type handleTable struct {
+	mu     sync.Mutex
+	closed bool
+	files  map[string]*heldFile
+}
+
+type heldFile struct {
+	*os.File
+	account string
+	expiry  *time.Timer
+}
+
+func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
+
+// put registers files for account and returns their ids. It owns the files, also when it fails.
+func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || len(t.files)+len(files) > handleLimit {
+		closeFiles(files)
+		return nil, caisson.Errorf(caisson.Exhausted, "too many directories are being passed; try again in a minute")
+	}
+	ids := make([]string, len(files))
+	for i, f := range files {
+		id := rand.Text()
+		ids[i] = id
+		t.files[id] = &heldFile{f, account, time.AfterFunc(handleLifetime, func() { t.drop(id) })}
+	}
+	return ids, nil
+}
+
+// take returns the files with these ids, all or none. They must have been put for the same account.
+func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, id := range ids {
+		if h := t.files[id]; h == nil || h.account != account || slices.Contains(ids[:i], id) {
+			return nil, caisson.Invalidf(protocol.HandlesHeader, "an id is unknown or has expired; pass the descriptors again")
+		}
+	}
+	taken := make([]caisson.Handle, len(ids))
+	for i, id := range ids {
+		h := t.files[id]
+		h.expiry.Stop()
+		delete(t.files, id)
+		taken[i] = h.File
+	}
+	return taken, nil
+}
+
+func (t *handleTable) drop(id string) {
+	t.mu.Lock()
+	h := t.files[id]
+	delete(t.files, id)
+	t.mu.Unlock()
+	if h != nil {
+		h.expiry.Stop()
+		h.Close()
+	}
+}
+
+func (t *handleTable) closeAll() {
+	t.mu.Lock()
+	t.closed = true
+	ids := make([]string, 0, len(t.files))
+	for id := range t.files {
+		ids = append(ids, id)
+	}
+	t.mu.Unlock()
+	for _, id := range ids {
+		t.drop(id)
+	}
+}
+
+// HandleParam names descriptors that were passed before.
+type HandleParam struct {
+	Handles []string `header:"X-Caisson-Handles" maxItems:"64" doc:"Ids of descriptors passed with POST /handles, in the order of what needs them; only over the unix socket"`
+}
+
+// handleRoutes receives descriptors. HTTP cannot carry them, so the connection stops being HTTP.
+type handleRoutes struct{ table *handleTable }
+
+func (h handleRoutes) register(rt *router) {
+	o := op(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
+	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
+		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
+	stream(rt, answering(o, http.StatusSwitchingProtocols, "", "The connection now takes descriptors"), h.receive)
+}
+
+func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{}) error {
+	caller, err := caisson.CallerOf(r.Context())
+	if err != nil {
+		return err
+	}
+	if !caller.Local {
+		return errHostPath()
+	}
+	if r.Header.Get("Upgrade") != protocol.HandlesUpgrade {
+		return caisson.Invalidf("Upgrade", "must be %s", protocol.HandlesUpgrade)
+	}
+	nc, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "this connection cannot carry descriptors")
+	}
+	defer nc.Close()
+	conn, ok := nc.(*net.UnixConn)
+	if !ok || rw.Reader.Buffered() > 0 {
+		// Whatever was sent too early has lost its descriptors already.
+		return nil
+	}
+	conn.SetDeadline(time.Now().Add(handleTimeout))
+	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol.HandlesUpgrade + "\r\n\r\n")); err != nil {
+		return nil // the client has gone
+	}
+	var answer protocol.Handles
+	files, err := receiveFiles(conn)
+	if err == nil {
+		answer.Handles, err = h.table.put(caller.Account, files)
+	}
+	if err != nil {
+		answer.Problem = protocol.ProblemOf(err)
+	}
+	if json.NewEncoder(conn).Encode(answer) != nil {
+		for _, id := range answer.Handles {
+			h.table.drop(id)
+		}
+	}
+	return nil
+}
+
+// receiveFiles reads one message of descriptors. They are close-on-exec from the start, and all are closed on error.
+func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
+	var count [1]byte
+	oob := make([]byte, unix.CmsgSpace(protocol.MaxHandles*4))
+	n, oobn, flags, _, err := conn.ReadMsgUnix(count[:], oob) // sets MSG_CMSG_CLOEXEC
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "no descriptors came")
+	}
+	var files []*os.File
+	messages, err := syscall.ParseSocketControlMessage(oob[:oobn])
+	for _, m := range messages {
+		fds, rightsErr := syscall.ParseUnixRights(&m)
+		if rightsErr != nil {
+			err = rightsErr
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "handle"))
+		}
+	}
+	if err != nil || n != 1 || flags&syscall.MSG_CTRUNC != 0 || len(files) == 0 || len(files) != int(count[0]) {
+		closeFiles(files)
+		return nil, caisson.Errorf(caisson.Invalid, "a message holds 1 to %d descriptors and their number", protocol.MaxHandles)
+	}
+	for _, f := range files {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			closeFiles(files)
+			return nil, caisson.Errorf(caisson.Invalid, "only directories and regular files can be passed")
+		}
+	}
+	return files, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// closeHandles closes what a callee did not get to own.
+func closeHandles(handles []caisson.Handle) {
+	for _, h := range handles {
+		h.Close()
+	}
+}

@@ -1,0 +1,112 @@
+// Package httpapi serves Caisson's API: JSON over HTTP below /api/v1, described by an OpenAPI document that is generated
+// from the types here, with server-sent events for what happens over time and a WebSocket for interactive exec.
+//
+// One [API] serves two kinds of listeners. [API.Local] is for the unix socket, whose permissions are the authentication:
+// callers have full rights and may pass descriptors of host directories. [API.Remote] is for TCP: every request but
+// /healthz needs a bearer token and acts for the token's account. Browsers are kept out on both: a request with the Origin
+// of another host is refused and no CORS header is ever sent. A name that an attacker points at a loopback listener (DNS
+// rebinding) gains nothing, because a browser holds no token and tokens are never cookies.
+//
+// Huma binds and validates requests and writes the OpenAPI document; only router.go, validation.go and the declarations of
+// routes know it.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Config is what an API is made of. All fields are required.
+type Config struct {
+	Sandboxes caisson.Sandboxes
+	Processes caisson.Processes
+	Snapshots caisson.Snapshots
+	Templates caisson.Templates
+	Images    caisson.Images
+	Files     caisson.Files
+	Events    caisson.Events
+	Tokens    caisson.Tokens
+	Daemon    caisson.Daemon
+	// Answers remembers the answers to requests with an Idempotency-Key.
+	Answers caisson.AnswerStore
+	// FindToken returns the unexpired token whose secret has this SHA-256; Unauthed if there is none.
+	FindToken func(ctx context.Context, hash [32]byte) (*caisson.Token, error)
+	Log       *slog.Logger
+}
+
+// An API answers requests. It is safe for concurrent use.
+type API struct {
+	cfg     Config
+	router  *router
+	handles *handleTable
+	done    chan struct{}
+	close   sync.Once
+}
+
+// New returns an API.
+func New(cfg Config) (*API, error) {
+	switch {
+	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
+		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Daemon == nil:
+		return nil, errors.New("httpapi: a core is missing")
+	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
+		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
+	}
+	cfg.Log = cfg.Log.With("component", "httpapi")
+	a := &API{cfg: cfg, handles: newHandleTable(), done: make(chan struct{})}
+	a.router = newRouter(cfg.Log, a.done)
+	once := idempotency{answers: cfg.Answers, log: cfg.Log}
+
+	sandboxRoutes{cfg.Sandboxes, once, a.handles}.register(a.router)
+	snapshotRoutes{cfg.Snapshots, once}.register(a.router)
+	processRoutes{cfg.Processes}.register(a.router)
+	execRoutes{cfg.Processes, cfg.Log}.register(a.router)
+	fileRoutes{cfg.Files}.register(a.router)
+	treeRoutes{cfg.Files}.register(a.router)
+	templateRoutes{cfg.Templates}.register(a.router)
+	imageRoutes{cfg.Images, a.handles}.register(a.router)
+	eventRoutes{cfg.Events}.register(a.router)
+	tokenRoutes{cfg.Tokens}.register(a.router)
+	daemonRoutes{cfg.Daemon}.register(a.router)
+	handleRoutes{a.handles}.register(a.router)
+	return a, a.router.finish()
+}
+
+// OpenAPI returns the OpenAPI 3.1 document that describes the API, as indented JSON.
+func (a *API) OpenAPI() []byte { return a.router.document }
+
+// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that nobody claimed. Call it
+// before http.Server.Shutdown, which waits for streams and knows nothing of sessions. Idempotent.
+func (a *API) Close() error {
+	a.close.Do(func() { close(a.done) })
+	a.handles.closeAll()
+	return nil
+}
+
+// Limits of [Server].
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	headerBytes   = 64 << 10
+)
+
+// Server returns a server for h that bounds what a client can hold up: the time and size of headers, and idle
+// connections. Bodies have deadlines of their own, set by this package. It speaks HTTP/1.1, which upgrades need.
+func Server(h http.Handler, log *slog.Logger) *http.Server {
+	s := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes of strangers
+		Protocols:         new(http.Protocols),
+	}
+	s.Protocols.SetHTTP1(true)
+	return s
+}

@@ -1,0 +1,154 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
+	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/httpapi/apitest"
+)
+
+var update = flag.Bool("update", false, "write docs/openapi.json anew")
+
+// server is an API over memory, on a unix socket and on TCP.
+type server struct {
+	memory *apitest.Memory
+	api    *httpapi.API
+	log    *lockedBuffer
+	socket string
+	url    string
+}
+
+// lockedBuffer is a log that tests may read.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
+	t.Helper()
+	s := &server{memory: apitest.NewMemory(), log: &lockedBuffer{}}
+	c := s.memory.Cores()
+	log := slog.New(slog.NewTextHandler(s.log, nil))
+	cfg := httpapi.Config{
+		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Daemon: c.Daemon,
+		Answers: s.memory.Answers(), FindToken: s.memory.FindToken, Log: log,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if s.api, err = httpapi.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "caisson") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s.socket = filepath.Join(dir, "s")
+	l, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := &httptest.Server{Listener: l, Config: httpapi.Server(s.api.Local(), log)}
+	local.Start()
+	remote := httptest.NewUnstartedServer(nil)
+	remote.Config = httpapi.Server(s.api.Remote(), log)
+	remote.Start()
+	s.url = remote.URL
+	t.Cleanup(func() {
+		s.api.Close()
+		local.Close()
+		remote.Close()
+		apitest.Poll(t, "processes to end", func() bool { return s.memory.Live() == 0 })
+	})
+	return s
+}
+
+// local returns a client on the socket.
+func (s *server) local(t *testing.T, account string) *client.Client {
+	t.Helper()
+	return connect(t, client.Config{Socket: s.socket, Account: account})
+}
+
+// remote returns a client on TCP with a fresh token of account.
+func (s *server) remote(t *testing.T, account string) *client.Client {
+	t.Helper()
+	_, secret, err := s.local(t, "").CreateToken(t.Context(), account, "test", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return connect(t, client.Config{URL: s.url, Token: secret})
+}
+
+func connect(t *testing.T, cfg client.Config) *client.Client {
+	t.Helper()
+	c, err := client.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func cores(c *client.Client) apitest.Cores {
+	return apitest.Cores{
+		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Daemon: c,
+	}
+}
+
+// TestCores drives client and server as if they were the cores.
+func TestCores(t *testing.T) {
+	apitest.Test(t, func(t *testing.T) (context.Context, apitest.Cores) {
+		// The caller in the context only tells the suite the account; the server makes its own.
+		ctx := caisson.WithCaller(context.Background(), caisson.Caller{Account: "alice", Local: true})
+		return ctx, cores(serve(t).local(t, "alice"))
+	})
+}
+
+// TestDocument keeps docs/openapi.json current.
+func TestDocument(t *testing.T) {
+	const path = "../docs/openapi.json"
+	got := serve(t).api.OpenAPI()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("docs/openapi.json is not current; run go test ./httpapi -run TestDocument -update\n%s", diff)
+	}
+}

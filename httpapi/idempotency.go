@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// KeyParam is the header that makes a create safe to repeat.
+type KeyParam struct {
+	Key string `header:"Idempotency-Key" maxLength:"200" doc:"Chosen by the client. A repeated request with the same key gets the first one's answer; while that is being worked on, a conflict"`
+}
+
+// idempotency makes creates safe to repeat.
+type idempotency struct {
+	answers caisson.AnswerStore
+	log     *slog.Logger
+}
+
+// finishTimeout bounds the storing of an answer, which must happen even if the client has gone.
+const finishTimeout = 10 * time.Second
+
+// once does the request once for each key: later requests with the same key, route and body get the first answer. A
+// failed request gives its key back.
+func once[T any](ctx context.Context, i idempotency, key, route string, req any, do func() (T, error)) (T, error) {
+	var zero T
+	if key == "" {
+		return do()
+	}
+	for _, c := range key {
+		if c <= ' ' || c > '~' {
+			return zero, caisson.Invalidf(protocol.IdempotencyHeader, "a key has only printable ASCII characters")
+		}
+	}
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return zero, err
+	}
+	canonical, err := json.Marshal([]any{route, req})
+	if err != nil {
+		return zero, fmt.Errorf("fingerprint: %w", err)
+	}
+	answer, err := i.answers.Begin(ctx, caller.Account, key, sha256.Sum256(canonical), time.Now())
+	if err != nil {
+		return zero, err
+	}
+	if answer != nil {
+		var v T
+		if err := json.Unmarshal(answer, &v); err != nil {
+			return zero, fmt.Errorf("stored answer: %w", err)
+		}
+		return v, nil
+	}
+	defer func() {
+		// answer is still nil if do failed or panicked: the key is free again.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		if err := i.answers.Finish(ctx, caller.Account, key, answer); err != nil {
+			i.log.ErrorContext(ctx, "answer not stored; repeats of the request will be conflicts", "err", err)
+		}
+	}()
+	v, err := do()
+	if err != nil {
+		return zero, err
+	}
+	if answer, err = json.Marshal(v); err != nil {
+		return zero, fmt.Errorf("store answer: %w", err)
+	}
+	return v, nil
+}

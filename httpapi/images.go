@@ -1,0 +1,86 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// imageRoutes serves images.
+type imageRoutes struct {
+	core    caisson.Images
+	handles *handleTable
+}
+
+func (h imageRoutes) register(rt *router) {
+	const tag = "images"
+	handle(rt, op(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
+	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Forget an image"), h.remove)
+	stream(rt, answering(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
+		http.StatusOK, protocol.EventType, "Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
+	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove images and layers that nothing uses"), h.prune)
+}
+
+func (h imageRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Image]], error) {
+	list, err := h.core.ListImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(answers(list, imageAnswer)), nil
+}
+
+func (h imageRoutes) remove(ctx context.Context, in *struct {
+	Reference string `query:"reference" required:"true" maxLength:"1024"`
+},
+) (*none, error) {
+	return nil, h.core.RemoveImage(ctx, in.Reference)
+}
+
+type pullInput struct {
+	HandleParam
+	Body caisson.PullRequest
+}
+
+func (h imageRoutes) pull(rt *router) func(http.ResponseWriter, *http.Request, *pullInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *pullInput) error {
+		req := in.Body
+		caller, err := caisson.CallerOf(r.Context())
+		if err != nil {
+			return err
+		}
+		hostPath := strings.HasPrefix(req.Reference, "dir:") || strings.HasPrefix(req.Reference, "tar:")
+		switch {
+		case hostPath && !req.Offline && !caller.Local:
+			return errHostPath()
+		case hostPath && !req.Offline && len(in.Handles) != 1:
+			return caisson.Invalidf("reference", "a directory or archive needs its descriptor")
+		case (!hostPath || req.Offline) && len(in.Handles) != 0:
+			return caisson.Invalidf(protocol.HandlesHeader, "only a directory or archive has a descriptor")
+		}
+		if len(in.Handles) == 1 {
+			taken, err := h.handles.take(caller.Account, in.Handles)
+			if err != nil {
+				return err
+			}
+			req.Source = taken[0]
+		}
+		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (*caisson.Image, error) {
+			img, err := h.core.Pull(ctx, req, progress)
+			if err != nil {
+				return nil, err
+			}
+			return imageAnswer(img), nil
+		})
+	}
+}
+
+func (h imageRoutes) prune(ctx context.Context, _ *struct{}) (*body[protocol.Freed], error) {
+	freed, err := h.core.PruneImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[protocol.Freed]{protocol.Freed{Size: freed}}, nil
+}

@@ -1,0 +1,111 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// linger is how long an output may be silent after the process has ended before it is given up: a program that it left in
+// the background may hold the stream for ever.
+const linger = 300 * time.Millisecond
+
+// pump hands what r yields to sink, until r ends, sink fails, or r has been silent for linger after exited was closed.
+// While sink is at work the silence does not count. In the last case a read of r is still under way: the caller
+// closes the process, which ends it, and then waits on readers.
+func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
+	chunks, quit := make(chan []byte), make(chan struct{})
+	var readErr error // read after chunks is closed
+	readers.Go(func() {
+		defer close(chunks)
+		// Two buffers in turn: one is read into while the other is being sent.
+		bufs := [2][]byte{make([]byte, protocol.MaxData), make([]byte, protocol.MaxData)}
+		for i := 0; ; i = 1 - i {
+			n, err := r.Read(bufs[i])
+			if n > 0 {
+				select {
+				case chunks <- bufs[i][:n]:
+				case <-quit:
+					return
+				}
+			}
+			if err != nil {
+				if err != io.EOF {
+					readErr = err
+				}
+				return
+			}
+		}
+	})
+	defer close(quit)
+	var silence <-chan time.Time
+	ended := exited
+	for {
+		if ended == nil {
+			silence = time.After(linger)
+		}
+		select {
+		case chunk, ok := <-chunks:
+			if !ok {
+				return readErr
+			}
+			if err := sink(chunk); err != nil {
+				return err
+			}
+		case <-ended:
+			ended = nil
+		case <-silence:
+			return nil
+		}
+	}
+}
+
+// capped keeps the beginning of what is written to it.
+type capped struct {
+	kept  []byte
+	limit int
+	size  int64
+}
+
+func (c *capped) write(b []byte) error {
+	c.size += int64(len(b))
+	c.kept = append(c.kept, b[:min(len(b), c.limit-len(c.kept))]...)
+	return nil
+}
+
+// run waits for p to end and collects at most limit bytes of each of its outputs. What is more is read and dropped, so
+// that the process never waits. If ctx ends, the process is killed.
+func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.RunResult, error) {
+	outs := [2]*capped{{limit: limit}, {limit: limit}}
+	var pumps, readers sync.WaitGroup
+	exited := make(chan struct{})
+	for i, r := range []io.Reader{p.Stdout(), p.Stderr()} {
+		pumps.Go(func() { pump(r, exited, &readers, outs[i].write) }) // a broken stream is an ended one
+	}
+	if in := p.Stdin(); in != nil {
+		readers.Go(func() {
+			in.Write(input) // a process need not read its input
+			in.Close()
+		})
+	}
+	status, err := p.Wait(ctx)
+	if err != nil {
+		p.Close()
+	}
+	close(exited)
+	pumps.Wait()
+	p.Close()
+	readers.Wait()
+	if err != nil {
+		return nil, err
+	}
+	return &protocol.RunResult{
+		Exit:   status,
+		Stdout: protocol.NewOutput(outs[0].kept, outs[0].size),
+		Stderr: protocol.NewOutput(outs[1].kept, outs[1].size),
+	}, nil
+}

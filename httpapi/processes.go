@@ -1,0 +1,118 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// processRoutes serves processes that need no conversation; execRoutes has those that do.
+type processRoutes struct{ core caisson.Processes }
+
+func (h processRoutes) register(rt *router) {
+	const tag = "processes"
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List what runs in a sandbox"), h.list)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
+	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "What the sandbox's command wrote"),
+		http.StatusOK, protocol.BinaryType, "Standard output and error, interleaved"), h.logs)
+}
+
+func (h processRoutes) run(ctx context.Context, in *struct {
+	RefParam
+	Body protocol.RunRequest
+},
+) (*body[*protocol.RunResult], error) {
+	req := in.Body
+	if req.TTY || req.Stdin {
+		return nil, caisson.Invalidf("tty", "a terminal or an open standard input needs exec/stream; give input instead")
+	}
+	limit := req.MaxOutput
+	if limit == 0 {
+		limit = protocol.DefaultOutput
+	}
+	req.Stdin = len(req.Input) > 0
+	p, err := h.core.Exec(ctx, in.Ref, req.ExecRequest)
+	if err != nil {
+		return nil, err
+	}
+	result, err := run(ctx, p, req.Input, limit)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*protocol.RunResult]{result}, nil
+}
+
+func (h processRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.ProcessInfo]], error) {
+	list, err := h.core.Processes(ctx, in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h processRoutes) kill(ctx context.Context, in *struct {
+	RefParam
+	Body protocol.KillRequest
+},
+) (*none, error) {
+	if in.Body.PID == 0 {
+		return nil, caisson.Invalidf("pid", "must be a process, or -1 for all")
+	}
+	return nil, h.core.Kill(ctx, in.Ref, in.Body.PID, in.Body.Signal)
+}
+
+func (h processRoutes) stats(ctx context.Context, in *RefParam) (*body[*caisson.Stats], error) {
+	stats, err := h.core.Stats(ctx, in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.Stats]{stats}, nil
+}
+
+func (h processRoutes) logs(w http.ResponseWriter, r *http.Request, in *struct {
+	RefParam
+	Follow bool `query:"follow" doc:"Go on until the sandbox stops"`
+},
+) error {
+	log, err := h.core.Logs(r.Context(), in.Ref, in.Follow)
+	if err != nil {
+		return err
+	}
+	return send(w, log, protocol.BinaryType)
+}
+
+// send answers with what rc yields, as it comes, and closes it.
+func send(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
+	defer rc.Close()
+	w.Header().Set("Content-Type", contentType)
+	// It was written by a stranger: no browser may show it.
+	w.Header().Set("Content-Disposition", "attachment")
+	w.WriteHeader(http.StatusOK)
+	ctl := http.NewResponseController(w)
+	if err := ctl.Flush(); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := rc.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+			if err := ctl.Flush(); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package protocol
+
+import (
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Page is one page of a listing, or all of a listing that has no pages.
+type Page[T any] struct {
+	Items []T        `json:"items"`
+	Next  caisson.ID `json:"next,omitempty" doc:"Value of after for the next page; absent on the last"`
+}
+
+// StopRequest is the body of stop.
+type StopRequest struct {
+	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 10s"`
+}
+
+// ExtendRequest is the body of extend; an absent field leaves its limit as it is.
+type ExtendRequest struct {
+	TTL     *caisson.Duration `json:"ttl,omitempty" doc:"Pause after this long, counted from now; 0s is never"`
+	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this long, counted from now; 0s is never"`
+}
+
+// KillRequest is the body of kill.
+type KillRequest struct {
+	PID    int `json:"pid" minimum:"-1" doc:"As seen inside the sandbox; -1 is every process"`
+	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Number of the signal"`
+}
+
+// Limits of a [RunRequest].
+const (
+	DefaultOutput = 2 << 20
+	MaxOutput     = 16 << 20
+)
+
+// RunRequest is the body of a non-interactive exec.
+type RunRequest struct {
+	caisson.ExecRequest
+	Input     []byte `json:"input,omitempty" doc:"Standard input"`
+	MaxOutput int    `json:"maxOutput,omitempty" minimum:"0" maximum:"16777216" doc:"Bytes kept of each output stream; 0 means 2 MiB. The rest is read and dropped"`
+}
+
+// RunResult is the outcome of a non-interactive exec.
+type RunResult struct {
+	Exit   caisson.ExitStatus `json:"exit"`
+	Stdout Output             `json:"stdout"`
+	Stderr Output             `json:"stderr"`
+}
+
+// Output is what a process wrote to one stream.
+type Output struct {
+	Text      string `json:"text,omitempty" doc:"The output, if it is UTF-8"`
+	Base64    []byte `json:"base64,omitempty" doc:"The output, if it is not UTF-8"`
+	Size      int64  `json:"size" doc:"Bytes the process wrote, dropped ones included"`
+	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
+}
+
+// NewOutput returns an output of which kept was kept out of size bytes.
+func NewOutput(kept []byte, size int64) Output {
+	o := Output{Size: size, Truncated: size > int64(len(kept))}
+	text := kept
+	if o.Truncated {
+		text = wholeRunes(kept)
+	}
+	if utf8.Valid(text) {
+		o.Text = string(text)
+	} else {
+		o.Base64 = kept
+	}
+	return o
+}
+
+// wholeRunes drops a last rune that was cut in the middle.
+func wholeRunes(b []byte) []byte {
+	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return b[:i]
+			}
+			break
+		}
+	}
+	return b
+}
+
+// Bytes returns what was kept of the output.
+func (o Output) Bytes() []byte {
+	if o.Base64 != nil {
+		return o.Base64
+	}
+	return []byte(o.Text)
+}
+
+// MakeDirRequest is the body of mkdir.
+type MakeDirRequest struct {
+	Path    string `json:"path"`
+	Parents bool   `json:"parents,omitempty" doc:"Make missing parents too, and do not mind if it exists"`
+}
+
+// MoveRequest is the body of move.
+type MoveRequest struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// PullRequest is the body of a pull as a client writes it: [caisson.PullRequest] redacts its password. Whoever makes one
+// marshals it at once and keeps no copy.
+type PullRequest struct {
+	Reference string `json:"reference"`
+	Platform  string `json:"platform,omitempty"`
+	Auth      Login  `json:"auth,omitzero"`
+	Offline   bool   `json:"offline,omitempty"`
+}
+
+// Login is a [caisson.RegistryAuth] as a client writes it.
+type Login struct {
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+}
+
+// LoginOf reveals a.
+func LoginOf(a caisson.RegistryAuth) Login {
+	return Login{Username: a.Username, Password: a.Password.Reveal()}
+}
+
+// Freed is the answer to a prune.
+type Freed struct {
+	Size caisson.Size `json:"size" doc:"Bytes freed on disk"`
+}
+
+// TokenRequest asks for a token.
+type TokenRequest struct {
+	Account string           `json:"account" pattern:"^[a-z][a-z0-9-]{0,31}$" patternDescription:"an account name: lower-case letters, digits and dashes"`
+	Name    string           `json:"name" maxLength:"200" doc:"What the token is for"`
+	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this long; 0s is never"`
+}
+
+// NewToken is a token with its secret, which is shown this once.
+type NewToken struct {
+	Token  *caisson.Token `json:"token"`
+	Secret string         `json:"secret"`
+}
+
+// Handles is the answer to an upload of descriptors.
+type Handles struct {
+	Handles []string `json:"handles,omitempty"`
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// MaxHandles is how many descriptors one upload may carry.
+const MaxHandles = 64
+
+// HandlesUpgrade is the protocol that POST /handles upgrades to: the client sends one byte, the number of descriptors,
+// with the descriptors as SCM_RIGHTS; the server answers with [Handles] on one line and closes the connection.
+const HandlesUpgrade = "caisson-handles"

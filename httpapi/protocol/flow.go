@@ -1,0 +1,133 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+)
+
+// ErrWindow says that a peer sent more, or granted more, than it may.
+var ErrWindow = errors.New("window exceeded")
+
+// Credit is the sender's side of a channel's flow control: how many bytes may still be sent. Safe for concurrent use.
+type Credit struct {
+	mu     sync.Mutex
+	n      int
+	change chan struct{} // closed and replaced when n grows
+}
+
+// NewCredit returns a credit of [Window] bytes.
+func NewCredit() *Credit { return &Credit{n: Window, change: make(chan struct{})} }
+
+// Take waits until at least one byte may be sent, and takes at most limit.
+func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
+	for {
+		c.mu.Lock()
+		n := min(c.n, limit)
+		c.n -= n
+		change := c.change
+		c.mu.Unlock()
+		if n > 0 || limit <= 0 {
+			return n, nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// Grant adds n bytes that the receiver has made room for.
+func (c *Credit) Grant(n int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n <= 0 || c.n+n > Window {
+		return ErrWindow
+	}
+	c.n += n
+	close(c.change)
+	c.change = make(chan struct{})
+	return nil
+}
+
+// Queue is the receiver's side of a channel: it holds at most [Window] bytes that were received and not read yet. One
+// goroutine pushes, one reads; Close may be called by any.
+type Queue struct {
+	grant func(n int) // called by Read, outside the lock
+
+	mu     sync.Mutex
+	ready  *sync.Cond
+	buf    []byte
+	owed   int   // read but not granted yet
+	ended  error // returned by Read once buf is empty
+	pushed int   // granted to the peer and used by it: len(buf)+owed
+}
+
+// NewQueue returns a queue that calls grant when the peer may send n bytes more.
+func NewQueue(grant func(n int)) *Queue {
+	q := &Queue{grant: grant}
+	q.ready = sync.NewCond(&q.mu)
+	return q
+}
+
+// Push adds received data. It never waits; ErrWindow means that the peer does not keep to its window.
+func (q *Queue) Push(b []byte) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pushed+len(b) > Window {
+		return ErrWindow
+	}
+	if q.ended != nil {
+		return nil
+	}
+	q.pushed += len(b)
+	q.buf = append(q.buf, b...)
+	q.ready.Signal()
+	return nil
+}
+
+// Close ends the queue: after what it holds, Read returns err, or io.EOF if err is nil. The first call counts.
+func (q *Queue) Close(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended != nil {
+		return
+	}
+	if q.ended = err; err == nil {
+		q.ended = io.EOF
+	}
+	q.ready.Broadcast()
+}
+
+// Read implements [io.Reader].
+func (q *Queue) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	q.mu.Lock()
+	for len(q.buf) == 0 && q.ended == nil {
+		q.ready.Wait()
+	}
+	if len(q.buf) == 0 {
+		err := q.ended
+		q.buf = nil
+		q.mu.Unlock()
+		return 0, err
+	}
+	n := copy(p, q.buf)
+	q.buf = q.buf[n:]
+	q.owed += n
+	grant := 0
+	// Granting by halves keeps window messages rare and the sender busy.
+	if q.owed >= Window/2 && q.ended == nil {
+		grant, q.owed = q.owed, 0
+		q.pushed -= grant
+	}
+	q.mu.Unlock()
+	if grant > 0 {
+		q.grant(grant)
+	}
+	return n, nil
+}

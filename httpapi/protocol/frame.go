@@ -1,0 +1,113 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Channel tells apart what the frames of an exec session carry. A frame is one binary WebSocket message: the channel in
+// the first byte, then its data.
+//
+// The session begins with one text message from the client, a [caisson.ExecRequest]. The server answers with a started or
+// an error control frame. Data on each channel flows within a window of [Window] bytes: what was not granted must not be
+// sent, so neither end ever waits with reading, and a signal overtakes input that nobody reads. An empty frame on an
+// output channel is its end. The exit frame is the last one, exactly once, after all output.
+type Channel byte
+
+// The channels.
+const (
+	Stdin   Channel = iota // client to server
+	Stdout                 // server to client
+	Stderr                 // server to client
+	Control                // both ways: a [Message] as JSON
+)
+
+// Sizes in bytes.
+const (
+	Window   = 256 << 10 // data in flight on one channel
+	MaxData  = 32 << 10  // data in one frame
+	MaxFrame = 1 + 64<<10
+)
+
+// The types of control messages, with the fields they use.
+const (
+	MsgResize     = "resize"     // client: Rows, Cols
+	MsgSignal     = "signal"     // client: Signal
+	MsgCloseStdin = "closeStdin" // client: end of input; server: the process reads no further input
+	MsgWindow     = "window"     // both: Channel, Bytes: the receiver has room for more
+	MsgStarted    = "started"    // server: PID
+	MsgExit       = "exit"       // server: Exit
+	MsgError      = "error"      // server: Problem; the session is over
+)
+
+// Message is a control message.
+type Message struct {
+	Type    string              `json:"type"`
+	Rows    uint16              `json:"rows,omitempty"`
+	Cols    uint16              `json:"cols,omitempty"`
+	Signal  int                 `json:"signal,omitempty"`
+	Channel Channel             `json:"channel,omitempty"`
+	Bytes   int                 `json:"bytes,omitempty"`
+	PID     int                 `json:"pid,omitempty"`
+	Exit    *caisson.ExitStatus `json:"exit,omitempty"`
+	Problem *Problem            `json:"problem,omitempty"`
+}
+
+// Frame returns m as a frame.
+func (m Message) Frame() []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		// Nothing in a Message can fail to marshal.
+		b = []byte(`{"type":"error"}`)
+	}
+	return append([]byte{byte(Control)}, b...)
+}
+
+var errFrame = errors.New("malformed frame")
+
+// ParseFrame splits a frame. The data shares memory with b.
+func ParseFrame(b []byte) (Channel, []byte, error) {
+	switch {
+	case len(b) == 0:
+		return 0, nil, fmt.Errorf("%w: empty", errFrame)
+	case b[0] > byte(Control):
+		return 0, nil, fmt.Errorf("%w: channel %d", errFrame, b[0])
+	case len(b) > MaxFrame:
+		return 0, nil, fmt.Errorf("%w: %d bytes", errFrame, len(b))
+	}
+	return Channel(b[0]), b[1:], nil
+}
+
+// ParseMessage reads a control message and checks the fields of its type.
+func ParseMessage(data []byte) (Message, error) {
+	var m Message
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&m); err != nil {
+		return Message{}, fmt.Errorf("%w: %w", errFrame, err)
+	}
+	if dec.More() {
+		return Message{}, fmt.Errorf("%w: more than one message", errFrame)
+	}
+	ok := false
+	switch m.Type {
+	case MsgResize, MsgCloseStdin, MsgStarted:
+		ok = true
+	case MsgSignal:
+		ok = m.Signal >= 1 && m.Signal <= 64
+	case MsgWindow:
+		ok = m.Channel < Control && m.Bytes > 0 && m.Bytes <= Window
+	case MsgExit:
+		ok = m.Exit != nil
+	case MsgError:
+		ok = m.Problem != nil
+	}
+	if !ok {
+		return Message{}, fmt.Errorf("%w: message %.40q", errFrame, m.Type)
+	}
+	return m, nil
+}

@@ -1,0 +1,102 @@
+// Package protocol is what both ends of the HTTP API agree on: headers, the table of statuses, problems, bodies that differ
+// from the domain's types, the frames of an exec session with their flow control, and server-sent events.
+package protocol
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Prefix is the path below which version 1 of the API lives.
+const Prefix = "/api/v1"
+
+// Headers.
+const (
+	AccountHeader     = "X-Caisson-Account" // whom a local caller acts for
+	HandlesHeader     = "X-Caisson-Handles" // ids of passed descriptors, comma separated
+	IdempotencyHeader = "Idempotency-Key"
+)
+
+// Content types.
+const (
+	ProblemType = "application/problem+json"
+	EventType   = "text/event-stream"
+	BinaryType  = "application/octet-stream"
+	TarType     = "application/x-tar"
+)
+
+// statuses is the one table of kinds and statuses; the server reads it forwards, the client backwards.
+var statuses = map[caisson.Kind]int{
+	caisson.Internal:    http.StatusInternalServerError,
+	caisson.Invalid:     http.StatusBadRequest,
+	caisson.NotFound:    http.StatusNotFound,
+	caisson.Conflict:    http.StatusConflict,
+	caisson.Denied:      http.StatusForbidden,
+	caisson.Unauthed:    http.StatusUnauthorized,
+	caisson.Exhausted:   http.StatusTooManyRequests,
+	caisson.Unavailable: http.StatusServiceUnavailable,
+}
+
+// StatusOf returns the HTTP status of errors of kind k; 500 for a kind it does not know.
+func StatusOf(k caisson.Kind) int {
+	if s, ok := statuses[k]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// KindOf returns the kind of error that status stands for; Internal for a status it does not know.
+func KindOf(status int) caisson.Kind {
+	for k, s := range statuses {
+		if s == status {
+			return k
+		}
+	}
+	return caisson.Internal
+}
+
+// Problem is the body of an answer that is an error, after RFC 9457.
+type Problem struct {
+	Type   string       `json:"type" doc:"Always about:blank; code tells problems apart"`
+	Title  string       `json:"title" doc:"Name of the status"`
+	Status int          `json:"status"`
+	Code   caisson.Kind `json:"code" enum:"internal,invalid,not_found,conflict,denied,unauthenticated,exhausted,unavailable" doc:"Kind of error, stable"`
+	Field  string       `json:"field,omitempty" doc:"For invalid: the field at fault"`
+	Detail string       `json:"detail" doc:"One sentence for people"`
+}
+
+// ProblemOf returns err as users may see it: without its cause.
+func ProblemOf(err error) *Problem {
+	kind, field := caisson.KindOf(err), caisson.FieldOf(err)
+	detail := caisson.MessageOf(err)
+	if field != "" {
+		detail = detail[len(field)+len(": "):] // MessageOf puts the field first
+	}
+	status := StatusOf(kind)
+	return &Problem{
+		Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Code: kind, Field: field, Detail: detail,
+	}
+}
+
+// Err returns the error that p was made of, less its cause.
+func (p *Problem) Err() error {
+	kind := p.Code
+	if _, known := statuses[kind]; !known {
+		kind = KindOf(p.Status)
+	}
+	return &caisson.Error{Kind: kind, Field: p.Field, Msg: p.Detail}
+}
+
+// ParseProblem returns the error that an answer with this status and body stands for. Bodies that are no problem, from a
+// proxy in between for example, are not quoted.
+func ParseProblem(status int, body []byte) error {
+	var p Problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Detail == "" {
+		return caisson.Errorf(KindOf(status), "the server answered %d %s", status, http.StatusText(status))
+	}
+	p.Status = status
+	return p.Err()
+}

@@ -1,0 +1,84 @@
+package httpapi
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// RefParam is the reference of a sandbox or snapshot in a path.
+type RefParam struct {
+	Ref string `path:"ref" maxLength:"128" doc:"ID or name"`
+}
+
+// FilterParams choose a page of a listing.
+type FilterParams struct {
+	State []caisson.State `query:"state,explode" doc:"Only those in one of these states"`
+	PageParams
+}
+
+// PageParams choose a page of a listing of objects that have no states.
+type PageParams struct {
+	Label []string `query:"label,explode" doc:"Only those with this label, as key=value; all of them if repeated"`
+	Name  string   `query:"name" doc:"Only the one with this name"`
+	After string   `query:"after" doc:"Value of next in the previous page"`
+	Limit int      `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
+}
+
+// filter returns p as a filter over objects whose ids have this prefix.
+func (p PageParams) filter(prefix string) (caisson.Filter, error) {
+	f := caisson.Filter{Name: p.Name, Limit: p.Limit}
+	for _, l := range p.Label {
+		k, v, err := parseLabel(l)
+		if err != nil {
+			return caisson.Filter{}, err
+		}
+		if f.Labels == nil {
+			f.Labels = map[string]string{}
+		}
+		f.Labels[k] = v
+	}
+	if p.After != "" {
+		id, err := caisson.ParseID(prefix, p.After)
+		if err != nil {
+			return caisson.Filter{}, caisson.Invalidf("after", "%.40q is not the end of a page", p.After)
+		}
+		f.After = id
+	}
+	return f, nil
+}
+
+// parseLabel splits key=value.
+func parseLabel(s string) (key, value string, err error) {
+	key, value, ok := strings.Cut(s, "=")
+	if !ok || key == "" {
+		return "", "", caisson.Invalidf("label", "%.40q is not of the form key=value", s)
+	}
+	return key, value, nil
+}
+
+// parseMode reads permission bits in octal; "" is 0.
+func parseMode(s string) (uint32, error) {
+	if s == "" {
+		return 0, nil
+	}
+	m, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || m > 0o7777 {
+		return 0, caisson.Invalidf("mode", "%.40q is not a file mode; write for example 0644", s)
+	}
+	return uint32(m), nil
+}
+
+// checkPath refuses what cannot be a path inside a sandbox. The rest is for the process inside to judge.
+func checkPath(field, p string) error {
+	switch {
+	case !strings.HasPrefix(p, "/"):
+		return caisson.Invalidf(field, "%.40q is not an absolute path", p)
+	case strings.ContainsRune(p, 0):
+		return caisson.Invalidf(field, "a path cannot contain a zero byte")
+	case len(p) > 4096:
+		return caisson.Invalidf(field, "a path has at most 4096 bytes")
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// bodyLimit is the size of a JSON body in bytes.
+const bodyLimit = 1 << 20
+
+// router is where routes are registered. Huma stays behind it.
+type router struct {
+	mux      *http.ServeMux
+	api      huma.API
+	log      *slog.Logger
+	done     <-chan struct{} // closed when streams have to end
+	document []byte          // the OpenAPI document, set by finish
+}
+
+func newRouter(log *slog.Logger, done <-chan struct{}) *router {
+	rt := &router{mux: http.NewServeMux(), log: log, done: done}
+	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	describeDomain(registry)
+	json := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
+	rt.api = humago.NewWithPrefix(rt.mux, protocol.Prefix, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title:       "Caisson",
+				Version:     "1",
+				Description: "Sealed sandboxes for AI agents. Over the unix socket no authentication is needed; over TCP a bearer token is.",
+			},
+			Components: &huma.Components{
+				Schemas:         registry,
+				SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}},
+			},
+			Security: []map[string][]string{{"token": {}}, {}},
+		},
+		Formats:                      map[string]huma.Format{"application/json": json, "json": json},
+		DefaultFormat:                "application/json",
+		RejectUnknownQueryParameters: true,
+		Transformers:                 []huma.Transformer{translateErrors},
+	})
+	rt.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&statusContext{humaContext: ctx}) })
+	return rt
+}
+
+// finish fixes the OpenAPI document, after all routes are registered, and serves it.
+func (rt *router) finish() error {
+	schemas := rt.api.OpenAPI().Components.Schemas.Map()
+	delete(schemas, "ErrorModel") // huma's own form of errors, which never leaves
+	delete(schemas, "ErrorDetail")
+	doc, err := json.Marshal(rt.api.OpenAPI())
+	if err != nil {
+		return fmt.Errorf("httpapi: describe: %w", err)
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, doc, "", "  "); err != nil {
+		return fmt.Errorf("httpapi: describe: %w", err)
+	}
+	b.WriteByte('\n')
+	rt.document = b.Bytes()
+	rt.mux.HandleFunc("GET "+protocol.Prefix+"/openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/openapi+json")
+		w.Write(rt.document)
+	})
+	return nil
+}
+
+// op describes an operation. id is the name that generated clients give it.
+func op(method, path, id, tag, summary string) huma.Operation {
+	return huma.Operation{
+		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{tag},
+		MaxBodyBytes: bodyLimit, BodyReadTimeout: bodyTimeout,
+	}
+}
+
+// created is op with status 201.
+func created(o huma.Operation) huma.Operation {
+	o.DefaultStatus = http.StatusCreated
+	return o
+}
+
+// answering is op with an answer of another media type than JSON.
+func answering(o huma.Operation, status int, contentType, description string) huma.Operation {
+	r := &huma.Response{Description: description}
+	if contentType != "" {
+		r.Content = map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}}
+	}
+	o.Responses = map[string]*huma.Response{strconv.Itoa(status): r}
+	o.DefaultStatus = status
+	return o
+}
+
+// receiving is op with a streamed body, which the handler reads by itself.
+func receiving(o huma.Operation, contentType string) huma.Operation {
+	o.RequestBody = &huma.RequestBody{
+		Required: true,
+		Content:  map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+	}
+	return o
+}
+
+// body is an answer that is JSON.
+type body[T any] struct{ Body T }
+
+// none is an answer without a body.
+type none struct{}
+
+// handle registers fn for o.
+func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
+	if o.Responses == nil {
+		o.Responses = map[string]*huma.Response{}
+	}
+	problem := rt.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[protocol.Problem](), true, "Problem")
+	o.Responses["default"] = &huma.Response{
+		Description: "Error",
+		Content:     map[string]*huma.MediaType{protocol.ProblemType: {Schema: problem}},
+	}
+	huma.Register(rt.api, o, func(ctx context.Context, in *I) (*O, error) {
+		out, err := fn(ctx, in)
+		if err != nil {
+			return nil, problemError{rt.problem(ctx, err)}
+		}
+		return out, nil
+	})
+}
+
+// stream registers a route whose answer fn writes by itself. An error before the first byte is answered as a problem;
+// later it breaks the connection off, so that the client does not take a part for the whole. The request's context also
+// ends when the API is closed.
+func stream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
+	handle(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: func(hc huma.Context) {
+			r, w := humago.Unwrap(hc)
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			go func() {
+				select {
+				case <-rt.done:
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			err := fn(w, r.WithContext(ctx), in)
+			if err == nil {
+				return
+			}
+			t, ok := w.(*tracked)
+			if ok && !t.wrote {
+				rt.fail(t, r, err)
+				return
+			}
+			rt.problem(ctx, err)
+			panic(http.ErrAbortHandler)
+		}}, nil
+	})
+}
+
+// problemError is a problem in the form that huma wants errors in.
+type problemError struct{ *protocol.Problem }
+
+func (p problemError) Error() string             { return p.Detail }
+func (p problemError) GetStatus() int            { return p.Status }
+func (p problemError) ContentType(string) string { return protocol.ProblemType }
+
+// answer answers with v as JSON, from a route that writes its answer by itself.
+func (rt *router) answer(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+// write answers with p.
+func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and a number
+	}
+	w.Header().Set("Content-Type", protocol.ProblemType)
+	w.WriteHeader(p.Status)
+	w.Write(append(b, '\n'))
+}
+
+// describeDomain teaches the registry the domain's types whose JSON differs from what reflection shows.
+func describeDomain(registry huma.Registry) {
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Size](), reflect.TypeFor[sizeSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
+	// A type that JSON cannot hold leaves the field out of schemas: root file systems are never in answers.
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
+}
+
+type sizeSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (sizeSchema) Schema(huma.Registry) *huma.Schema {
+	zero := 0.0
+	return &huma.Schema{AnyOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Format: "int64", Minimum: &zero},
+		{Type: huma.TypeString, Pattern: `^\s*[0-9.]+\s*([kKmMgGtT]?([iI]?[bB])?)\s*$`, Examples: []any{"2GiB"}},
+	}}
+}
+
+type durationSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (durationSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeString, Pattern: `^(0|[0-9]+d|([0-9]*\.?[0-9]+\.?(ns|us|µs|μs|ms|s|m|h))+)$`,
+		PatternDescription: "a duration such as 90s, 1h30m or 7d", Examples: []any{"1h30m"},
+	}
+}
+
+type stateSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (stateSchema) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, state := range caisson.States() {
+		s.Enum = append(s.Enum, string(state))
+	}
+	return s
+}

@@ -1,0 +1,130 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// defaultGrace is the time between SIGTERM and SIGKILL of a stop that does not say.
+const defaultGrace = 10 * time.Second
+
+// sandboxRoutes serves the lifecycle of sandboxes.
+type sandboxRoutes struct {
+	core    caisson.Sandboxes
+	once    idempotency
+	handles *handleTable
+}
+
+type sandboxBody = body[*caisson.Sandbox]
+
+func (h sandboxRoutes) register(rt *router) {
+	const tag = "sandboxes"
+	handle(rt, created(op(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
+	handle(rt, op(http.MethodGet, "/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"), h.list)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
+	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), h.start)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "End every process; files are kept"), h.stop)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set time limits anew, counted from now"), h.extend)
+}
+
+type createInput struct {
+	KeyParam
+	HandleParam
+	Body caisson.CreateRequest
+}
+
+func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBody, error) {
+	req := in.Body
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !caller.Local && len(req.Mounts) > 0:
+		return nil, errHostPath()
+	case len(in.Handles) != len(req.Mounts):
+		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
+	}
+	sb, err := once(ctx, h.once, in.Key, "create", req, func() (*caisson.Sandbox, error) {
+		if req.Directories, err = h.handles.take(caller.Account, in.Handles); err != nil {
+			return nil, err
+		}
+		sb, err := h.core.Create(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		return sandboxAnswer(sb), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxBody{sb}, nil
+}
+
+func (h sandboxRoutes) list(ctx context.Context, in *FilterParams) (*body[protocol.Page[*caisson.Sandbox]], error) {
+	f, err := in.filter(caisson.SandboxPrefix)
+	if err != nil {
+		return nil, err
+	}
+	f.States = in.State
+	page, more, err := h.core.List(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, more, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }), nil
+}
+
+// answerSandbox makes the answer of a core's result.
+func answerSandbox(sb *caisson.Sandbox, err error) (*sandboxBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxBody{sandboxAnswer(sb)}, nil
+}
+
+func (h sandboxRoutes) get(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Get(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) remove(ctx context.Context, in *RefParam) (*none, error) {
+	return nil, h.core.Remove(ctx, in.Ref)
+}
+
+func (h sandboxRoutes) start(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Start(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) stop(ctx context.Context, in *struct {
+	RefParam
+	Body *protocol.StopRequest
+},
+) (*sandboxBody, error) {
+	grace := defaultGrace
+	if in.Body != nil && in.Body.Grace != nil {
+		grace = time.Duration(*in.Body.Grace)
+	}
+	return answerSandbox(h.core.Stop(ctx, in.Ref, grace))
+}
+
+func (h sandboxRoutes) pause(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Pause(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) resume(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Resume(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) extend(ctx context.Context, in *struct {
+	RefParam
+	Body protocol.ExtendRequest
+},
+) (*sandboxBody, error) {
+	return answerSandbox(h.core.Extend(ctx, in.Ref, in.Body.TTL, in.Body.HardTTL))
+}

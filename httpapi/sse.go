@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// keepAlive is the time between comments on a quiet stream of events: proxies close what is silent for a minute.
+const keepAlive = 15 * time.Second
+
+// sseWriter writes server-sent events; the header goes out with the first of them. Safe for concurrent use.
+type sseWriter struct {
+	mu      sync.Mutex
+	w       http.ResponseWriter
+	ctl     *http.ResponseController
+	started bool
+	err     error // of the first write that failed
+}
+
+func newSSEWriter(w http.ResponseWriter) *sseWriter {
+	return &sseWriter{w: w, ctl: http.NewResponseController(w)}
+}
+
+// start sends the header, so that the client knows that its request was accepted.
+func (s *sseWriter) start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(nil)
+}
+
+// send writes one event with v as its data.
+func (s *sseWriter) send(id int64, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.write(protocol.SSE{ID: id, Name: name, Data: data}.Encode())
+}
+
+// write needs mu.
+func (s *sseWriter) write(b []byte) error {
+	if s.err != nil {
+		return s.err
+	}
+	if !s.started {
+		s.started = true
+		s.w.Header().Set("Content-Type", protocol.EventType)
+		s.w.WriteHeader(http.StatusOK)
+	}
+	if _, s.err = s.w.Write(b); s.err == nil {
+		s.err = s.ctl.Flush()
+	}
+	return s.err
+}
+
+// comment writes a comment, which clients ignore.
+func (s *sseWriter) comment() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.write([]byte(":\n\n"))
+}
+
+// keepAlive writes comments until the returned function is called, which waits until no more come.
+func (s *sseWriter) keepAlive() (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(keepAlive)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				s.comment()
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-ended }
+}
+
+// serveProgress does slow work and streams its progress, then its result or its error. Work that fails before anything
+// was streamed is answered with a plain problem.
+func serveProgress[T any](rt *router, w http.ResponseWriter, r *http.Request, work func(context.Context, func(caisson.Progress)) (T, error)) error {
+	s := newSSEWriter(w)
+	stop := s.keepAlive()
+	v, err := work(r.Context(), func(p caisson.Progress) {
+		s.send(0, protocol.EventProgress, p) // a client that has gone ends the work through its context
+	})
+	stop()
+	switch {
+	case err == nil:
+		return s.send(0, protocol.EventResult, v)
+	case !s.started:
+		return err
+	default:
+		return s.send(0, protocol.EventError, rt.problem(r.Context(), err))
+	}
+}

@@ -1,0 +1,95 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// templateRoutes serves templates.
+type templateRoutes struct{ core caisson.Templates }
+
+type NameParam struct {
+	Name string `path:"name" maxLength:"128" doc:"Name of the template"`
+}
+
+type templateBody = body[*caisson.Template]
+
+func (h templateRoutes) register(rt *router) {
+	const tag = "templates"
+	handle(rt, op(http.MethodGet, "/templates", "list-templates", tag, "List templates, by name"), h.list)
+	handle(rt, op(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
+	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Make or replace a template"), h.put)
+	handle(rt, op(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
+	stream(rt, answering(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
+		http.StatusOK, protocol.EventType, "Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))
+}
+
+func (h templateRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Template]], error) {
+	list, err := h.core.ListTemplates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(answers(list, templateAnswer)), nil
+}
+
+func (h templateRoutes) get(ctx context.Context, in *NameParam) (*templateBody, error) {
+	t, err := h.core.GetTemplate(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &templateBody{templateAnswer(t)}, nil
+}
+
+func (h templateRoutes) put(ctx context.Context, in *struct {
+	NameParam
+	Body caisson.Template
+},
+) (*templateBody, error) {
+	t := in.Body
+	if t.Name != in.Name {
+		return nil, caisson.Invalidf("name", "must be %q, the name in the path", in.Name)
+	}
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !caller.Local && len(t.Mounts) > 0 {
+		return nil, errHostPath()
+	}
+	// What was read can be written back; what only Caisson decides is not taken from it.
+	t.Account, t.Built, t.CreatedAt = "", nil, time.Time{}
+	stored, err := h.core.PutTemplate(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return &templateBody{templateAnswer(stored)}, nil
+}
+
+func (h templateRoutes) remove(ctx context.Context, in *NameParam) (*none, error) {
+	return nil, h.core.RemoveTemplate(ctx, in.Name)
+}
+
+type buildInput struct {
+	NameParam
+	Body *caisson.RegistryAuth
+}
+
+func (h templateRoutes) build(rt *router) func(http.ResponseWriter, *http.Request, *buildInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *buildInput) error {
+		var auth caisson.RegistryAuth
+		if in.Body != nil {
+			auth = *in.Body
+		}
+		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (*caisson.Template, error) {
+			t, err := h.core.BuildTemplate(ctx, in.Name, auth, progress)
+			if err != nil {
+				return nil, err
+			}
+			return templateAnswer(t), nil
+		})
+	}
+}

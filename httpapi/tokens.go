@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// tokenRoutes serves the management of tokens.
+type tokenRoutes struct{ core caisson.Tokens }
+
+func (h tokenRoutes) register(rt *router) {
+	const tag = "tokens"
+	handle(rt, created(op(http.MethodPost, "/tokens", "create-token", tag, "Make a token for an account (unix socket only)")), h.create)
+	handle(rt, op(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
+	handle(rt, op(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
+}
+
+func (h tokenRoutes) create(ctx context.Context, in *body[protocol.TokenRequest]) (*body[protocol.NewToken], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	req := in.Body
+	token, secret, err := h.core.CreateToken(ctx, req.Account, req.Name, time.Duration(req.TTL))
+	if err != nil {
+		return nil, err
+	}
+	return &body[protocol.NewToken]{protocol.NewToken{Token: token, Secret: secret.Reveal()}}, nil
+}
+
+func (h tokenRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Token]], error) {
+	list, err := h.core.ListTokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h tokenRoutes) remove(ctx context.Context, in *struct {
+	ID string `path:"id"`
+},
+) (*none, error) {
+	id, err := caisson.ParseID(caisson.TokenPrefix, in.ID)
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.core.RemoveToken(ctx, id)
+}

@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// treeRoutes serves whole trees and their changes.
+type treeRoutes struct{ core caisson.Files }
+
+func (h treeRoutes) register(rt *router) {
+	const tag = "files"
+	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
+		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
+	stream(rt, answering(receiving(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
+		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
+	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
+		http.StatusOK, protocol.EventType, "Events named file, with a FileEvent each"), h.watch)
+}
+
+func (h treeRoutes) read(w http.ResponseWriter, r *http.Request, in *PathParam) error {
+	if err := checkPath("path", in.Path); err != nil {
+		return err
+	}
+	tree, err := h.core.ReadTree(r.Context(), in.Ref, in.Path)
+	if err != nil {
+		return err
+	}
+	return send(w, tree, protocol.TarType)
+}
+
+func (h treeRoutes) write(w http.ResponseWriter, r *http.Request, in *PathParam) error {
+	if err := checkPath("path", in.Path); err != nil {
+		return err
+	}
+	if err := h.core.WriteTree(r.Context(), in.Ref, in.Path, upload(w, r, uploadLimit)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h treeRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
+	PathParam
+	Recursive bool `query:"recursive" doc:"Directories below path too"`
+},
+) error {
+	if err := checkPath("path", in.Path); err != nil {
+		return err
+	}
+	changes, err := h.core.WatchFiles(r.Context(), in.Ref, in.Path, in.Recursive)
+	if err != nil {
+		return err
+	}
+	return relay(w, r, changes, protocol.EventFile, func(caisson.FileEvent) int64 { return 0 })
+}
+
+// relay sends what comes over events until the channel is closed or the client has gone.
+func relay[T any](w http.ResponseWriter, r *http.Request, events <-chan T, name string, id func(T) int64) error {
+	s := newSSEWriter(w)
+	if err := s.start(); err != nil {
+		return err
+	}
+	defer s.keepAlive()()
+	for e := range events {
+		if s.send(id(e), name, e) != nil {
+			break
+		}
+	}
+	// The channel's maker stops when the context ends, which is when this returns; nobody is left waiting on us.
+	return nil
+}

@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// humaContext gives the embedded interface a name that is not one of its methods.
+type humaContext = huma.Context
+
+// statusContext lets translateErrors change the status of an answer.
+type statusContext struct {
+	humaContext
+	status int // instead of the one that is set, unless 0
+}
+
+// SetStatus implements [huma.Context].
+func (c *statusContext) SetStatus(status int) {
+	if c.status != 0 {
+		status = c.status
+	}
+	c.humaContext.SetStatus(status)
+}
+
+// Unwrap lets adapters find their own context.
+func (c *statusContext) Unwrap() huma.Context { return c.humaContext }
+
+// translateErrors turns huma's own errors, all of them about malformed requests, into ours. It does it for this API
+// only, where huma's way of doing it, a global variable, would do it for the whole process.
+func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
+	model, ok := v.(*huma.ErrorModel)
+	if !ok {
+		return v, nil
+	}
+	p := protocol.ProblemOf(invalid(model))
+	if c, ok := ctx.(*statusContext); ok {
+		c.status = p.Status
+	}
+	return p, nil
+}
+
+// fieldMark separates a field from a message in an error of unmarshal: huma keeps only the text of such errors.
+const fieldMark = "\x00"
+
+// unmarshal is [json.Unmarshal] whose errors tell the field.
+func unmarshal(data []byte, v any) error {
+	err := json.Unmarshal(data, v)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return errors.New(e.Field + fieldMark + "cannot hold " + e.Value)
+	}
+	return err
+}
+
+// invalid returns an Invalid error about the first of the faults in m, in order of place.
+func invalid(m *huma.ErrorModel) error {
+	if len(m.Errors) == 0 {
+		return caisson.Errorf(caisson.Invalid, "%s", m.Detail)
+	}
+	first := slices.MinFunc(m.Errors, func(a, b *huma.ErrorDetail) int { return strings.Compare(a.Location, b.Location) })
+	loc, field, _ := strings.Cut(first.Location, ".")
+	msg := first.Message
+	required := strings.Split(validation.MsgExpectedRequiredProperty, "%s")
+	switch {
+	case strings.Contains(msg, fieldMark):
+		field, msg, _ = strings.Cut(msg, fieldMark)
+	case msg == validation.MsgUnexpectedProperty:
+		msg = "there is no such field"
+	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have a choice of forms
+		msg = "is not a size; write a number of bytes, or for example 512M or 2GiB"
+	case strings.HasPrefix(msg, required[0]) && strings.HasSuffix(msg, required[1]):
+		name := strings.TrimSuffix(strings.TrimPrefix(msg, required[0]), required[1])
+		field, msg = strings.TrimPrefix(field+"."+name, "."), "is required"
+	case strings.HasPrefix(msg, "required ") && strings.HasSuffix(msg, "parameter is missing"):
+		msg = "is required"
+	case field == "":
+		field, msg = loc, "cannot be read: "+msg
+	}
+	return &caisson.Error{Kind: caisson.Invalid, Field: field, Msg: msg}
+}
