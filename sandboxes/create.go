@@ -1,0 +1,151 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// Lifecycle implements [caisson.Sandboxes].
+type Lifecycle struct{ c *Core }
+
+// Sandboxes returns the lifecycle of sandboxes.
+func (c *Core) Sandboxes() *Lifecycle { return &Lifecycle{c} }
+
+var _ caisson.Sandboxes = (*Lifecycle)(nil)
+
+// Get implements [caisson.Sandboxes].
+func (l *Lifecycle) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return l.c.find(ctx, ref)
+}
+
+// List implements [caisson.Sandboxes].
+func (l *Lifecycle) List(ctx context.Context, f caisson.Filter) ([]*caisson.Sandbox, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return l.c.Store.Sandboxes().List(ctx, in, f)
+}
+
+// Create implements [caisson.Sandboxes].
+func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	defer func() {
+		for _, d := range req.Directories {
+			d.Close()
+		}
+	}()
+	if err := validateCreate(&req); err != nil {
+		return nil, err
+	}
+	if err := checkDirectories(ctx, &req); err != nil {
+		return nil, err
+	}
+	if req.Snapshot != "" {
+		return l.c.createFromSnapshot(ctx, req)
+	}
+	sb, from, hold, err := l.c.prepare(ctx, &req)
+	if err != nil {
+		return nil, err
+	}
+	defer hold()
+	if claimed, err := l.c.pool.claim(ctx, sb, &req); claimed != nil || err != nil {
+		return claimed, err
+	}
+	return l.c.create(ctx, sb, from, &req)
+}
+
+// prepare resolves a request into a sandbox that has not been made yet. hold keeps its layers until it is in the store.
+func (c *Core) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *caisson.Sandbox, from source, hold func(), err error) {
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return nil, from, nil, err
+	}
+	t, err := c.template(ctx, first(req.Template, caisson.HostTemplate))
+	if err != nil {
+		return nil, from, nil, err
+	}
+	if req.Image != "" {
+		t.Image, t.Built, t.Setup = req.Image, nil, nil
+	}
+	if len(t.Setup) > 0 && t.Built == nil {
+		return nil, from, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
+	}
+	hold = c.Images.Hold()
+	defer func() {
+		if err != nil {
+			hold()
+		}
+	}()
+	img, err := c.image(ctx, t.Image)
+	if err != nil {
+		return nil, from, nil, err
+	}
+	rootfs := img.Rootfs
+	if t.Built != nil {
+		rootfs = t.Built.Rootfs
+	}
+	sb = &caisson.Sandbox{
+		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
+		State: caisson.Creating, Labels: req.Labels, Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
+		Node: c.Node, Build: c.Build, CreatedAt: now(), ChangedAt: now(),
+	}
+	return sb, from, hold, nil
+}
+
+// create makes a prepared sandbox, and starts it unless the request says not to.
+func (c *Core) create(ctx context.Context, sb *caisson.Sandbox, from source, req *caisson.CreateRequest) (_ *caisson.Sandbox, err error) {
+	release, err := c.locks.acquire(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if _, err := c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
+		return nil, err
+	}
+	if err := c.admit(ctx, sb); err != nil {
+		return nil, err
+	}
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	setDeadlines(sb)
+	if err := c.Store.Sandboxes().Insert(ctx, sb); err != nil {
+		return nil, err
+	}
+	clean := context.WithoutCancel(ctx)
+	back.Push(func() error { return c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
+	if err := c.makeDir(sb); err != nil {
+		return nil, err
+	}
+	if err := c.recordMounts(sb.ID, req.Mounts, req.Directories); err != nil {
+		return nil, err
+	}
+	if from.files != "" {
+		if err := linkFile(from.files, c.inDir(sb.ID, filesTar)); err != nil {
+			return nil, err
+		}
+	}
+	state := caisson.Created
+	if !req.NoStart {
+		if err := c.run(ctx, sb, from); err != nil {
+			return nil, err
+		}
+		back.Push(func() error { return c.halt(clean, sb.ID) })
+		state = caisson.Running
+	}
+	made, err := c.setState(ctx, sb.ID, state, nil)
+	if err != nil {
+		return nil, err
+	}
+	back.Release()
+	if state == caisson.Running {
+		c.watch(made)
+	}
+	c.arm(made)
+	c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
+	return made, nil
+}

@@ -1,0 +1,264 @@
+package sandboxes
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Files of a sandbox's directory; see the package comment.
+const (
+	etcLayer   = "etc"
+	outputFIFO = "output"
+	mountsFile = "mounts.json"
+	filesTar   = "files.tar"
+	pauseDir   = "pause"
+	partSuffix = ".part" // of what is being written: never read, removed by reconcile
+)
+
+// makeDir makes a sandbox's directory, with the settings that are its own.
+func (c *Core) makeDir(sb *caisson.Sandbox) error {
+	dir := c.sandboxDir(sb.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := writeEtc(filepath.Join(dir, etcLayer), sb.ID); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return unix.Mkfifo(filepath.Join(dir, outputFIFO), 0o600)
+}
+
+// writeEtc makes the topmost layer: what tells one sandbox from another. A fork gets its own, and finds it where its
+// parent had not written over these files.
+func writeEtc(layer string, id caisson.ID) error {
+	var machine [16]byte
+	rand.Read(machine[:])
+	files := map[string]string{
+		"hostname":   string(id) + "\n",
+		"hosts":      "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + string(id) + "\n",
+		"machine-id": hex.EncodeToString(machine[:]) + "\n",
+		// The wire's gateway is the resolver; the addresses are the same on every wire.
+		"resolv.conf": "nameserver 10.87.0.1\noptions timeout:2 attempts:2\n",
+	}
+	for _, d := range []string{layer, filepath.Join(layer, "etc")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+		if err := own(d, 0o755); err != nil {
+			return err
+		}
+	}
+	for name, content := range files {
+		p := filepath.Join(layer, "etc", name)
+		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+			return err
+		}
+		if err := own(p, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// own gives a file of a layer to the guest's root, with exactly that mode whatever the umask. Where the daemon is not
+// root the layer belongs to it.
+func own(p string, mode os.FileMode) error {
+	if os.Geteuid() == 0 {
+		if err := os.Chown(p, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(p, mode)
+}
+
+// mountRecord is a host directory that a sandbox was made with. After the first start the directory is opened by name, so
+// what the name leads to must still be the directory that the client had opened.
+type mountRecord struct {
+	caisson.Mount
+	Path   string
+	Device uint64
+	Inode  uint64
+}
+
+// recordMounts stores the directories that came with a request.
+func (c *Core) recordMounts(id caisson.ID, mounts []caisson.Mount, dirs []caisson.Handle) error {
+	if len(mounts) == 0 {
+		return nil
+	}
+	records := make([]mountRecord, len(mounts))
+	for i, m := range mounts {
+		fd := int(dirs[i].Fd())
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return caisson.Invalidf("mounts", "%.100q is not a directory", m.Source)
+		}
+		p, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err != nil {
+			return err
+		}
+		if rel, err := filepath.Rel(p, c.Dir); err == nil && filepath.IsLocal(rel) {
+			return caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", m.Source)
+		}
+		if rel, err := filepath.Rel(c.Dir, p); err == nil && filepath.IsLocal(rel) {
+			return caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", m.Source)
+		}
+		records[i] = mountRecord{Mount: m, Path: p, Device: st.Dev, Inode: st.Ino}
+	}
+	data, err := json.Marshal(records)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.sandboxDir(id), mountsFile), data, 0o600)
+}
+
+// openMounts opens the directories of a sandbox for a start. The caller closes them.
+func (c *Core) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
+	data, err := os.ReadFile(filepath.Join(c.sandboxDir(id), mountsFile))
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	var records []mountRecord
+	if err == nil {
+		err = json.Unmarshal(data, &records)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			closeMounts(mounts)
+		}
+	}()
+	for _, r := range records {
+		fd, err := unix.Open(r.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return mounts, caisson.Wrap(err, caisson.Conflict, "the mounted directory %.100q is gone", r.Source)
+		}
+		mounts = append(mounts, caisson.RuntimeMount{Source: os.NewFile(uintptr(fd), r.Path), Target: r.Target, Writable: r.Writable})
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return mounts, err
+		}
+		if st.Dev != r.Device || st.Ino != r.Inode {
+			return mounts, caisson.Errorf(caisson.Conflict, "%.100q is no longer the directory that was mounted; make a new sandbox with the new one", r.Source)
+		}
+	}
+	return mounts, nil
+}
+
+func closeMounts(mounts []caisson.RuntimeMount) {
+	for _, m := range mounts {
+		m.Source.Close()
+	}
+}
+
+// writeTar lets save write path, which appears complete or not at all.
+func writeTar(path string, save func(*os.File) error) (err error) {
+	part := path + partSuffix
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(part)
+		}
+	}()
+	if err := save(f); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// writeDir lets fill make the contents of the new directory path, which appears complete or not at all.
+func writeDir(path string, fill func(dir string) error) (err error) {
+	part := path + partSuffix
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	if err := os.Mkdir(part, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(part)
+		}
+	}()
+	if err := fill(part); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(part)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := syncFile(filepath.Join(part, e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(part); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+func syncDir(path string) error { return syncFile(path) }
+
+// linkFile makes to the same file as from, or a copy where the file system cannot.
+func linkFile(from, to string) error {
+	if err := os.Link(from, to); err == nil {
+		return nil
+	}
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return writeTar(to, func(f *os.File) error {
+		_, err := io.Copy(f, src)
+		return err
+	})
+}
+
+// diskUse is how many bytes the files below dir take on disk.
+func diskUse(dir string) caisson.Size {
+	var n int64
+	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(p, &st) == nil {
+			n += st.Blocks * 512
+		}
+		return nil
+	})
+	return caisson.Size(n)
+}

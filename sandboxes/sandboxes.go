@@ -1,0 +1,176 @@
+// Package sandboxes is the lifecycle core: it combines a runtime, images and wires into sandboxes that survive the daemon.
+//
+// The store holds what is meant to be, the host what is. Every change writes its intent (a state that ends in -ing) before
+// it touches the host, and its outcome afterwards; [Core.Reconcile] compares the two after a restart and finishes or undoes
+// what was under way.
+//
+// On disk a sandbox is one directory:
+//
+//	<dir>/sandboxes/<id>/
+//	    etc/         topmost layer: host name, hosts, resolver, machine-id
+//	    output       FIFO to which the command writes; the sandbox keeps it open
+//	    log, log.old what came out of it, bounded
+//	    mounts.json  host directories it was made with
+//	    files.tar    changes to the root file system while it is stopped
+//	    pause/       memory and files while it is paused
+//	    runtime/     the runtime's own
+//	<dir>/snapshots/<id>/   what a checkpoint wrote
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Images is what the core needs of the image driver. Image records are kept here, in the store.
+type Images interface {
+	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
+	Host(ctx context.Context) (*caisson.Image, error)
+	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote and returns its digest and directory.
+	Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
+	// Hold keeps layers from being pruned until release.
+	Hold() (release func())
+	// Prune removes layers whose directory inUse denies.
+	Prune(ctx context.Context, inUse func(dir string) bool) (freed caisson.Size, err error)
+	// Canonical returns the form of a reference under which an image is stored.
+	Canonical(ref string) (string, error)
+}
+
+// Runtime is what the core needs of a runtime.
+type Runtime interface {
+	caisson.Runtime
+	caisson.Checkpointer
+	caisson.Freezer
+	// Remains returns ids of this data directory's sandboxes of which the host still has something that List does not show.
+	Remains() ([]caisson.ID, error)
+}
+
+// Config is what a Core is made of. All fields but Limits and Log are required.
+type Config struct {
+	Dir     string // the data directory
+	Store   caisson.Store
+	Runtime Runtime
+	Images  Images
+	Wires   caisson.Wires // nil: sandboxes have a loopback device only
+	Node    string
+	Build   string
+	Limits  Limits
+	Log     *slog.Logger
+}
+
+// Limits bound what all sandboxes together may take of the host. Zero means no bound.
+type Limits struct {
+	MaxSandboxes  int          // that are live at once
+	MemoryReserve caisson.Size // memory of the host that must remain available
+	PIDsReserve   int          // processes of the host that must remain available
+}
+
+// Core is the state that the services of this package share. Its exported methods are for the engine.
+type Core struct {
+	Config
+	locks  *locks
+	events *hub
+	pool   *pool
+
+	mu      sync.Mutex
+	timers  map[caisson.ID]*time.Timer // ttl and hard ttl; guarded by mu
+	clients map[caisson.ID]*guest      // file clients; guarded by mu
+	watches map[caisson.ID]func()      // end a sandbox's watch; guarded by mu
+	wg      sync.WaitGroup             // goroutines of this core
+	ctx     context.Context            // ends with Close; for work that outlives a request
+	stop    context.CancelCauseFunc
+}
+
+// New returns a Core. It touches neither store nor host: call Reconcile before use.
+func New(cfg Config) (*Core, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range []string{"sandboxes", "snapshots"} {
+		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	c := &Core{
+		Config: cfg, locks: newLocks(), timers: map[caisson.ID]*time.Timer{},
+		clients: map[caisson.ID]*guest{}, watches: map[caisson.ID]func(){},
+	}
+	c.events = newHub(cfg.Store.Events(), cfg.Log)
+	c.pool = newPool(c)
+	// The core's own lifetime, not a request's: it carries no caller.
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+var errClosing = errors.New("the daemon is ending")
+
+// Close ends everything that runs in this process. Sandboxes run on.
+func (c *Core) Close() error {
+	c.stop(errClosing)
+	c.mu.Lock()
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	guests := make([]*guest, 0, len(c.clients))
+	for _, g := range c.clients {
+		guests = append(guests, g)
+	}
+	clear(c.clients)
+	c.mu.Unlock()
+	for _, g := range guests {
+		g.close()
+	}
+	c.wg.Wait()
+	return nil
+}
+
+// do runs f in a goroutine of the core's.
+func (c *Core) do(f func(ctx context.Context)) {
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		f(c.ctx)
+	}()
+}
+
+// scope is what the caller in ctx may touch.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+// find returns a sandbox of the caller's account.
+func (c *Core) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Store.Sandboxes().Get(ctx, in, ref)
+}
+
+// use returns a sandbox of the caller's account if its state allows v.
+func (c *Core) use(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
+	sb, err := c.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return sb, sb.State.Allow(v)
+}
+
+func (c *Core) sandboxDir(id caisson.ID) string {
+	return filepath.Join(c.Dir, "sandboxes", string(id))
+}
+
+func (c *Core) snapshotDir(id caisson.ID) string {
+	return filepath.Join(c.Dir, "snapshots", string(id))
+}
+
+func now() time.Time { return time.Now().UTC() }

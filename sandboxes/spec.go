@@ -1,0 +1,281 @@
+package sandboxes
+
+import (
+	"context"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// hostTemplate is the built-in template: the host's own programs, so that the first run needs no download.
+func hostTemplate() *caisson.Template {
+	return &caisson.Template{
+		Name: caisson.HostTemplate, Image: "host", Workdir: "/root", Description: "The host's own programs, read-only",
+		Resources: caisson.DefaultResources(),
+	}
+}
+
+// builtin returns a built-in template, or nil.
+func builtin(name string) *caisson.Template {
+	if name == caisson.HostTemplate {
+		return hostTemplate()
+	}
+	return nil
+}
+
+// resolve makes a spec of a template, its image and what a request changes.
+func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req *caisson.CreateRequest) caisson.Spec {
+	conf := rootfs.Config
+	s := caisson.Spec{
+		Image: img.Reference, Digest: rootfs.Digest,
+		Command: firstList(req.Command, t.Command, append(slices.Clone(conf.Entrypoint), conf.Command...)),
+		Workdir: first(req.Workdir, t.Workdir, conf.Workdir, "/"),
+		User:    first(req.User, t.User, conf.User, "0:0"),
+		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
+		TTL: t.TTL, HardTTL: t.HardTTL,
+	}
+	if len(req.Command) == 0 && len(t.Command) == 0 {
+		// What an image would run (often a shell, which ends at once without a terminal) is not what a sandbox is for,
+		// unless somebody asked for it.
+		s.Command = nil
+	}
+	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
+		maps.Copy(s.Env, env)
+	}
+	if req.TTL != nil {
+		s.TTL = *req.TTL
+	}
+	if req.HardTTL != nil {
+		s.HardTTL = *req.HardTTL
+	}
+	return s
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func firstList(lists ...[]string) []string {
+	for _, l := range lists {
+		if len(l) > 0 {
+			return l
+		}
+	}
+	return nil
+}
+
+// limits lays the request's resources over the template's over the defaults.
+func limits(template, request caisson.Resources) caisson.Resources {
+	r := caisson.DefaultResources()
+	for _, over := range []caisson.Resources{template, request} {
+		if over.CPUs != 0 {
+			r.CPUs = over.CPUs
+		}
+		if over.Memory != 0 {
+			r.Memory = over.Memory
+		}
+		if over.PIDs != 0 {
+			r.PIDs = over.PIDs
+		}
+		if over.Disk != 0 {
+			r.Disk = over.Disk
+		}
+		if over.OpenFiles != 0 {
+			r.OpenFiles = over.OpenFiles
+		}
+	}
+	return r
+}
+
+// env returns the environment of a process, sorted: KEY=value.
+func env(maps ...map[string]string) []string {
+	all := map[string]string{}
+	for _, m := range maps {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	list := make([]string, 0, len(all))
+	for k, v := range all {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}
+
+var (
+	nameForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	idForm     = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
+	envForm    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	userForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
+	labelForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+	maxStrings = 1 << 20 // bytes of all arguments or variables together
+)
+
+func validateName(field, name string) error {
+	if name == "" {
+		return nil
+	}
+	if !nameForm.MatchString(name) {
+		return caisson.Invalidf(field, "%.70q is not a name: use up to 63 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
+	}
+	if idForm.MatchString(name) {
+		return caisson.Invalidf(field, "%q looks like an id; choose another name", name)
+	}
+	return nil
+}
+
+func validateCommand(field string, command []string) error {
+	n := 0
+	for _, a := range command {
+		n += len(a) + 1
+		if strings.ContainsRune(a, 0) {
+			return caisson.Invalidf(field, "an argument contains a NUL byte")
+		}
+	}
+	if len(command) > 0 && command[0] == "" {
+		return caisson.Invalidf(field, "the program's name is empty")
+	}
+	if n > maxStrings {
+		return caisson.Invalidf(field, "more than 1MiB of arguments; pass them in a file")
+	}
+	return nil
+}
+
+func validateEnv(field string, env map[string]string) error {
+	n := 0
+	for k, v := range env {
+		n += len(k) + len(v) + 2
+		if !envForm.MatchString(k) {
+			return caisson.Invalidf(field, "%.70q is not the name of a variable", k)
+		}
+		if strings.ContainsRune(v, 0) {
+			return caisson.Invalidf(field+"."+k, "the value contains a NUL byte")
+		}
+	}
+	if n > maxStrings {
+		return caisson.Invalidf(field, "more than 1MiB of environment")
+	}
+	return nil
+}
+
+func validatePath(field, p string) error {
+	if p == "" {
+		return nil
+	}
+	if !path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > 4096 {
+		return caisson.Invalidf(field, "%.100q is not an absolute path", p)
+	}
+	return nil
+}
+
+func validateUser(field, user string) error {
+	if user != "" && !userForm.MatchString(user) {
+		return caisson.Invalidf(field, "%.70q is not a user: write a name, a uid or uid:gid", user)
+	}
+	return nil
+}
+
+func validateLabels(field string, labels map[string]string) error {
+	if len(labels) > 64 {
+		return caisson.Invalidf(field, "more than 64 labels")
+	}
+	for k, v := range labels {
+		if !labelForm.MatchString(k) {
+			return caisson.Invalidf(field, "%.70q is not the name of a label", k)
+		}
+		if len(v) > 1024 {
+			return caisson.Invalidf(field+"."+k, "the value is longer than 1024 bytes")
+		}
+	}
+	return nil
+}
+
+// Bounds of resources: less cannot run anything, more is a typing mistake.
+const (
+	minMemory = 64 << 20
+	minDisk   = 1 << 20
+	maxCPUs   = 1024
+	maxPIDs   = 1 << 20
+)
+
+func validateResources(field string, r caisson.Resources) error {
+	switch {
+	case r.CPUs < 0 || r.CPUs > maxCPUs || (r.CPUs > 0 && r.CPUs < 0.01):
+		return caisson.Invalidf(field+".cpus", "%v is not between 0.01 and %d", r.CPUs, maxCPUs)
+	case r.Memory < 0 || (r.Memory > 0 && r.Memory < minMemory):
+		return caisson.Invalidf(field+".memory", "%s is too little; at least %s is needed", r.Memory, caisson.Size(minMemory))
+	case r.Disk < 0 || (r.Disk > 0 && r.Disk < minDisk):
+		return caisson.Invalidf(field+".disk", "%s is too little; at least %s is needed", r.Disk, caisson.Size(minDisk))
+	case r.PIDs < 0 || r.PIDs > maxPIDs || (r.PIDs > 0 && r.PIDs < 4):
+		return caisson.Invalidf(field+".pids", "%d is not between 4 and %d", r.PIDs, maxPIDs)
+	case r.OpenFiles < 0 || r.OpenFiles > maxPIDs || (r.OpenFiles > 0 && r.OpenFiles < 16):
+		return caisson.Invalidf(field+".openFiles", "%d is not between 16 and %d", r.OpenFiles, maxPIDs)
+	}
+	return nil
+}
+
+func validateMounts(field string, mounts []caisson.Mount) error {
+	if len(mounts) > 32 {
+		return caisson.Invalidf(field, "more than 32 mounts")
+	}
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		target := path.Clean(m.Target)
+		if err := validatePath(field, m.Target); err != nil || target == "/" || m.Target == "" {
+			return caisson.Invalidf(field, "%.100q is not a place to mount at; write SOURCE:TARGET with an absolute TARGET other than /", m.Target)
+		}
+		for _, own := range []string{"/proc", "/sys", "/dev", "/.caisson"} {
+			if target == own || strings.HasPrefix(target, own+"/") {
+				return caisson.Invalidf(field, "nothing can be mounted below %s", own)
+			}
+		}
+		if seen[target] {
+			return caisson.Invalidf(field, "%s is mounted twice", target)
+		}
+		seen[target] = true
+	}
+	return nil
+}
+
+func validateCreate(req *caisson.CreateRequest) error {
+	for _, err := range []error{
+		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
+		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
+		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	if req.Snapshot != "" {
+		if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 {
+			return caisson.Invalidf("snapshot", "a snapshot brings its own image, command, user and resources; leave the others out")
+		}
+	}
+	return nil
+}
+
+// checkDirectories says whether the mounts of a request came with their directories, as descriptors.
+func checkDirectories(ctx context.Context, req *caisson.CreateRequest) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if len(req.Mounts) > 0 && !caller.Local {
+		return caisson.Errorf(caisson.Denied, "host directories can be mounted only over the unix socket")
+	}
+	if len(req.Mounts) != len(req.Directories) {
+		return caisson.Invalidf("mounts", "%d mounts came with %d directories", len(req.Mounts), len(req.Directories))
+	}
+	return nil
+}
