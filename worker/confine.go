@@ -106,6 +106,7 @@ func limit(l Limits) error {
 		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
 		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
 		{unix.RLIMIT_NOFILE, 256, 256},
+		{unix.RLIMIT_NPROC, 512, 512}, // threads of all jobs of this user in this namespace
 		{unix.RLIMIT_CORE, 0, 0},
 	} {
 		if err := unix.Setrlimit(r.what, &unix.Rlimit{Cur: r.cur, Max: r.max}); err != nil {

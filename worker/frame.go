@@ -60,13 +60,13 @@ func (f *failure) err() error {
 	if !slices.Contains(kinds, kind) {
 		kind = caisson.Internal
 	}
-	return caisson.Wrap(errors.New(printable(f.Detail)), kind, "%s", printable(f.Message))
+	return caisson.Wrap(errors.New(printable(f.Detail, maxMessage)), kind, "%s", printable(f.Message, maxMessage))
 }
 
-// printable bounds s and replaces what could deceive a reader.
-func printable(s string) string {
-	if len(s) > maxMessage {
-		s = strings.ToValidUTF8(s[:maxMessage], "") + "…"
+// printable shortens s to limit bytes and replaces what could deceive a reader.
+func printable(s string, limit int) string {
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "") + "…"
 	}
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

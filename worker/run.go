@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -53,7 +54,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 // process is one job's process and what the parent holds for it.
 type process struct {
 	cmd    *exec.Cmd
-	log    interface{ Warn(string, ...any) }
+	log    *slog.Logger
 	stderr head
 	mine   []*os.File // the parent's ends, and what must stay open until the end
 	theirs []*os.File // the job's ends, closed here once it has started
@@ -97,6 +98,8 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	}
 	if req.Network {
 		cmd.SysProcAttr = &syscall.SysProcAttr{
+			// All jobs with network are the same user; they cannot signal whom they have no pid for.
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 			Credential: &syscall.Credential{Uid: r.workUID, Gid: r.workUID},
 			Pdeathsig:  syscall.SIGKILL,
 			Setsid:     true,
@@ -268,5 +271,5 @@ func (t *head) Write(b []byte) (int, error) {
 func (t *head) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return printable(t.buf.String())
+	return printable(t.buf.String(), t.buf.Len())
 }

@@ -29,7 +29,7 @@ const (
 )
 
 // filterSyscalls installs a seccomp filter on all threads: no new programs, no new processes (threads are allowed), no
-// sockets without network, nothing from forbidden.
+// sockets but those of the internet, and those only with network, nothing from forbidden.
 func filterSyscalls(network bool) error {
 	stmt := func(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 	jump := func(op uint16, k uint32, jt, jf uint8) unix.SockFilter {
@@ -55,9 +55,18 @@ func filterSyscalls(network bool) error {
 		stmt(ret, deny(unix.EPERM)),
 		stmt(ret, unix.SECCOMP_RET_ALLOW),
 	}
-	calls := append(append([]uint32{}, forbidden...), forbiddenHere...)
-	if !network {
-		calls = append(calls, unix.SYS_SOCKET, unix.SYS_SOCKETPAIR)
+	calls := append(append([]uint32{unix.SYS_SOCKETPAIR}, forbidden...), forbiddenHere...)
+	if network {
+		// The internet, but not the sockets that daemons of this host listen on.
+		prog = append(prog,
+			jump(unix.BPF_JEQ, unix.SYS_SOCKET, 0, 5),
+			stmt(load, offArg0),
+			jump(unix.BPF_JEQ, unix.AF_INET, 2, 0),
+			jump(unix.BPF_JEQ, unix.AF_INET6, 1, 0),
+			stmt(ret, deny(unix.EPERM)),
+			stmt(ret, unix.SECCOMP_RET_ALLOW))
+	} else {
+		calls = append(calls, unix.SYS_SOCKET)
 	}
 	for _, nr := range calls {
 		prog = append(prog, jump(unix.BPF_JEQ, nr, 0, 1), stmt(ret, deny(unix.EPERM)))

@@ -41,6 +41,9 @@ func (p *Program) Runner(t testing.TB) *worker.Runner {
 	return r
 }
 
+// Exe returns the path of the program, once there is a runner.
+func (p *Program) Exe() string { return p.exe }
+
 // Close removes what was built.
 func (p *Program) Close() {
 	if p.dir != "" {
