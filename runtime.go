@@ -14,7 +14,7 @@ import (
 // limit of the host is reached, Invalid for a program that cannot be executed.
 type Runtime interface {
 	// Create makes the sandbox and starts it: its init process, and spec.Command as a child of that if there is one.
-	// A failed Create leaves nothing behind.
+	// A failed Create leaves nothing behind. A command that cannot be executed is Invalid, or exits with 126 or 127.
 	Create(ctx context.Context, id ID, spec RuntimeSpec) error
 	// Exec starts a further process; ctx is that of the call, not of the process. It lives no longer than this sandbox's
 	// present run: it is not in what is restored from a checkpoint, unless it has put itself into a session of its own

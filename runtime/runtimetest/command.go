@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -19,6 +20,7 @@ var commandTests = []test{
 	{"CommandEnds", testCommandEnds},
 	{"CommandWaitedForByMany", testCommandWait},
 	{"CommandNone", testCommandNone},
+	{"CommandNotExecutable", testCommandNotExecutable},
 	{"ReaderGoesAway", testReaderGoesAway},
 }
 
@@ -123,6 +125,24 @@ func testCommandNone(t *testing.T, s *suite) {
 	b := s.create(t)
 	_, err := s.Runtime.WaitCommand(b.ctx(), b.id)
 	wantKind(t, "WaitCommand", err, caisson.Conflict)
+}
+
+// testCommandNotExecutable accepts that a runtime learns only inside that a command cannot be executed: then its end says so.
+func testCommandNotExecutable(t *testing.T, s *suite) {
+	for command, codes := range map[string][]int{"/no/such-program": {127}, "no-such-program": {127}, "/lower/text": {126, 127}} {
+		b := s.newBox(t)
+		b.spec.Command = []string{command, "argument"}
+		if err := s.Runtime.Create(b.ctx(), b.id, b.spec); err != nil {
+			wantKind(t, "Create", err, caisson.Invalid, command)
+			if found, ok := b.listed(); ok {
+				t.Errorf("a failed Create left %+v", found)
+			}
+			continue
+		}
+		if got, err := s.Runtime.WaitCommand(b.ctx(), b.id); err != nil || !slices.Contains(codes, got.Code) {
+			t.Errorf("%s: WaitCommand = %v, %v; want one of the codes %v", command, got, err, codes)
+		}
+	}
 }
 
 // testReaderGoesAway takes both the reader and the caller's descriptor away, as the end of a daemon does, and comes back.

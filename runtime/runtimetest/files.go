@@ -128,6 +128,11 @@ func testMounts(t *testing.T, s *suite) {
 			t.Fatal(err)
 		}
 	}
+	if os.Geteuid() == 0 { // what belongs to root on the host is nothing to write to from inside
+		if err := os.Chown(write, 1000, 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.spec.Mounts = []caisson.RuntimeMount{
 		{Source: openPath(t, read), Target: "/mnt/read"},
 		{Source: openPath(t, write), Target: "/mnt/write", Writable: true},
