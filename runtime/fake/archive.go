@@ -60,7 +60,7 @@ func (t *tree) copyFile(layer *os.Root, name string, info fs.FileInfo) error {
 			return err
 		}
 		defer in.Close()
-		if err := t.create(name, in); err != nil {
+		if err := create(t.root, name, in); err != nil {
 			return err
 		}
 	case fs.ModeDir:
@@ -94,8 +94,8 @@ func guestID(id uint32) int {
 	return int(id - caisson.LayerUIDBase)
 }
 
-func (t *tree) create(name string, r io.Reader) error {
-	f, err := t.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func create(root *os.Root, name string, r io.Reader) error {
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 	case tar.TypeChar:
 		return nil
 	case tar.TypeReg:
-		err = t.create(name, tr)
+		err = create(t.root, name, tr)
 	case tar.TypeSymlink:
 		err = t.root.Symlink(h.Linkname, name)
 	case tar.TypeDir:

@@ -108,7 +108,7 @@ func (s *sandbox) remember() (*memory, error) {
 	for i, p := range keep {
 		program, ok := p.program.(Rememberer)
 		if !ok {
-			return nil, caisson.Errorf(caisson.Conflict, "process %d (%s) cannot be captured; end it first", p.pid, p.name())
+			return nil, caisson.Errorf(caisson.Conflict, "process %d (%s) cannot be captured; end it first", p.pid, p.args[0])
 		}
 		b, err := program.Memory()
 		if err != nil {
@@ -125,7 +125,7 @@ func (s *sandbox) outliving() (m *memory, keep []*Proc) {
 	defer s.mu.Unlock()
 	m = &memory{NextPID: s.nextPID}
 	for _, p := range s.table {
-		if p.pid != initPID && p.outlives() && p.ended == nil {
+		if p.pid != initPID && p.origin != ofExec && p.ended == nil {
 			keep = append(keep, p)
 		}
 	}
@@ -135,7 +135,7 @@ func (s *sandbox) outliving() (m *memory, keep []*Proc) {
 			PID: p.pid, PPID: p.ppid, Args: p.args, Env: p.env, Dir: p.dir,
 			UID: p.user.uid, GID: p.user.gid, Origin: p.origin, Used: p.memory,
 		}
-		if parent := s.table[p.ppid]; parent == nil || !parent.outlives() {
+		if parent := s.table[p.ppid]; parent == nil || parent.origin == ofExec {
 			pm.PPID = initPID
 		}
 		m.Processes = append(m.Processes, pm)

@@ -3,7 +3,6 @@ package fake
 import (
 	"context"
 	"io"
-	"path"
 	"slices"
 	"strings"
 	"syscall"
@@ -226,12 +225,6 @@ func (p *Proc) ExitCode() int {
 
 // Exited is closed when the process has ended.
 func (p *Proc) Exited() <-chan struct{} { return p.exited }
-
-// name is the short name of the program, for listings.
-func (p *Proc) name() string { return path.Base(p.args[0]) }
-
-// outlives reports whether a checkpoint keeps the process.
-func (p *Proc) outlives() bool { return p.origin != ofExec }
 
 type procReader struct{ p *Proc }
 

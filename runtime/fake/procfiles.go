@@ -2,9 +2,7 @@ package fake
 
 import (
 	"io/fs"
-	"os"
 	"path"
-	"syscall"
 )
 
 // Abs returns name as an absolute path inside the sandbox.
@@ -30,44 +28,6 @@ func (p *Proc) Lstat(name string) (f File, err error) {
 		return File{}, stepErr
 	}
 	return f, err
-}
-
-// Chmod sets the permissions of a file, set-id and sticky bits included.
-func (p *Proc) Chmod(name string, mode fs.FileMode) error {
-	return p.change(name, func(root *os.Root, rel string) error { return root.Chmod(rel, mode) })
-}
-
-// Remove removes a file or tree.
-func (p *Proc) Remove(name string) error {
-	return p.change(name, func(root *os.Root, rel string) error {
-		if _, err := root.Lstat(rel); err != nil {
-			return err
-		}
-		return root.RemoveAll(rel)
-	})
-}
-
-// Symlink makes a symlink to target.
-func (p *Proc) Symlink(target, name string) error {
-	return p.change(name, func(root *os.Root, rel string) error {
-		if err := root.Symlink(target, rel); err != nil {
-			return err
-		}
-		p.sandbox.tree.setOwner(root, rel, p.user)
-		return nil
-	})
-}
-
-// change does something to a file inside the sandbox, in one step.
-func (p *Proc) change(name string, f func(root *os.Root, rel string) error) (err error) {
-	root, rel, writable := p.sandbox.tree.at(p.Abs(name))
-	if !writable {
-		return syscall.EROFS
-	}
-	if stepErr := p.Step(func() { err = f(root, rel) }); stepErr != nil {
-		return stepErr
-	}
-	return err
 }
 
 // ReadFile reads a file inside the sandbox.

@@ -263,7 +263,7 @@ func (t *tree) entriesLocked() (map[string]entry, error) {
 		if err != nil {
 			return err
 		}
-		id := t.inode(t.root, name)
+		id := inodeOf(t.root, name)
 		e := entry{inode: id, mode: info.Mode(), owner: t.owners[id]}
 		if !d.IsDir() { // a directory changes with its entries, which count themselves
 			e.size, e.mtime = info.Size(), info.ModTime().UnixNano()
@@ -292,13 +292,13 @@ func (t *tree) lstat(name string) (File, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := t.owners[t.inode(root, rel)]
+	o := t.owners[inodeOf(root, rel)]
 	f.UID, f.GID = o.uid, o.gid
 	return f, nil
 }
 
 func (t *tree) setOwner(root *os.Root, rel string, o owner) {
-	id := t.inode(root, rel)
+	id := inodeOf(root, rel)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o == (owner{}) {
@@ -308,8 +308,8 @@ func (t *tree) setOwner(root *os.Root, rel string, o owner) {
 	t.owners[id] = o
 }
 
-// inode returns the identity of a file, symlinks themselves included; the zero value if there is none.
-func (t *tree) inode(root *os.Root, rel string) inode {
+// inodeOf returns the identity of a file, symlinks themselves included; the zero value if there is none.
+func inodeOf(root *os.Root, rel string) inode {
 	dir, err := root.Open(path.Dir(rel))
 	if err != nil {
 		return inode{}

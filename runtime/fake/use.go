@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"syscall"
 	"time"
@@ -144,7 +145,7 @@ func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.Process
 	out := make([]caisson.ProcessInfo, 0, len(s.table))
 	for _, p := range s.table {
 		out = append(out, caisson.ProcessInfo{
-			PID: p.pid, PPID: p.ppid, UID: p.user.uid, Command: p.name(), CPUTime: "0s", Threads: 1,
+			PID: p.pid, PPID: p.ppid, UID: p.user.uid, Command: path.Base(p.args[0]), CPUTime: "0s", Threads: 1,
 		})
 	}
 	slices.SortFunc(out, func(a, b caisson.ProcessInfo) int { return a.PID - b.PID })
