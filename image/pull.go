@@ -276,7 +276,6 @@ func stored(err error) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot store a layer")
 }
 
-
 func (d *Driver) warn(ref string, warnings []string) {
 	for _, w := range warnings[:min(len(warnings), maxWarnings)] {
 		d.log.Warn("an image was not unpacked entirely", "image", ref, "what", w)

@@ -1,0 +1,218 @@
+package image
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func (u *unpacker) directory(p string, hdr *tar.Header) error {
+	if p != "." {
+		st, exists, err := u.tree.lstat(p)
+		if err != nil {
+			return err
+		}
+		hides := exists && isWhiteout(st)
+		if exists && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			if err := u.tree.clear(p, st); err != nil {
+				return err
+			}
+			exists = false
+		}
+		fd, base, err := u.tree.parent(p)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			if err := unix.Mkdirat(fd, base, 0o700); err != nil {
+				return os.NewSyscallError("mkdirat", err)
+			}
+			u.result.Size += block
+		}
+		if hides {
+			if err := u.opaque(p); err != nil {
+				return err
+			}
+		}
+	}
+	u.dirs[p] = dirMeta{mode: uint32(hdr.Mode & 0o7777), modTime: hdr.ModTime}
+	u.note("directory", p, hdr, "")
+	f, err := u.tree.open(p, unix.O_DIRECTORY|unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
+		return err
+	}
+	return u.xattrs(f, p, hdr)
+}
+
+// replace makes room for an entry that is not a directory, and returns where it goes.
+func (u *unpacker) replace(p string) (fd int, base string, err error) {
+	st, exists, err := u.tree.lstat(p)
+	if err != nil {
+		return 0, "", err
+	}
+	if exists {
+		if err := u.tree.clear(p, st); err != nil {
+			return 0, "", err
+		}
+	}
+	u.result.Size += block
+	return u.tree.parent(p)
+}
+
+// block is what a file takes on disk besides its content, roughly.
+const block = 4096
+
+func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
+	if hdr.Size > u.args.MaxOut-u.result.Size {
+		return caisson.Errorf(caisson.Exhausted, "the archive unpacks to more than allowed (%v)", caisson.Size(u.args.MaxOut))
+	}
+	dir, base, err := u.replace(p)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	to, sum := io.Writer(f), sha256.New()
+	if u.args.Content {
+		to = io.MultiWriter(f, sum)
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{to}, r, u.buf)
+	if err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return damaged(err)
+		}
+		return err
+	}
+	u.result.Size += (n + block - 1) / block * block
+	u.note("file", p, hdr, digestOf(sum))
+	// In this order: a change of owner clears the setuid bits.
+	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
+		return err
+	}
+	if err := u.xattrs(f, p, hdr); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(fd, uint32(hdr.Mode&0o7777)); err != nil {
+		return os.NewSyscallError("fchmod", err)
+	}
+	return setTimes(dir, base, hdr.ModTime)
+}
+
+func (u *unpacker) symlink(p string, hdr *tar.Header) error {
+	if hdr.Linkname == "" || len(hdr.Linkname) > maxPath || strings.ContainsRune(hdr.Linkname, 0) {
+		return caisson.Errorf(caisson.Invalid, "the archive has the symlink %.200q to an impossible target", p)
+	}
+	fd, base, err := u.replace(p)
+	if err != nil {
+		return err
+	}
+	if err := unix.Symlinkat(hdr.Linkname, fd, base); err != nil {
+		return os.NewSyscallError("symlinkat", err)
+	}
+	u.note("symlink", p, hdr, hdr.Linkname)
+	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
+		return err
+	}
+	return setTimes(fd, base, hdr.ModTime)
+}
+
+// link makes a hard link to a file of this layer.
+func (u *unpacker) link(p string, hdr *tar.Header) error {
+	target, err := cleanPath(hdr.Linkname)
+	if err != nil {
+		return err
+	}
+	if target == p {
+		return nil
+	}
+	broken := func(why string) error {
+		return caisson.Errorf(caisson.Invalid, "the archive has the hard link %.200q to %.200q, which %s", p, target, why)
+	}
+	if strings.HasPrefix(p+"/", target+"/") || strings.HasPrefix(target, p+"/") {
+		return broken("is above or below it")
+	}
+	from, err := u.tree.open(path.Dir(target), unix.O_DIRECTORY|unix.O_RDONLY)
+	if err != nil {
+		return broken("is not in it")
+	}
+	defer from.Close()
+	var st unix.Stat_t
+	err = unix.Fstatat(int(from.Fd()), path.Base(target), &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err != nil || isWhiteout(st):
+		return broken("is not in it")
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return broken("is a directory")
+	}
+	fd, base, err := u.replace(p)
+	if err != nil {
+		return err
+	}
+	u.note("link", p, &tar.Header{}, target)
+	// Without AT_SYMLINK_FOLLOW a link to a symlink is one more name of the symlink.
+	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
+}
+
+func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
+	fd, base, err := u.replace(p)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mknodat(fd, base, kind|0o600, 0); err != nil {
+		return os.NewSyscallError("mknodat", err)
+	}
+	u.note("fifo", p, hdr, "")
+	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
+		return err
+	}
+	// It is not a symlink, it was made here just now, and no one else is around.
+	if err := unix.Fchmodat(fd, base, uint32(hdr.Mode&0o7777), 0); err != nil {
+		return os.NewSyscallError("fchmodat", err)
+	}
+	return setTimes(fd, base, hdr.ModTime)
+}
+
+// xattrs sets the user.* attributes. security.*, trusted.*, system.* are dropped, file capabilities with them: they are
+// statements to the host's kernel. So is user.overlay.*, which the overlay that mounts the layer obeys.
+func (u *unpacker) xattrs(f *os.File, p string, hdr *tar.Header) error {
+	for key, value := range hdr.PAXRecords {
+		name, ok := strings.CutPrefix(key, xattrPrefix)
+		if !ok {
+			continue
+		}
+		if u.args.Frozen && name == "trusted.overlay.opaque" && value == "y" && hdr.Typeflag == tar.TypeDir {
+			if err := u.opaque(p); err != nil {
+				return err
+			}
+			continue
+		}
+		if !strings.HasPrefix(name, "user.") || strings.HasPrefix(name, "user.overlay.") {
+			continue
+		}
+		err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0)
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE):
+			u.warn("left out an attribute of %.200q, which the file system cannot hold", p)
+		default:
+			return os.NewSyscallError("fsetxattr", err)
+		}
+	}
+	return nil
+}
