@@ -160,18 +160,28 @@ func (c *Core) terminate(ctx context.Context, id caisson.ID, grace time.Duration
 	_ = c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
 }
 
-// busy reports whether the sandbox runs anything but its init (and the zombie of its command).
+// busy reports whether the sandbox runs anything but its init. The command's zombie, which init keeps for its exit status,
+// does not count.
 func (c *Core) busy(ctx context.Context, id caisson.ID) bool {
 	list, err := c.Runtime.Processes(ctx, id)
 	if err != nil {
 		return false
 	}
 	for _, p := range list {
-		if p.PID > 1 && p.Threads > 0 {
-			return true
+		if p.PID == 1 {
+			continue
 		}
+		if p.PID == 2 && c.commandEnded(ctx, id) {
+			continue
+		}
+		return true
 	}
 	return false
+}
+
+func (c *Core) commandEnded(ctx context.Context, id caisson.ID) bool {
+	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	return err == nil && sb.Exit != nil
 }
 
 // Pause implements [caisson.Sandboxes].

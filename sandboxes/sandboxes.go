@@ -84,6 +84,7 @@ type Core struct {
 	timers  map[caisson.ID]*time.Timer // ttl and hard ttl; guarded by mu
 	clients map[caisson.ID]*guest      // file clients; guarded by mu
 	watches map[caisson.ID]func()      // end a sandbox's watch; guarded by mu
+	hidden  map[caisson.ID]bool        // in use, but not in the store; guarded by mu
 	wg      sync.WaitGroup             // goroutines of this core
 	ctx     context.Context            // ends with Close; for work that outlives a request
 	stop    context.CancelCauseFunc
@@ -101,7 +102,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{
 		Config: cfg, locks: newLocks(), timers: map[caisson.ID]*time.Timer{},
-		clients: map[caisson.ID]*guest{}, watches: map[caisson.ID]func(){},
+		clients: map[caisson.ID]*guest{}, watches: map[caisson.ID]func(){}, hidden: map[caisson.ID]bool{},
 	}
 	c.events = newHub(cfg.Store.Events(), cfg.Log)
 	c.pool = newPool(c)
@@ -139,6 +140,19 @@ func (c *Core) do(f func(ctx context.Context)) {
 		defer c.wg.Done()
 		f(c.ctx)
 	}()
+}
+
+// hide keeps what is in use but in no table (a stand-in, the sandbox of a set-up, the capture of a fork) from being taken for
+// garbage, until show.
+func (c *Core) hide(id caisson.ID) (show func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hidden[id] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.hidden, id)
+	}
 }
 
 // scope is what the caller in ctx may touch.

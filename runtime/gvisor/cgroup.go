@@ -63,6 +63,15 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
+// EndReason says in a few words why a sandbox that is no longer running ended. It must be asked before Destroy.
+func (r *Runtime) EndReason(id caisson.ID) string {
+	s, err := r.get(id)
+	if err != nil || !s.outOfMemory() {
+		return "its main process died"
+	}
+	return "out of memory"
+}
+
 // endReason says why the sandbox ended, if the kernel did it for want of memory.
 func (s *sandbox) endReason() string {
 	if s.outOfMemory() {

@@ -13,6 +13,7 @@ import (
 // child has ended, or without arguments, it lets the kernel reap (SIGCHLD ignored) and sleeps. As pseudo-code:
 //
 //	if argc > 1 {
+//		if argv[1][0] == '-' { exit(0) } // a probe: can this sandbox run a process?
 //		if pid := fork(); pid == 0 { execve(argv[1], argv+1, envp); exit(127) }
 //		for waitid(P_ALL, 0, &info, WEXITED|WNOWAIT) == 0 && info.pid != pid { wait4(info.pid, nil, 0, nil) }
 //	}
@@ -73,6 +74,12 @@ func initCode() []byte {
 	a.emit(0x48, 0x8b, 0x1c, 0x24) // mov rbx, [rsp]        argc
 	a.emit(0x48, 0x83, 0xfb, 0x02) // cmp rbx, 2
 	a.jump(jl, "idle")
+	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x10) // mov rdi, [rsp+16]       argv[1]
+	a.emit(0x80, 0x3f, '-')              // cmp byte [rdi], '-'
+	a.jump(jne, "start")
+	a.emit(0x31, 0xff) // xor edi, edi
+	a.syscall(sysExit)
+	a.label("start")
 	a.syscall(sysFork)
 	a.emit(0x85, 0xc0) // test eax, eax
 	a.jump(jne, "parent")

@@ -23,6 +23,9 @@ func TestInitProgram(t *testing.T) {
 	if _, err := elf.NewFile(bytes.NewReader(initProgram())); err != nil {
 		t.Fatal("not an ELF file:", err)
 	}
+	if err := exec.Command(path, "-").Run(); err != nil {
+		t.Errorf("probe: %v", err)
+	}
 	out := filepath.Join(t.TempDir(), "out")
 	for _, args := range [][]string{nil, {"/bin/sh", "-c", "echo $VAR $1 > " + out, "sh", "arg"}} {
 		cmd := exec.Command(path, args...)

@@ -1,0 +1,84 @@
+package sandboxes
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// admit decides whether the host can take one more live sandbox.
+func (c *Core) admit(ctx context.Context, sb *caisson.Sandbox) error {
+	if c.Limits.MaxSandboxes > 0 {
+		list, err := c.Runtime.List(ctx)
+		if err != nil {
+			return err
+		}
+		if len(list) >= c.Limits.MaxSandboxes {
+			return caisson.Errorf(caisson.Exhausted, "%d sandboxes run already, as many as allowed; stop or pause one, or raise limits.maxSandboxes", len(list))
+		}
+	}
+	if c.Limits.MemoryReserve > 0 {
+		available, err := memAvailable()
+		if err != nil {
+			return err
+		}
+		if available < c.Limits.MemoryReserve {
+			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, c.Limits.MemoryReserve)
+		}
+	}
+	if c.Limits.PIDsReserve > 0 {
+		used, most, err := hostTasks()
+		if err != nil {
+			return err
+		}
+		if most-used < c.Limits.PIDsReserve {
+			return caisson.Errorf(caisson.Exhausted, "the host runs %d of at most %d processes; stop a sandbox or raise kernel.pid_max and kernel.threads-max", used, most)
+		}
+	}
+	return nil
+}
+
+func memAvailable() (caisson.Size, error) {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			return caisson.Size(n << 10), err
+		}
+	}
+	return 0, caisson.Errorf(caisson.Unavailable, "/proc/meminfo does not say how much memory is available")
+}
+
+// hostTasks returns how many processes and threads the host runs and how many it may.
+func hostTasks() (used, most int, err error) {
+	data, err := os.ReadFile("/proc/loadavg") // 0.00 0.01 0.05 1/123 4567
+	if err != nil {
+		return 0, 0, err
+	}
+	if f := strings.Fields(string(data)); len(f) > 3 {
+		_, total, _ := strings.Cut(f[3], "/")
+		used, err = strconv.Atoi(total)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	most = 1 << 30
+	for _, p := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		data, err := os.ReadFile(p)
+		if err != nil {
+			return 0, 0, err
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil {
+			return 0, 0, err
+		}
+		most = min(most, n)
+	}
+	return used, most, nil
+}

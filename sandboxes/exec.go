@@ -1,0 +1,150 @@
+package sandboxes
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Processes implements [caisson.Processes].
+type Processes struct{ c *Core }
+
+// Processes returns the use of processes.
+func (c *Core) Processes() *Processes { return &Processes{c} }
+
+var _ caisson.Processes = (*Processes)(nil)
+
+// Exec implements [caisson.Processes].
+func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
+	for _, err := range []error{
+		validateCommand("command", req.Command), validateEnv("env", req.Env), validatePath("workdir", req.Workdir), validateUser("user", req.User),
+	} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case len(req.Command) == 0:
+		return nil, caisson.Invalidf("command", "say what to run")
+	case req.Detach && (req.TTY || req.Stdin):
+		return nil, caisson.Invalidf("detach", "a detached process has no terminal and no standard input")
+	case req.Timeout < 0:
+		return nil, caisson.Invalidf("timeout", "is negative")
+	}
+	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	e := caisson.RuntimeExec{
+		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: first(req.Workdir, sb.Spec.Workdir),
+		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
+	}
+	if req.Detach {
+		e = detached(e)
+	}
+	proc, err := p.c.Runtime.Exec(ctx, sb.ID, e)
+	if err != nil || req.Timeout == 0 || req.Detach {
+		return proc, err
+	}
+	return limitTime(proc, time.Duration(req.Timeout)), nil
+}
+
+// detached rewrites a request so that the inside program starts the command in a session of its own: it outlives the exec,
+// and pauses and forks too.
+func detached(e caisson.RuntimeExec) caisson.RuntimeExec {
+	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
+	if e.Workdir != "" {
+		argv = append(argv, "--cwd", e.Workdir)
+	}
+	e.Command = append(append(argv, "--"), e.Command...)
+	e.User, e.Workdir = "", ""
+	return e
+}
+
+// timed is a process with a limit of time.
+type timed struct {
+	caisson.Process
+	timer *time.Timer
+
+	mu      sync.Mutex
+	expired bool // guarded by mu
+}
+
+func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
+	t := &timed{Process: p}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer = time.AfterFunc(limit, func() {
+		t.mu.Lock()
+		t.expired = true
+		t.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = p.Signal(ctx, int(unix.SIGKILL)) // it may have ended by itself just now
+	})
+	return t
+}
+
+// Wait implements [caisson.Process].
+func (t *timed) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	status, err := t.Process.Wait(ctx)
+	if err == nil {
+		t.timer.Stop()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.expired && status.Signal == int(unix.SIGKILL) {
+			status.Reason = "time limit"
+		}
+	}
+	return status, err
+}
+
+// Close implements [caisson.Process].
+func (t *timed) Close() error {
+	t.timer.Stop()
+	return t.Process.Close()
+}
+
+// Processes implements [caisson.Processes].
+func (p *Processes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	return p.c.Runtime.Processes(ctx, sb.ID)
+}
+
+// Kill implements [caisson.Processes].
+func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
+	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return err
+	}
+	if pid == 1 {
+		return caisson.Invalidf("pid", "process 1 keeps the sandbox; stop or remove the sandbox instead")
+	}
+	return p.c.Runtime.Signal(ctx, sb.ID, pid, signal)
+}
+
+// Stats implements [caisson.Processes].
+func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
+	sb, err := p.c.use(ctx, ref, caisson.VerbStats)
+	if err != nil {
+		return nil, err
+	}
+	return p.c.Runtime.Stats(ctx, sb.ID)
+}
+
+// Logs implements [caisson.Processes].
+func (p *Processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error) {
+	sb, err := p.c.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return p.c.openLog(ctx, sb, follow)
+}

@@ -1,0 +1,290 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/inside"
+)
+
+// Files implements [caisson.Files].
+type Files struct{ c *Core }
+
+// Files returns the use of sandboxes' files.
+func (c *Core) Files() *Files { return &Files{c} }
+
+var _ caisson.Files = (*Files)(nil)
+
+// guest is the file client of a sandbox and, for one that does not run, a stand-in: a sandbox without command and wire
+// that has the same files, for reading.
+type guest struct {
+	client *inside.Client
+	end    func() // removes the stand-in; nil if there is none
+	expire *time.Timer
+	users  int // guarded by Core.mu
+}
+
+func (g *guest) close() {
+	g.client.Close()
+	if g.end != nil {
+		g.end()
+	}
+}
+
+// standInTime is how long a stand-in is kept after its last use.
+const standInTime = 5 * time.Second
+
+// guest returns the file client of a sandbox, to be released after use.
+func (c *Core) guest(ctx context.Context, ref string, write bool) (*inside.Client, func(), error) {
+	sb, err := c.use(ctx, ref, caisson.VerbFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	if write && sb.State != caisson.Running {
+		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
+	}
+	c.mu.Lock()
+	g := c.clients[sb.ID]
+	if g == nil && sb.State == caisson.Running {
+		g = &guest{client: c.client(sb.ID)}
+		c.clients[sb.ID] = g
+	}
+	if g != nil {
+		c.hold(g)
+		c.mu.Unlock()
+		return g.client, func() { c.letGo(sb.ID, g) }, nil
+	}
+	c.mu.Unlock()
+	return c.standIn(ctx, sb)
+}
+
+// hold and letGo count the users of a stand-in. Callers of hold have c.mu.
+func (c *Core) hold(g *guest) {
+	g.users++
+	if g.expire != nil {
+		g.expire.Stop()
+	}
+}
+
+func (c *Core) letGo(id caisson.ID, g *guest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g.users--
+	if g.users > 0 || g.end == nil {
+		return
+	}
+	if c.clients[id] != g {
+		go g.close() // dropped while in use
+		return
+	}
+	g.expire = time.AfterFunc(standInTime, func() {
+		c.mu.Lock()
+		idle := g.users == 0 && c.clients[id] == g
+		if idle {
+			delete(c.clients, id)
+		}
+		c.mu.Unlock()
+		if idle {
+			g.close()
+		}
+	})
+}
+
+// dropGuest ends the file client of a sandbox that is about to end or to change.
+func (c *Core) dropGuest(id caisson.ID) {
+	c.mu.Lock()
+	g := c.clients[id]
+	delete(c.clients, id)
+	c.mu.Unlock()
+	if g != nil && (g.end == nil || g.users == 0) {
+		g.close()
+	}
+}
+
+// client returns a client of a running sandbox's files. It works as the guest's root.
+func (c *Core) client(id caisson.ID) *inside.Client {
+	return inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+		return c.Runtime.Exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+	})
+}
+
+// standIn makes a sandbox with the files of one that does not run.
+func (c *Core) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
+	release, err := c.locks.acquire(ctx, of.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	c.mu.Lock()
+	if g := c.clients[of.ID]; g != nil { // somebody else was faster
+		c.hold(g)
+		c.mu.Unlock()
+		return g.client, func() { c.letGo(of.ID, g) }, nil
+	}
+	c.mu.Unlock()
+
+	files := c.inDir(of.ID, filesTar)
+	if of.State == caisson.Paused {
+		files = c.inDir(of.ID, pauseDir+"/"+filesTar)
+	}
+	sb := *of
+	sb.ID = caisson.NewID(caisson.SandboxPrefix)
+	sb.Spec.Command = nil
+	if err := c.admit(ctx, &sb); err != nil {
+		return nil, nil, err
+	}
+	show := c.hide(sb.ID)
+	end := func() {
+		defer show()
+		ctx := context.WithoutCancel(ctx)
+		if err := errors.Join(c.Runtime.Destroy(ctx, sb.ID), os.RemoveAll(c.sandboxDir(sb.ID))); err != nil {
+			c.Log.ErrorContext(ctx, "a stand-in could not be removed", "sandbox", sb.ID, "err", err)
+		}
+	}
+	if err := c.makeDir(&sb); err != nil {
+		end()
+		return nil, nil, err
+	}
+	spec, closeSpec, err := c.runtimeSpec(ctx, &sb)
+	defer closeSpec()
+	if err == nil {
+		spec.Files = existing(files)
+		err = c.Runtime.Create(ctx, sb.ID, spec)
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	g := &guest{client: c.client(sb.ID), end: sync.OnceFunc(end)}
+	c.mu.Lock()
+	c.hold(g)
+	c.clients[of.ID] = g
+	c.mu.Unlock()
+	return g.client, func() { c.letGo(of.ID, g) }, nil
+}
+
+// with calls f with the file client of a sandbox.
+func (f *Files) with(ctx context.Context, ref string, write bool, use func(*inside.Client) error) error {
+	client, release, err := f.c.guest(ctx, ref, write)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return use(client)
+}
+
+// stream is with for what is read after the call.
+func (f *Files) stream(ctx context.Context, ref string, open func(*inside.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+	client, release, err := f.c.guest(ctx, ref, false)
+	if err != nil {
+		return nil, err
+	}
+	r, err := open(client)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &releasing{r, sync.OnceFunc(release)}, nil
+}
+
+type releasing struct {
+	io.ReadCloser
+	release func()
+}
+
+// Close implements [io.Closer].
+func (r *releasing) Close() error {
+	defer r.release()
+	return r.ReadCloser.Close()
+}
+
+// ReadFile implements [caisson.Files].
+func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
+	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
+}
+
+// ReadTree implements [caisson.Files].
+func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
+	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
+}
+
+// WriteFile implements [caisson.Files].
+func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, true, func(c *inside.Client) (err error) {
+		info, err = c.WriteFile(ctx, path, mode, r)
+		return err
+	})
+	return info, err
+}
+
+// WriteTree implements [caisson.Files].
+func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
+	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.WriteTree(ctx, path, r) })
+}
+
+// ListFiles implements [caisson.Files].
+func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+		list, err = c.ListFiles(ctx, path)
+		return err
+	})
+	return list, err
+}
+
+// StatFile implements [caisson.Files].
+func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+		info, err = c.StatFile(ctx, path)
+		return err
+	})
+	return info, err
+}
+
+// MakeDir implements [caisson.Files].
+func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
+	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MakeDir(ctx, path, parents) })
+}
+
+// MoveFile implements [caisson.Files].
+func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
+	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MoveFile(ctx, from, to) })
+}
+
+// RemoveFile implements [caisson.Files].
+func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.RemoveFile(ctx, path, recursive) })
+}
+
+// WatchFiles implements [caisson.Files].
+func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
+	sb, err := f.c.use(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	client, release, err := f.c.guest(ctx, string(sb.ID), false)
+	if err != nil {
+		return nil, err
+	}
+	in, err := client.WatchFiles(ctx, path, recursive)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	out := make(chan caisson.FileEvent)
+	go func() {
+		defer release()
+		defer close(out)
+		for e := range in {
+			select {
+			case out <- e:
+			case <-ctx.Done(): // in ends then too
+			}
+		}
+	}()
+	return out, nil
+}

@@ -1,0 +1,185 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A log is two files, the newer of which grows to logSize bytes and then replaces the older: a command can fill no disk,
+// and what it wrote last is always there.
+const (
+	logFile = "log"
+	oldLog  = "log.old"
+	logSize = 2 << 20
+)
+
+// collect copies what the command writes from its FIFO into the log, until ctx ends. The sandbox keeps the FIFO open, so
+// that nothing breaks while nobody reads; the command then waits when the pipe is full.
+func (c *Core) collect(ctx context.Context, id caisson.ID) {
+	dir := c.sandboxDir(id)
+	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		c.Log.WarnContext(ctx, "a log cannot be kept", "sandbox", id, "err", err)
+		return
+	}
+	defer in.Close()
+	defer context.AfterFunc(ctx, func() { in.SetReadDeadline(time.Unix(1, 0)) })()
+	w := &logWriter{dir: dir}
+	defer w.close()
+	if _, err := io.Copy(w, in); err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
+	}
+	if ctx.Err() != nil {
+		// What was written before the end is still in the pipe.
+		in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		io.CopyN(w, in, 1<<20)
+	}
+}
+
+// logWriter appends to a log.
+type logWriter struct {
+	dir  string
+	f    *os.File
+	size int64
+}
+
+// Write implements [io.Writer].
+func (w *logWriter) Write(b []byte) (int, error) {
+	if w.f == nil || w.size >= logSize {
+		if err := w.rotate(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := w.f.Write(b)
+	w.size += int64(n)
+	return n, err
+}
+
+func (w *logWriter) rotate() error {
+	path := filepath.Join(w.dir, logFile)
+	if w.f != nil {
+		w.close()
+		if err := os.Rename(path, filepath.Join(w.dir, oldLog)); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	w.f, w.size = f, info.Size()
+	return nil
+}
+
+func (w *logWriter) close() {
+	if w.f != nil {
+		w.f.Close()
+		w.f = nil
+	}
+}
+
+// openLog returns a reader of a sandbox's log.
+func (c *Core) openLog(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
+	dir := c.sandboxDir(sb.ID)
+	r := &logReader{ctx: ctx, c: c, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
+	for _, name := range []string{oldLog, logFile} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		r.files = append(r.files, f)
+	}
+	return r, nil
+}
+
+// logReader reads a log, and follows it through its rotations.
+type logReader struct {
+	ctx    context.Context
+	c      *Core
+	id     caisson.ID
+	dir    string
+	files  []*os.File // to be read, the first one now
+	follow bool
+}
+
+// followInterval is how often a follower looks for more: often enough for eyes.
+const followInterval = 50 * time.Millisecond
+
+// Read implements [io.Reader].
+func (r *logReader) Read(b []byte) (int, error) {
+	for {
+		if len(r.files) > 0 {
+			n, err := r.files[0].Read(b)
+			if n > 0 || (err != nil && !errors.Is(err, io.EOF)) {
+				return n, err
+			}
+			if len(r.files) > 1 {
+				r.files[0].Close()
+				r.files = r.files[1:]
+				continue
+			}
+		}
+		if !r.follow {
+			return 0, io.EOF
+		}
+		if err := r.more(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// more waits for the log to grow, or to be replaced by a new one.
+func (r *logReader) more() error {
+	select {
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	case <-r.c.ctx.Done():
+		return io.EOF
+	case <-time.After(followInterval):
+	}
+	f, err := os.Open(filepath.Join(r.dir, logFile))
+	if err == nil {
+		now, err := f.Stat()
+		if len(r.files) == 0 {
+			r.files = append(r.files, f)
+			return err
+		}
+		had, err2 := r.files[len(r.files)-1].Stat()
+		if err == nil && err2 == nil && !os.SameFile(now, had) {
+			r.files = append(r.files, f)
+			return nil
+		}
+		f.Close()
+	}
+	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.Everyone(), string(r.id))
+	if err != nil || !sb.State.Live() {
+		r.follow = false // one last look at what has come meanwhile
+	}
+	return nil
+}
+
+// Close implements [io.Closer].
+func (r *logReader) Close() error {
+	var errs []error
+	for _, f := range r.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

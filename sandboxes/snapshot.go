@@ -1,0 +1,341 @@
+package sandboxes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// dependsFile is beside a checkpoint and says what it can be restored on.
+const dependsFile = "depends.json"
+
+func writeDepends(dir string, d caisson.Dependencies) error {
+	data, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, dependsFile), data, 0o600)
+}
+
+func readDepends(dir string) (d caisson.Dependencies, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, dependsFile))
+	if err == nil {
+		err = json.Unmarshal(data, &d)
+	}
+	return d, err
+}
+
+// mismatch says why what depends on had cannot be restored here, or "".
+func mismatch(had, have caisson.Dependencies) string {
+	switch {
+	case had.Build != have.Build:
+		return "it was taken by another build of Caisson"
+	case had.Platform != have.Platform:
+		return "it was taken on gVisor's platform " + had.Platform
+	case had.CPU != have.CPU:
+		return "it was taken on another kind of processor"
+	case had.Rootfs != have.Rootfs:
+		return "the files of its image have changed"
+	}
+	return ""
+}
+
+// Snapshots implements [caisson.Snapshots].
+type Snapshots struct{ c *Core }
+
+// Snapshots returns the capture and multiplication of sandboxes.
+func (c *Core) Snapshots() *Snapshots { return &Snapshots{c} }
+
+var _ caisson.Snapshots = (*Snapshots)(nil)
+
+// Snapshot implements [caisson.Snapshots].
+func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
+	c := s.c
+	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+		return nil, err
+	}
+	sb, release, err := c.lockFor(ctx, ref, caisson.VerbSnapshot)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	snap := &caisson.Snapshot{
+		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
+		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Depends: c.depends(sb), Labels: req.Labels,
+		Rootfs: sb.Rootfs, CreatedAt: now(),
+	}
+	defer c.hide(snap.ID)() // until it is in the store
+	dir := c.snapshotDir(snap.ID)
+	if err := c.capture(ctx, sb, dir, snap.Memory); err != nil {
+		return nil, err
+	}
+	var back undo.Stack
+	back.Push(func() error { return os.RemoveAll(dir) })
+	snap.Size = diskUse(dir)
+	if err := c.Store.Snapshots().Insert(ctx, snap); err != nil {
+		return nil, errors.Join(err, back.Run())
+	}
+	c.events.publish(ctx, snap.Account, "snapshot.created", string(snap.ID), map[string]string{"sandbox": string(sb.ID)})
+	return snap, nil
+}
+
+// lockFor returns a sandbox whose state allows v, held against changes until release.
+func (c *Core) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
+	sb, err = c.find(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	release, err = c.locks.acquire(ctx, sb.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Read again: it may have changed while we waited.
+	sb, err = c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
+	if err == nil {
+		err = sb.State.Allow(v)
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return sb, release, nil
+}
+
+// capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
+func (c *Core) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+	return writeDir(dir, func(part string) error {
+		if err := writeDepends(part, c.depends(sb)); err != nil {
+			return err
+		}
+		switch {
+		case sb.State == caisson.Running && memory:
+			return c.Runtime.Checkpoint(ctx, sb.ID, part, true)
+		case sb.State == caisson.Running:
+			return writeTar(filepath.Join(part, filesTar), func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) })
+		case sb.State == caisson.Paused:
+			return linkCheckpoint(c.inDir(sb.ID, pauseDir), part, memory)
+		default: // stopped; one that never ran has no files of its own
+			if from := existing(c.inDir(sb.ID, filesTar)); from != "" {
+				return linkFile(from, filepath.Join(part, filesTar))
+			}
+			return nil
+		}
+	})
+}
+
+// linkCheckpoint makes the same checkpoint in another directory. Nobody writes to a checkpoint, so files can be shared.
+func linkCheckpoint(from, to string, memory bool) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == dependsFile {
+			// The paused sandbox's own: what it was paused on, not what is here now.
+			if err := os.Remove(filepath.Join(to, dependsFile)); err != nil {
+				return err
+			}
+		} else if !memory && e.Name() != filesTar {
+			continue
+		}
+		if err := linkFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// GetSnapshot implements [caisson.Snapshots].
+func (s *Snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snapshot, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.c.Store.Snapshots().Get(ctx, in, ref)
+}
+
+// ListSnapshots implements [caisson.Snapshots].
+func (s *Snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) ([]*caisson.Snapshot, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.c.Store.Snapshots().List(ctx, in, f)
+}
+
+// RemoveSnapshot implements [caisson.Snapshots]. Forks of it that run have all they need in memory.
+func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
+	snap, err := s.GetSnapshot(ctx, ref)
+	if err != nil {
+		return err
+	}
+	// The record first: a directory without one is garbage, a record without a directory is a lie.
+	if err := s.c.Store.Snapshots().Delete(ctx, caisson.In(snap.Account), string(snap.ID)); err != nil {
+		return err
+	}
+	s.c.events.publish(ctx, snap.Account, "snapshot.removed", string(snap.ID), nil)
+	return os.RemoveAll(s.c.snapshotDir(snap.ID))
+}
+
+// Fork implements [caisson.Snapshots].
+func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	c := s.c
+	if req.Count == 0 {
+		req.Count = 1
+	}
+	if req.Count < 1 || req.Count > 100 {
+		return nil, caisson.Invalidf("count", "%d is not between 1 and 100", req.Count)
+	}
+	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
+		return nil, err
+	}
+	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
+		return c.forkFrom(ctx, origin{snap.ID, snap.Account, snap.Template, snap.Spec, snap.Rootfs, snap.Memory}, c.snapshotDir(snap.ID), req)
+	} else if caisson.KindOf(err) != caisson.NotFound {
+		return nil, err
+	}
+	sb, release, err := c.lockFor(ctx, ref, caisson.VerbFork)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
+	if sb.State == caisson.Paused {
+		return c.forkFrom(ctx, from, c.inDir(sb.ID, pauseDir), req)
+	}
+	// Not a snapshot anybody sees: it is gone when the forks run, and reconcile removes it after a crash.
+	temporary := caisson.NewID(caisson.SnapshotPrefix)
+	defer c.hide(temporary)()
+	dir := c.snapshotDir(temporary)
+	if err := c.capture(ctx, sb, dir, from.memory); err != nil {
+		return nil, err
+	}
+	forks, err := c.forkFrom(ctx, from, dir, req)
+	return forks, errors.Join(err, os.RemoveAll(dir))
+}
+
+// origin is what forks are made of.
+type origin struct {
+	id       caisson.ID
+	account  string
+	template string
+	spec     caisson.Spec
+	rootfs   caisson.Rootfs
+	memory   bool
+}
+
+// maxParallelForks bounds how many restores of one fork run at once: each is a burst of processor time.
+const maxParallelForks = 4
+
+// forkFrom makes running sandboxes from the capture in dir. If one fails, none remains.
+func (c *Core) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	forks := make([]*caisson.Sandbox, req.Count)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxParallelForks)
+	for i := range forks {
+		name := req.Name
+		if name != "" && req.Count > 1 {
+			name = fmt.Sprintf("%s-%d", name, i+1)
+		}
+		g.Go(func() (err error) {
+			forks[i], err = c.fork(gctx, from, dir, name, req.Labels)
+			return err
+		})
+	}
+	err := g.Wait()
+	if err == nil {
+		return forks, nil
+	}
+	for _, f := range forks {
+		if f != nil {
+			err = errors.Join(err, c.removeNow(context.WithoutCancel(ctx), f.ID))
+		}
+	}
+	return nil, err
+}
+
+func (c *Core) removeNow(ctx context.Context, id caisson.ID) error {
+	release, err := c.locks.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return c.remove(ctx, id, "another fork failed")
+}
+
+// fork makes one running sandbox from the capture in dir.
+func (c *Core) fork(ctx context.Context, from origin, dir, name string, labels map[string]string) (_ *caisson.Sandbox, err error) {
+	sb := &caisson.Sandbox{
+		ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
+		State: caisson.Creating, Labels: labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
+		Node: c.Node, Build: c.Build, CreatedAt: now(), ChangedAt: now(),
+	}
+	release, err := c.locks.acquire(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := c.admit(ctx, sb); err != nil {
+		return nil, err
+	}
+	if len(sb.Spec.Mounts) > 0 {
+		return nil, caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
+	}
+	setDeadlines(sb)
+	if err := c.Store.Sandboxes().Insert(ctx, sb); err != nil {
+		return nil, err
+	}
+	clean := context.WithoutCancel(ctx)
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	back.Push(func() error { return c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
+	if err := c.makeDir(sb); err != nil {
+		return nil, err
+	}
+	var reason string
+	if from.memory {
+		reason, err = c.runFrom(ctx, sb, dir)
+	} else {
+		err = c.run(ctx, sb, source{files: existing(filepath.Join(dir, filesTar))})
+	}
+	if err != nil {
+		return nil, err
+	}
+	back.Push(func() error { return c.halt(clean, sb.ID) })
+	made, err := c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
+		s.Reason = reason
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	back.Release()
+	c.watch(made)
+	c.arm(made)
+	c.event(ctx, made, "sandbox.forked", map[string]string{"parent": string(from.id), "reason": reason})
+	return made, nil
+}
+
+// createFromSnapshot makes a sandbox from a snapshot, by way of a fork.
+func (c *Core) createFromSnapshot(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	if _, err := c.Snapshots().GetSnapshot(ctx, string(req.Snapshot)); err != nil {
+		return nil, err
+	}
+	forks, err := c.Snapshots().Fork(ctx, string(req.Snapshot), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
+	if err != nil {
+		return nil, err
+	}
+	if req.TTL == nil && req.HardTTL == nil {
+		return forks[0], nil
+	}
+	return c.Sandboxes().Extend(ctx, string(forks[0].ID), req.TTL, req.HardTTL)
+}

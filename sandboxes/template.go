@@ -1,0 +1,361 @@
+package sandboxes
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// Templates implements [caisson.Templates].
+type Templates struct{ c *Core }
+
+// Templates returns the management of templates.
+func (c *Core) Templates() *Templates { return &Templates{c} }
+
+var _ caisson.Templates = (*Templates)(nil)
+
+// template returns a template of the caller's account, or a built-in one.
+func (c *Core) template(ctx context.Context, name string) (*caisson.Template, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t := builtin(name); t != nil {
+		return t, nil
+	}
+	t, err := c.Store.Templates().Get(ctx, in, name)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls shows what there is", name)
+	}
+	return t, err
+}
+
+// GetTemplate implements [caisson.Templates].
+func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
+	return t.c.template(ctx, name)
+}
+
+// ListTemplates implements [caisson.Templates].
+func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []*caisson.Template{hostTemplate()}
+	own, err := all(ctx, t.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	return append(list, own...), err
+}
+
+// all reads every page of a table.
+func all[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
+	var list []*T
+	f := caisson.Filter{Limit: 1000}
+	for {
+		page, more, err := table.List(ctx, in, f)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, page...)
+		if !more || len(page) == 0 {
+			return list, nil
+		}
+		f.After = key(page[len(page)-1])
+	}
+}
+
+// PutTemplate implements [caisson.Templates].
+func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*caisson.Template, error) {
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := validateTemplate(&tpl); err != nil {
+		return nil, err
+	}
+	if builtin(tpl.Name) != nil {
+		return nil, caisson.Errorf(caisson.Denied, "%s is built in; choose another name", tpl.Name)
+	}
+	if ref, err := t.c.Images.Canonical(tpl.Image); err != nil {
+		return nil, err
+	} else if isPath(ref) && !caller.Local {
+		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
+	}
+	tpl.Account, tpl.CreatedAt, tpl.Built = caller.Account, now(), nil
+	if _, err := t.c.Store.Accounts().Ensure(ctx, caller.Account); err != nil {
+		return nil, err
+	}
+	table := t.c.Store.Templates()
+	put, err := table.Update(ctx, caisson.In(caller.Account), tpl.Name, func(old *caisson.Template) error {
+		built, created := old.Built, old.CreatedAt
+		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
+			tpl.Built = built
+		}
+		*old = tpl
+		old.CreatedAt = created
+		return nil
+	})
+	if caisson.KindOf(err) == caisson.NotFound {
+		if err := table.Insert(ctx, &tpl); err != nil {
+			return nil, err
+		}
+		put, err = &tpl, nil
+	}
+	if err == nil {
+		t.c.events.publish(ctx, caller.Account, "template.put", tpl.Name, nil)
+		t.c.pool.refill(put)
+	}
+	return put, err
+}
+
+func sameSteps(a, b []caisson.SetupStep) bool {
+	return slices.EqualFunc(a, b, func(x, y caisson.SetupStep) bool { return slices.Equal(x.Run, y.Run) })
+}
+
+func isPath(ref string) bool {
+	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
+}
+
+const (
+	maxSteps    = 64
+	maxPool     = 64
+	stepTimeout = 10 * time.Minute
+)
+
+func validateTemplate(t *caisson.Template) error {
+	if t.Name == "" {
+		return caisson.Invalidf("name", "give the template a name")
+	}
+	if t.Image == "" {
+		return caisson.Invalidf("image", "say what to start from: host, an OCI reference, dir:PATH or tar:PATH")
+	}
+	if len(t.Mounts) > 0 {
+		return caisson.Invalidf("mounts", "a template cannot bring host directories; mount them when a sandbox is made (--mount)")
+	}
+	if t.Pool < 0 || t.Pool > maxPool {
+		return caisson.Invalidf("pool", "%d is not between 0 and %d", t.Pool, maxPool)
+	}
+	if len(t.Setup) > maxSteps {
+		return caisson.Invalidf("setup", "more than %d steps", maxSteps)
+	}
+	for i, s := range t.Setup {
+		field := fmt.Sprintf("setup[%d].run", i)
+		if len(s.Run) == 0 {
+			return caisson.Invalidf(field, "say what to run")
+		}
+		if err := validateCommand(field, s.Run); err != nil {
+			return err
+		}
+	}
+	for _, err := range []error{
+		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
+		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveTemplate implements [caisson.Templates].
+func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
+	in, caller, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	if builtin(name) != nil {
+		return caisson.Errorf(caisson.Denied, "%s is built in", name)
+	}
+	if err := t.c.Store.Templates().Delete(ctx, in, name); err != nil {
+		return err
+	}
+	t.c.events.publish(ctx, caller.Account, "template.removed", name, nil)
+	return t.c.pool.drain(ctx, caller.Account, name)
+}
+
+// BuildTemplate implements [caisson.Templates].
+func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
+	c := t.c
+	if progress == nil {
+		progress = func(caisson.Progress) {}
+	}
+	tpl, err := c.template(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Images.Hold()()
+	req := caisson.PullRequest{Reference: tpl.Image, Auth: auth}
+	img, err := c.ImageService().Pull(ctx, req, progress)
+	if err != nil {
+		return nil, err
+	}
+	if tpl.Account == "" {
+		return tpl, nil // built in: there is nothing to freeze
+	}
+	key := buildKey(img, tpl)
+	if tpl.Built != nil && tpl.Built.Key == key {
+		progress(caisson.Progress{Stage: "setup", Detail: "unchanged since " + tpl.Built.At.Format(time.DateTime)})
+		return tpl, nil
+	}
+	rootfs := img.Rootfs
+	if len(tpl.Setup) > 0 {
+		if rootfs, err = c.setup(ctx, tpl, img, key, progress); err != nil {
+			return nil, err
+		}
+	}
+	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
+	done, err := c.Store.Templates().Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
+		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) {
+			return caisson.Errorf(caisson.Conflict, "the template was changed while it was built; build it again")
+		}
+		stored.Built = built
+		return nil
+	})
+	if err == nil {
+		c.events.publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
+		c.pool.refill(done)
+	}
+	return done, err
+}
+
+// buildKey is the hash of all that decides what a build yields.
+func buildKey(img *caisson.Image, t *caisson.Template) string {
+	steps := make([][]string, len(t.Setup))
+	for i, s := range t.Setup {
+		steps[i] = s.Run
+	}
+	data, err := json.Marshal(struct {
+		Account, Image string
+		Steps          [][]string
+		Env            map[string]string
+	}{t.Account, img.Digest, steps, t.Env})
+	if err != nil {
+		return "" // strings marshal
+	}
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// setup runs a template's steps in a sandbox of its image and freezes what they leave into a layer.
+func (c *Core) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
+	sb, _, release, err := c.prepare(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
+	if err != nil {
+		return rootfs, err
+	}
+	defer release()
+	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
+	if _, err := c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
+		return rootfs, err
+	}
+	if err := c.admit(ctx, sb); err != nil {
+		return rootfs, err
+	}
+	// Not in the store: nobody sees it, and after a crash it is garbage.
+	defer c.hide(sb.ID)()
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
+	if err := c.makeDir(sb); err != nil {
+		return rootfs, err
+	}
+	if err := c.run(ctx, sb, source{}); err != nil {
+		return rootfs, err
+	}
+	back.Push(func() error { return c.halt(context.WithoutCancel(ctx), sb.ID) })
+	for i, step := range tpl.Setup {
+		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
+		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
+		if err := c.step(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
+			return rootfs, err
+		}
+	}
+	progress(caisson.Progress{Stage: "freeze"})
+	tar := c.inDir(sb.ID, filesTar)
+	if err := writeTar(tar, func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
+		return rootfs, err
+	}
+	f, err := os.Open(tar)
+	if err != nil {
+		return rootfs, err
+	}
+	defer f.Close()
+	digest, dir, err := c.Images.Freeze(ctx, sb.Account, f)
+	if err != nil {
+		return rootfs, err
+	}
+	sum := sha256.Sum256([]byte(img.Digest + "\n" + digest))
+	rootfs = img.Rootfs
+	rootfs.Digest = "sha256:" + hex.EncodeToString(sum[:])
+	rootfs.Layers = append([]string{dir}, rootfs.Layers...)
+	return rootfs, nil
+}
+
+// step runs one set-up step and passes its output on, line by line.
+func (c *Core) step(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
+	limit := time.Duration(step.Timeout)
+	if limit == 0 {
+		limit = stepTimeout
+	}
+	p, err := c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: step.Run, Env: env(sb.Spec.Env), Workdir: "/"})
+	if err != nil {
+		return err
+	}
+	proc := limitTime(p, limit)
+	defer proc.Close()
+	defer context.AfterFunc(ctx, func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = proc.Signal(sctx, int(unix.SIGKILL))
+	})()
+	last := make(chan string, 2)
+	for _, r := range []io.Reader{proc.Stdout(), proc.Stderr()} {
+		go func() { last <- scan(r, line) }()
+	}
+	<-last
+	said := <-last
+	status, err := proc.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if !status.Success() {
+		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, said)
+	}
+	return nil
+}
+
+// maxLine bounds a line of a step's output; longer ones are cut.
+const maxLine = 4096
+
+// scan passes lines on and returns the last one that is not empty.
+func scan(r io.Reader, line func(string)) (last string) {
+	br := bufio.NewReaderSize(r, maxLine)
+	for {
+		b, prefix, err := br.ReadLine()
+		if err != nil {
+			return last
+		}
+		s := string(b)
+		for prefix && err == nil {
+			_, prefix, err = br.ReadLine()
+		}
+		if s != "" {
+			last = s
+			line(s)
+		}
+	}
+}
