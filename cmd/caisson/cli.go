@@ -59,6 +59,7 @@ type app struct {
 	interrupts *interrupts
 	parser     *kong.Kong
 	cfg        *config // see [app.config]
+	restore    func()  // gives the terminal back; nil unless an interactive session has taken it
 }
 
 // main parses args and runs the command.

@@ -14,9 +14,8 @@ import (
 
 // Exit codes that are not about an error of ours.
 const (
-	exitUsage       = 2
-	exitTimeout     = 124 // a process hit its time limit; as timeout(1) has it
-	exitInterrupted = 130 // 128 + SIGINT; as a shell has it
+	exitUsage   = 2
+	exitTimeout = 124 // a process hit its time limit; as timeout(1) has it
 )
 
 // exitCodes says what each kind of error ends the program with.
@@ -53,8 +52,8 @@ func (a *app) exitCode(err error) int {
 	if p, ok := errors.AsType[processExit](err); ok {
 		return int(p)
 	}
-	if a.interrupts.interrupted() {
-		return exitInterrupted
+	if code := a.interrupts.code(); code != 0 {
+		return code
 	}
 	var reports []report
 	for _, e := range flatten(err) {

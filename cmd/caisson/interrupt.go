@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // interrupts decides what a signal from the user does: the first one cancels the command, unless the command has taken
@@ -31,7 +32,7 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 		i.mu.Unlock()
 		switch {
 		case again:
-			os.Exit(exitInterrupted)
+			os.Exit(signalCode(s))
 		case taker != nil:
 			taker(s)
 		default:
@@ -52,9 +53,23 @@ func (i *interrupts) take(f func(os.Signal)) (release func()) {
 	}
 }
 
-// interrupted reports whether a signal cancelled the command.
-func (i *interrupts) interrupted() bool {
+// abandon says that s ended what the command was doing, as a signal that nobody takes does. The next one ends the program.
+func (i *interrupts) abandon(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.seen != nil
+	i.seen = s
+}
+
+// code returns the exit code of a command that a signal ended, as a shell has it, or 0.
+func (i *interrupts) code() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return signalCode(i.seen)
+}
+
+func signalCode(s os.Signal) int {
+	if n, ok := s.(syscall.Signal); ok {
+		return 128 + int(n)
+	}
+	return 0
 }

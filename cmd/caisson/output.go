@@ -114,7 +114,8 @@ func (a *app) encode(v any) error {
 // yamlOf writes a JSON text as YAML; names and order of keys stay, so both outputs have one schema.
 func yamlOf(text string) (string, error) {
 	var doc yaml.Node
-	if err := yaml.Unmarshal([]byte(text), &doc); err != nil { // JSON is YAML
+	// JSON is YAML but for the characters that YAML wants escaped.
+	if err := yaml.Unmarshal([]byte(safetext.EscapeYAML(text)), &doc); err != nil {
 		return "", err
 	}
 	restyle(&doc)

@@ -166,11 +166,11 @@ func specRows(s caisson.Spec) [][2]string {
 		{"Environment", pairs(s.Env)},
 		{"Directory", s.Workdir},
 		{"User", s.User},
-		{"CPUs", strconv.FormatFloat(r.CPUs, 'g', -1, 64)},
-		{"Memory", r.Memory.String()},
-		{"PIDs", strconv.Itoa(r.PIDs)},
-		{"Disk", r.Disk.String()},
-		{"Open files", strconv.Itoa(r.OpenFiles)},
+		{"CPUs", limit(r.CPUs, strconv.FormatFloat(r.CPUs, 'g', -1, 64))},
+		{"Memory", limit(r.Memory, r.Memory.String())},
+		{"PIDs", limit(r.PIDs, strconv.Itoa(r.PIDs))},
+		{"Disk", limit(r.Disk, r.Disk.String())},
+		{"Open files", limit(r.OpenFiles, strconv.Itoa(r.OpenFiles))},
 	}
 	for _, m := range s.Mounts {
 		mode := "read-only"
@@ -180,6 +180,14 @@ func specRows(s caisson.Spec) [][2]string {
 		rows = append(rows, [2]string{"Mount", m.Source + " at " + m.Target + ", " + mode})
 	}
 	return rows
+}
+
+// limit returns text, or nothing for a limit that a template leaves to the default.
+func limit[T comparable](n T, text string) string {
+	if n == *new(T) {
+		return ""
+	}
+	return text
 }
 
 // each does f for every ref, prints what it returned, and goes on after an error.

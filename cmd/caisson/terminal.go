@@ -30,6 +30,7 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 
 // drain copies what a process writes to w, which may be a terminal.
 func (a *app) drain(w io.Writer, r io.Reader, mode safetext.Mode) error {
+	defer a.mend()
 	out, end := a.safeWriter(w, mode)
 	_, err := io.Copy(out, r)
 	if endErr := end(); err == nil {
@@ -46,6 +47,7 @@ func (a *app) drain(w io.Writer, r io.Reader, mode safetext.Mode) error {
 // feed copies standard input to p and tells it where it ends. It may outlive the process: reading a terminal cannot be
 // interrupted.
 func (a *app) feed(p caisson.Process) {
+	defer a.mend()
 	stdin := p.Stdin()
 	if stdin == nil {
 		return
@@ -81,16 +83,30 @@ func (a *app) rawTerminal(ctx context.Context, p caisson.Process) (restore func(
 		}
 	}()
 	// A signal from elsewhere ends the session; keys make none while the terminal is raw.
-	release := a.interrupts.take(func(os.Signal) { _ = p.Close() })
+	release := a.interrupts.take(func(s os.Signal) {
+		a.interrupts.abandon(s)
+		_ = p.Close()
+	})
 	var once sync.Once
-	return func() {
+	a.restore = func() {
 		once.Do(func() {
 			release()
 			signal.Stop(resized)
 			close(done)
 			_ = term.Restore(int(in.Fd()), old)
 		})
-	}, nil
+	}
+	return a.restore, nil
+}
+
+// mend gives the terminal back before a panic of a goroutine other than the command's ends the program.
+func (a *app) mend() {
+	if r := recover(); r != nil {
+		if a.restore != nil {
+			a.restore()
+		}
+		panic(r)
+	}
 }
 
 // terminalSize returns the size of the first of fs that is a terminal, or 0, 0.
@@ -111,6 +127,7 @@ func (a *app) forwardInterrupts(ctx context.Context, p caisson.Process) (release
 	return a.interrupts.take(func(s os.Signal) {
 		sig, ok := s.(syscall.Signal)
 		if sent || !ok {
+			a.interrupts.abandon(s)
 			_ = p.Close()
 			return
 		}

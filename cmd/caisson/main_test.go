@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/httpapi/apitest"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		// Scripts run the command line as it is; the daemon that it starts serves cores in memory.
+		"caisson": func() {
+			if len(os.Args) > 4 && os.Args[1] == "serve" && os.Args[2] == "--background" {
+				if err := serveMemory(os.Args[4]); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				return
+			}
+			main()
+		},
+	})
+}
+
+// serveMemory is a daemon for scripts. It writes its process id to the file pid, its URL to the file url, and a line to
+// the file starts; a file refuse makes it fail with the text in it, a file mute makes it end without a word.
+func serveMemory(dir string) error {
+	if b, err := os.ReadFile(filepath.Join(dir, "refuse")); err == nil {
+		return signalReady(errors.New(strings.TrimSpace(string(b))))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "mute")); err == nil {
+		return errors.New("said nothing")
+	}
+	m := apitest.NewMemory()
+	c := m.Cores()
+	api, err := httpapi.New(httpapi.Config{
+		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Daemon: c.Daemon, Answers: m.Answers(), FindToken: m.FindToken,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		return err
+	}
+	starts, err := os.OpenFile(filepath.Join(dir, "starts"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(starts, "started", os.Environ())
+	starts.Close()
+	local, err := net.Listen("unix", filepath.Join(dir, "caisson.sock"))
+	if err != nil {
+		return err
+	}
+	remote, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "url"), []byte("http://"+remote.Addr().String()), 0o600),
+		os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	l, r := httpapi.Server(api.Local(), log), httpapi.Server(api.Remote(), log)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go l.Serve(local)
+	go r.Serve(remote)
+	if err := signalReady(nil); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return errors.Join(api.Close(), l.Close(), r.Close())
+}
+
+func params(t *testing.T, dir string) testscript.Params {
+	return testscript.Params{
+		Dir: dir,
+		Setup: func(env *testscript.Env) error {
+			data := filepath.Join(env.WorkDir, "data")
+			env.Setenv("CAISSON_DATA", data)
+			env.Setenv("CAISSON_CONFIG", filepath.Join(env.WorkDir, "config.yaml"))
+			env.Defer(func() { endDaemon(t, data) })
+			return os.WriteFile(filepath.Join(env.WorkDir, "config.yaml"), []byte("logLevel: info\n"), 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try},
+	}
+}
+
+// endDaemon ends the daemon of a script and waits until it is gone.
+func endDaemon(t *testing.T, data string) {
+	b, err := os.ReadFile(filepath.Join(data, "pid"))
+	if err != nil {
+		return // none was started
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return
+	}
+	poll.Until(t, 20*time.Second, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z ") // init may be slow to reap it
+	})
+}
+
+// capture puts the content of a file, less a last newline, into a variable: capture NAME FILE.
+func capture(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSuffix(ts.ReadFile(args[1]), "\n"))
+}
+
+// code runs the command line and checks its exit code: code N ARGS….
+func code(ts *testscript.TestScript, _ bool, args []string) {
+	got := 0
+	if err := ts.Exec("caisson", args[1:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("exit code %d, want %s", got, args[0])
+	}
+}
+
+// try runs the command line, whatever its exit code.
+func try(ts *testscript.TestScript, _ bool, args []string) {
+	if err := ts.Exec("caisson", args...); err != nil {
+		ts.Logf("%v", err)
+	}
+}
+
+// TestPlain runs the scripts that need no daemon.
+func TestPlain(t *testing.T) { testscript.Run(t, params(t, "testdata/plain")) }
+
+// TestDaemon runs the scripts in which commands start a daemon.
+func TestDaemon(t *testing.T) {
+	testneed.Root(t)
+	testscript.Run(t, params(t, "testdata/daemon"))
+}
