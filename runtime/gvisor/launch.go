@@ -96,7 +96,7 @@ func (r *Runtime) request(s *sandbox, spec caisson.RuntimeSpec, image string) (r
 		return nil, nil, nil, err
 	}
 	req = &sentry.LaunchRequest{
-		ID: string(s.id), Exe: r.exe, Image: image,
+		ID: string(s.id), Image: image,
 		Flags:   r.flags(s.dir, spec.Resources, spec.NetNS != nil),
 		Bundle:  filepath.Join(s.dir, "bundle"),
 		Spec:    ociSpec(spec, s.state.Cgroup),

@@ -14,7 +14,6 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
-	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // The launcher's descriptors. 0, 1 and 2 become the sandbox's standard streams.
@@ -33,7 +32,6 @@ const MaxLaunchReply = 64 << 10
 // A LaunchRequest asks a launcher to make one sandbox. Descriptors are numbers in the launcher's table.
 type LaunchRequest struct {
 	ID      string
-	Exe     string            // path of the binary for boot and gofer
 	Flags   []string          // gVisor's configuration
 	Bundle  string            // directory for config.json and, in [StateDir], the control socket
 	Spec    *specs.Spec       // with Root.Path and the sources of bind mounts left to the launcher
@@ -92,7 +90,6 @@ func launch() int {
 func (r *LaunchRequest) run() (res LaunchReply, err error) {
 	unix.Umask(0o077)
 	os.Clearenv()
-	specutils.ExePath = r.Exe
 
 	if err := r.buildRootfs(); err != nil {
 		return res, err
