@@ -130,7 +130,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	}
 	last := words[len(words)-1]
 	var out []string
-	switch flag, value, found := strings.Cut(last, "="); {
+	switch flag, _, found := strings.Cut(last, "="); {
 	case wants != nil:
 		out = k.values(wants.Value)
 	case found && strings.HasPrefix(last, "--"):
@@ -139,7 +139,6 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 				out = append(out, flag+"="+v)
 			}
 		}
-		_ = value
 	case strings.HasPrefix(last, "-"):
 		out = flagsOf(node)
 	default:

@@ -109,7 +109,7 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	} else {
 		req.Template = source
 	}
-	if err := m.templateMounts(ctx, &req); err != nil {
+	if err := m.template(ctx, &req); err != nil {
 		return nil, err
 	}
 	if req.Image != "" && req.Image != caisson.HostTemplate {
@@ -129,9 +129,9 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	return m.api.Create(ctx, req)
 }
 
-// templateMounts puts a template's mounts before the request's: the daemon opens no directory by name, so somebody with
-// rights of their own has to.
-func (m *maker) templateMounts(ctx context.Context, req *caisson.CreateRequest) error {
+// template does for a template what the daemon must not do by name, with the rights of whoever runs this command: it
+// puts the template's mounts before the request's, and reads an image that is a directory or archive of this machine.
+func (m *maker) template(ctx context.Context, req *caisson.CreateRequest) error {
 	if req.Template == "" || req.Template == caisson.HostTemplate {
 		return nil
 	}
@@ -144,7 +144,14 @@ func (m *maker) templateMounts(ctx context.Context, req *caisson.CreateRequest) 
 		return err
 	}
 	req.Mounts = slices.Concat(t.Mounts, req.Mounts)
-	return nil
+	if req.Image != "" || !isPathImage(t.Image) {
+		return nil
+	}
+	_, err = m.api.Pull(ctx, caisson.PullRequest{Reference: t.Image, Offline: true}, nil)
+	if caisson.KindOf(err) == caisson.NotFound {
+		_, err = pull(ctx, m.app, m.api, caisson.PullRequest{Reference: t.Image}, m.login)
+	}
+	return err
 }
 
 // isImage reports whether s names an image rather than a template. A bare word is never an image: a mistyped template

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -184,12 +183,10 @@ func (a *app) attach(ctx context.Context, p caisson.Process, req caisson.ExecReq
 		mode = safetext.Screen
 	}
 	errs := make(chan error, 2)
-	go func() { errs <- a.drain(a.out, p.Stdout(), mode) }()
-	go func() { errs <- a.drain(a.err, p.Stderr(), mode) }()
-	drained := errors.Join(<-errs, <-errs)
-	status, err := p.Wait(ctx)
-	if err == nil && drained != nil && !errors.Is(drained, os.ErrClosed) {
-		err = drained
+	go func() { errs <- a.drain(a.out, p, p.Stdout(), mode) }()
+	go func() { errs <- a.drain(a.err, p, p.Stderr(), mode) }()
+	if err := errors.Join(<-errs, <-errs); err != nil {
+		return caisson.ExitStatus{}, err
 	}
-	return status, err
+	return p.Wait(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"syscall"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
@@ -16,6 +17,7 @@ import (
 const (
 	exitUsage   = 2
 	exitTimeout = 124 // a process hit its time limit; as timeout(1) has it
+	exitPipe    = 141 // nobody reads the output any more: 128 + SIGPIPE, as a shell has it
 )
 
 // exitCodes says what each kind of error ends the program with.
@@ -54,6 +56,9 @@ func (a *app) exitCode(err error) int {
 	}
 	if code := a.interrupts.code(); code != 0 {
 		return code
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exitPipe
 	}
 	var reports []report
 	for _, e := range flatten(err) {

@@ -1,19 +1,35 @@
 package main
 
 import (
-	"context"
+	"os"
+	"path/filepath"
 
-	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/image"
+	"github.com/caisson-dev/caisson/inside"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/worker"
 )
 
-// dispatchRole runs this binary as one of its helper processes if argv[0] says so, and reports whether it did.
-func dispatchRole() bool { return false }
-
-// serve runs the daemon until ctx ends or, in the background, until nobody needs it. It calls [signalReady] when it serves.
-func serve(_ context.Context, _ *app, _ *config, _ bool) error {
-	return caisson.Errorf(caisson.Unavailable, "this build has no daemon")
+// dispatchRole runs this binary as one of its helper processes if argv[0] says so, and reports whether it did. It comes
+// before everything else: these processes are to start fast and to know nothing of the rest.
+func dispatchRole() bool {
+	switch {
+	case worker.IsWorker():
+		worker.Main(image.Jobs()...)
+	case wire.IsWire():
+		os.Exit(wire.Main())
+	case sentry.IsRole(): // where this build carries no lean binary for it
+		sentry.Main()
+	case filepath.Base(os.Args[0]) == "inside": // likewise
+		os.Exit(inside.Main(os.Args[1:]))
+	default:
+		return false
+	}
+	return true
 }
 
-// newProbe returns what tries gVisor's platforms, or nil if this build has no gVisor.
-func newProbe() hostcheck.Probe { return nil }
+// newProbe returns what tries gVisor's platforms.
+func newProbe() hostcheck.Probe { return engine.Probe{} }

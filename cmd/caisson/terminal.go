@@ -28,8 +28,8 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 	return f, f.Close
 }
 
-// drain copies what a process writes to w, which may be a terminal.
-func (a *app) drain(w io.Writer, r io.Reader, mode safetext.Mode) error {
+// drain copies what p writes to w, which may be a terminal. If w takes no more, p is ended: nobody would see what it does.
+func (a *app) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
 	defer a.mend()
 	out, end := a.safeWriter(w, mode)
 	_, err := io.Copy(out, r)
@@ -37,8 +37,7 @@ func (a *app) drain(w io.Writer, r io.Reader, mode safetext.Mode) error {
 		err = endErr
 	}
 	if err != nil {
-		// Nobody reads any more: take the rest, so that the process can end.
-		_, _ = io.Copy(io.Discard, r)
+		_ = p.Close() // the error at hand says more
 		return fmt.Errorf("pass output on: %w", err)
 	}
 	return nil

@@ -158,6 +158,22 @@ func TestTerminalResize(t *testing.T) {
 	}
 }
 
+func TestTerminalColours(t *testing.T) {
+	s := onScreen(t, "sandbox", "ls")
+	if err := s.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.await("a colour", func() bool { return strings.Contains(s.text(), "\x1b[32mrunning\x1b[00m") })
+	s = onScreen(t, "sandbox", "ls", "--no-color")
+	if err := s.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	s.await("the listing", func() bool { return strings.Contains(s.text(), "running") })
+	if strings.Contains(s.text(), "\x1b") {
+		t.Errorf("colours in spite of --no-color: %q", s.text())
+	}
+}
+
 // process that ends when it is killed or closed, and remembers its signals.
 type memoryProcess struct {
 	signals chan int

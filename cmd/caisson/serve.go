@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/sandboxes"
+)
+
+// serve runs the daemon until ctx ends or, in the background, until nobody needs it. It calls [signalReady] when it serves.
+func serve(ctx context.Context, a *app, cfg *config, background bool) error {
+	if os.Geteuid() != 0 {
+		return caisson.Errorf(caisson.Internal, needRoot)
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return caisson.Invalidf("logLevel", "%q is not one of debug, info, warn, error", cfg.LogLevel)
+	}
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	e, err := engine.New(ctx, engine.Config{
+		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries,
+		Limits: sandboxes.Limits{
+			MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
+		},
+		EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	err = listenAndServe(ctx, cfg, e, log, background)
+	return errors.Join(err, e.Close())
+}
+
+// listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
+func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slog.Logger, background bool) error {
+	tokens := e.Tokens()
+	api, err := httpapi.New(httpapi.Config{
+		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
+		Images: e.Core.ImageService(), Files: e.Core.Files(), Events: e.Core.Events(), Tokens: tokens, Daemon: e,
+		Answers: e.Store.Answers(), FindToken: tokens.FindToken, Log: log.With("component", "httpapi"),
+	})
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	g, gctx := errgroup.WithContext(ctx)
+	clients := &clientCount{}
+	g.Go(func() error {
+		return e.Run(gctx, func() error {
+			local, err := listenUnix(cfg.SocketPath())
+			if err != nil {
+				return err
+			}
+			serveOn(g, gctx, httpapi.Server(clients.count(api.Local()), log), local)
+			if cfg.Listen != "" {
+				remote, err := listenTCP(cfg)
+				if err != nil {
+					return err
+				}
+				serveOn(g, gctx, httpapi.Server(api.Remote(), log), remote)
+			}
+			if background && cfg.IdleExit > 0 {
+				g.Go(func() error { return endWhenIdle(gctx, time.Duration(cfg.IdleExit), clients, e, stop) })
+			}
+			log.InfoContext(gctx, "serving", "socket", cfg.SocketPath(), "listen", cfg.Listen)
+			return signalReady(nil)
+		})
+	})
+	return g.Wait()
+}
+
+// serveOn serves l in the group until ctx ends.
+func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.Listener) {
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		// Requests under way get a moment; streams would go on for ever.
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		if server.Shutdown(sctx) != nil {
+			server.Close()
+		}
+		return nil
+	})
+}
+
+// listenUnix listens on the data directory's socket. The directory is locked, so a socket that is there is nobody's.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s; is the path longer than 100 characters?", path)
+	}
+	// The umask has made it so already; the data directory lets nobody else in before this.
+	return l, os.Chmod(path, socketMode)
+}
+
+func listenTCP(cfg *config) (net.Listener, error) {
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", cfg.Listen, err)
+	}
+	if cfg.TLSCert == "" {
+		return l, nil // on loopback only; config.validate has seen to it
+	}
+	cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
+	if err != nil {
+		l.Close()
+		return nil, caisson.Invalidf("tlsCert", "cannot be used with tlsKey: %v", err)
+	}
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
+}
+
+// clientCount knows how many requests are under way and when the last one ended.
+type clientCount struct {
+	mu     sync.Mutex
+	active int       // guarded by mu
+	last   time.Time // guarded by mu
+}
+
+func (c *clientCount) count(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.add(1)
+		defer c.add(-1)
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (c *clientCount) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.active += n
+	c.last = time.Now()
+}
+
+// idleFor returns for how long nobody has asked for anything.
+func (c *clientCount) idleFor() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.active > 0 {
+		return 0
+	}
+	return time.Since(c.last)
+}
+
+// endWhenIdle calls stop when there has been neither a client nor a sandbox that needs the daemon for so long.
+func endWhenIdle(ctx context.Context, limit time.Duration, clients *clientCount, e *engine.Engine, stop func()) error {
+	clients.add(0)
+	tick := time.NewTicker(max(limit/4, 50*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if clients.idleFor() < limit {
+			continue
+		}
+		idle, err := e.Idle(ctx)
+		if err != nil {
+			return fmt.Errorf("look for sandboxes: %w", err)
+		}
+		if idle {
+			stop()
+			return nil
+		}
+	}
+}
