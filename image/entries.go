@@ -67,11 +67,10 @@ func (u *unpacker) replace(p string) (fd int, base string, err error) {
 			return 0, "", err
 		}
 	}
-	u.result.Size += block
 	return u.tree.parent(p)
 }
 
-// block is what a file takes on disk besides its content, roughly.
+// block is the unit in which file systems give out space.
 const block = 4096
 
 func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {

@@ -8,12 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 )
 
 // fakeHost makes a host's root directory; owners and modes are the default ones unless said.
 func fakeHost(t *testing.T, merged bool) string {
 	t.Helper()
+	defer unix.Umask(unix.Umask(0o022))
 	root := t.TempDir()
 	for _, d := range []string{"etc/ssl/certs", "etc/ssl/private", "etc/alternatives", "etc/ld.so.conf.d", "etc/private.d", "usr/bin", "usr/lib",
 		"usr/sbin", "usr/local/bin", "var/lib/dpkg", "root", "home/me", "opt/x"} {
@@ -140,6 +143,7 @@ func TestHostDigestFollowsTheHost(t *testing.T) {
 	}
 	write := func(name, body string) func() error {
 		return func() error {
+			defer unix.Umask(unix.Umask(0o022))
 			tmp := filepath.Join(root, name+".new")
 			if err := os.WriteFile(tmp, []byte(body), 0o644); err != nil {
 				return err
@@ -187,7 +191,7 @@ func TestHostLayerIsMadeAgain(t *testing.T) {
 }
 
 // The image of the machine that the test runs on.
-func TestPromise1RealHostImage(t *testing.T) {
+func TestRealHostImage(t *testing.T) {
 	d := newDriver(t)
 	img, err := d.Host(testContext(t))
 	if err != nil {

@@ -42,7 +42,8 @@ type Config struct {
 	Worker *worker.Runner
 	// MaxCompressed and MaxUncompressed bound one image, in bytes; 0 means 16 GiB.
 	MaxCompressed, MaxUncompressed int64
-	// InsecureRegistries (host or host:port) may be spoken to without TLS. Those on this host always may.
+	// InsecureRegistries may be spoken to without TLS; they are written as in references, with the port if there is one.
+	// Those on this host always may.
 	InsecureRegistries []string
 	// HostRoot is the root directory of the host image; "" means "/".
 	HostRoot string

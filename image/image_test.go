@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 	if worker.IsWorker() {
 		worker.Main(Jobs()...)
 	}
+	unix.Umask(0o077) // as the daemon does
 	code := m.Run()
 	program.Close()
 	os.Exit(code)

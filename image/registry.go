@@ -30,7 +30,7 @@ type source struct {
 	Platform  string
 	Username  string
 	Password  string
-	Plain     []string // host:port of registries that may be spoken to without TLS
+	Plain     []string // registries, as in references, that may be spoken to without TLS
 }
 
 // resolved is what a registry says an image is. All of it is hostile until checked.

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -182,7 +182,7 @@ func (s *skeleton) copyLink(name, p string) error {
 		leads = path.Join("/", path.Dir(p), leads)
 	}
 	leads = path.Clean(leads)
-	if first, rest, _ := strings.Cut(leads[1:], "/"); isSystemDir(first) || first == "usr" && !strings.HasPrefix(rest+"/", "local/") {
+	if first, rest, _ := strings.Cut(leads[1:], "/"); slices.Contains(systemDirs, first) || first == "usr" && !strings.HasPrefix(rest+"/", "local/") {
 		if err := s.parents(p); err != nil {
 			return err
 		}
@@ -198,15 +198,6 @@ func (s *skeleton) copyLink(name, p string) error {
 		return nil
 	}
 	return s.copyFile(leads[1:], p)
-}
-
-func isSystemDir(name string) bool {
-	for _, d := range systemDirs {
-		if d == name {
-			return true
-		}
-	}
-	return false
 }
 
 // reachable reports whether everyone may enter dir on the host.
@@ -295,13 +286,13 @@ func (s *skeleton) symlink(p, target string) error {
 		return err
 	}
 	s.note("symlink", p, target)
-	return s.out.Lchown(filepath.FromSlash(p), caisson.LayerUIDBase, caisson.LayerUIDBase)
+	return s.out.Lchown(p, caisson.LayerUIDBase, caisson.LayerUIDBase)
 }
 
 // note adds to digest, size and count.
 func (s *skeleton) note(kind, p, content string) {
 	s.entries++
-	s.size += block + int64(len(content)+block-1)/block*block
+	s.size += int64(len(content)+block-1) / block * block
 	var n [8]byte
 	for _, part := range []string{kind, p, content} {
 		binary.BigEndian.PutUint64(n[:], uint64(len(part)))

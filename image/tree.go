@@ -125,6 +125,10 @@ func (t *tree) makeDir(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
 		return os.NewSyscallError("mkdirat", err)
 	}
+	// Whatever the umask; it is a directory, made just now, and no one else is around.
+	if err := unix.Fchmodat(parent, base, 0o755, 0); err != nil {
+		return os.NewSyscallError("fchmodat", err)
+	}
 	return chown(parent, base, 0, 0)
 }
 

@@ -181,6 +181,7 @@ func flip(b []byte, i int) []byte {
 
 func TestUnpackKeepsMetadata(t *testing.T) {
 	root, _, err := unpackHere(t, archiveOf(t,
+		entry{name: "listed/nowhere", mode: 0o600, uid: 5},
 		entry{name: "d/", kind: tar.TypeDir, mode: 0o1555, uid: 7},
 		entry{name: "d/su", body: "x", mode: 0o4755, uid: 3, pax: map[string]string{
 			"SCHILY.xattr.user.colour": "red", "SCHILY.xattr.security.capability": "x", "SCHILY.xattr.trusted.x": "y",
@@ -190,7 +191,7 @@ func TestUnpackKeepsMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"d": "1555 7 1000000000", "d/su": "4755 3 1000000000", "s": "777 9 1000000000"} {
+	for name, want := range map[string]string{"d": "1555 7 1000000000", "d/su": "4755 3 1000000000", "s": "777 9 1000000000", "listed/nowhere": "600 5 1000000000"} {
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(root, name), &st); err != nil {
 			t.Fatal(err)
@@ -198,6 +199,9 @@ func TestUnpackKeepsMetadata(t *testing.T) {
 		if got := fmt.Sprintf("%o %d %d", st.Mode&0o7777, st.Uid, st.Mtim.Sec); got != want || st.Uid != st.Gid {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
+	}
+	if fi, err := os.Stat(filepath.Join(root, "listed")); err != nil || fi.Mode().Perm() != 0o755 {
+		t.Errorf("a missing parent: %v, %v", fi.Mode(), err)
 	}
 	su := filepath.Join(root, "d/su")
 	if v, err := xattr(su, "user.colour"); err != nil || v != "red" {

@@ -53,6 +53,7 @@ func confine(req call, rootFD int) error {
 	for fd := range filesFD + req.Files {
 		unix.CloseOnExec(fd)
 	}
+	unix.Umask(0o022) // not the daemon's: jobs make files for others
 	if err := limit(req.Limits); err != nil {
 		return err
 	}

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -19,7 +20,7 @@ import (
 const parentOf = "CAISSON_TEST_PARENT_OF"
 
 func parent(exe string) int {
-	r, err := worker.New(worker.Config{Exe: exe, UIDBase: caisson.LayerUIDBase, WorkUID: workertest.WorkUID})
+	r, err := worker.New(worker.Config{Exe: exe, UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err == nil {
 		held := []*os.File{os.NewFile(3, "held")}
 		err = r.Run(context.Background(), worker.Request{Job: "hold", Files: held, Network: os.Args[1] == "network"}, nil)
@@ -118,5 +119,21 @@ func TestBreakdowns(t *testing.T) {
 				t.Errorf("got %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// The daemon is not dumpable and masks all rights of others.
+func TestFromADaemon(t *testing.T) {
+	r := program.Runner(t)
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	defer unix.Umask(unix.Umask(0o077))
+	for _, network := range []bool{false, true} {
+		var s string
+		if err := r.Run(t.Context(), worker.Request{Job: "echo", Args: "a", Network: network}, &s); err != nil || s != "a" {
+			t.Errorf("network %v: %q, %v", network, s, err)
+		}
 	}
 }

@@ -20,6 +20,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// DefaultUID is a uid for jobs with network that belongs to no account and to no layer.
+const DefaultUID = caisson.LayerUIDBase + caisson.UIDRange + 0xfffe
+
 // Config configures a Runner.
 type Config struct {
 	// Exe is the binary whose main calls [Main]; required. It must be static, and the world must be able to execute it:
@@ -27,7 +30,7 @@ type Config struct {
 	Exe string
 	// UIDBase is the first of the 65536 host uids and gids that a job's own user namespace is mapped to; required.
 	UIDBase uint32
-	// WorkUID is the uid and gid of jobs with network; required, and nobody else's.
+	// WorkUID is the uid and gid of jobs with network; required, and nobody else's. See [DefaultUID].
 	WorkUID uint32
 	// Log gets what jobs write to standard error; nil discards it.
 	Log *slog.Logger
@@ -45,6 +48,9 @@ type Runner struct {
 func New(cfg Config) (*Runner, error) {
 	if cfg.UIDBase == 0 || cfg.WorkUID == 0 {
 		return nil, caisson.Errorf(caisson.Invalid, "worker: the uids of jobs must be set and must not be root's")
+	}
+	if cfg.WorkUID-cfg.UIDBase < caisson.UIDRange {
+		return nil, caisson.Errorf(caisson.Invalid, "worker: the uid of jobs with network owns files in layers; choose one outside their range")
 	}
 	fi, err := os.Stat(cfg.Exe)
 	if err != nil {

@@ -236,7 +236,7 @@ func TestPromise4NetworkJobOwnsNothing(t *testing.T) {
 	if err := r.Run(t.Context(), worker.Request{Job: "probe", Network: true}, &f); err != nil {
 		t.Fatal(err)
 	}
-	if f.UID != workertest.WorkUID || f.GID != workertest.WorkUID || f.Caps != 0 || len(f.Env) > 0 || f.NoNewPrivs != 1 {
+	if f.UID != worker.DefaultUID || f.GID != worker.DefaultUID || f.Caps != 0 || len(f.Env) > 0 || f.NoNewPrivs != 1 {
 		t.Errorf("%+v", f)
 	}
 	if fmt.Sprint(f.FDs) != "[0 1 2]" {
@@ -402,8 +402,9 @@ func TestNewChecksItsConfig(t *testing.T) {
 	}
 	for name, cfg := range map[string]worker.Config{
 		"no uids":    {Exe: "/proc/self/exe"},
-		"no program": {Exe: "/does/not/exist", UIDBase: 1, WorkUID: 1},
-		"private":    {Exe: private, UIDBase: 1, WorkUID: 1},
+		"no program": {Exe: "/does/not/exist", UIDBase: 1, WorkUID: 1 << 20},
+		"private":    {Exe: private, UIDBase: 1, WorkUID: 1 << 20},
+		"in a layer": {Exe: "/proc/self/exe", UIDBase: 1 << 20, WorkUID: 1<<20 + 65535},
 	} {
 		if _, err := worker.New(cfg); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s: %v", name, err)

@@ -14,9 +14,6 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// WorkUID is the uid of jobs with network in tests.
-const WorkUID = 0x6f00fffe
-
 // A Program is the package's own test binary as a worker. Its TestMain must call worker.Main if worker.IsWorker.
 // Jobs need a static binary, and one built for the race detector is not: then the package is built again, once.
 type Program struct {
@@ -34,7 +31,7 @@ func (p *Program) Runner(t testing.TB) *worker.Runner {
 	if p.err != nil {
 		t.Fatal(p.err)
 	}
-	r, err := worker.New(worker.Config{Exe: p.exe, UIDBase: caisson.LayerUIDBase, WorkUID: WorkUID})
+	r, err := worker.New(worker.Config{Exe: p.exe, UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err != nil {
 		t.Fatal(err)
 	}
