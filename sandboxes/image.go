@@ -210,6 +210,15 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 
 // PruneLayers removes the layers that no image and no object of any account uses.
 func (c *Core) PruneLayers(ctx context.Context) (caisson.Size, error) {
+	keep, err := c.LayersInUse(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return c.Images.Prune(ctx, func(dir string) bool { return keep[dir] })
+}
+
+// LayersInUse returns the directories of layers that something uses, of every account.
+func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 	keep := map[string]bool{}
 	note := func(r caisson.Rootfs, _ string) {
 		for _, l := range r.Layers {
@@ -217,19 +226,19 @@ func (c *Core) PruneLayers(ctx context.Context) (caisson.Size, error) {
 		}
 	}
 	if err := c.eachRootfs(ctx, caisson.Everyone(), note); err != nil {
-		return 0, err
+		return nil, err
 	}
 	imgs, err := all(ctx, c.Store.Images(), caisson.Everyone(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, i := range imgs {
 		note(i.Rootfs, "")
 	}
 	host, err := c.Images.Host(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	note(host.Rootfs, "")
-	return c.Images.Prune(ctx, func(dir string) bool { return keep[dir] })
+	return keep, nil
 }

@@ -241,3 +241,17 @@ func sweepParts(dir string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// Idle reports whether no sandbox needs a daemon: none runs, changes, or has a deadline.
+func (c *Core) Idle(ctx context.Context) (bool, error) {
+	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	if err != nil {
+		return false, err
+	}
+	for _, sb := range boxes {
+		if sb.State.Live() || sb.State.Transient() || sb.PauseAt != nil || sb.RemoveAt != nil {
+			return false, nil
+		}
+	}
+	return true, nil
+}

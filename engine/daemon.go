@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"context"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostcheck"
+)
+
+var _ caisson.Daemon = (*Engine)(nil)
+
+// localOnly refuses callers with a token: what follows speaks about everybody's objects.
+func localOnly(ctx context.Context) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err == nil && !caller.Local {
+		err = caisson.Errorf(caisson.Denied, "only the host's administrator may do this, over the unix socket")
+	}
+	return err
+}
+
+// Info implements [caisson.Daemon].
+func (e *Engine) Info(context.Context) (*caisson.Info, error) {
+	return &caisson.Info{
+		Version: e.cfg.Version, Build: e.build, Instance: e.instance, Node: e.Core.Node, StartedAt: e.started,
+		Runtime: e.runtime.Capabilities(),
+	}, nil
+}
+
+// DiskUsage implements [caisson.Daemon].
+func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
+	if err := localOnly(ctx); err != nil {
+		return nil, err
+	}
+	use := &caisson.DiskUsage{}
+	layers, err := e.images.Layers()
+	if err != nil {
+		return nil, err
+	}
+	used, err := e.Core.LayersInUse(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u := caisson.Usage{Kind: "layers", Count: len(layers)}
+	for _, l := range layers {
+		u.Size += l.Size
+		if !used[l.Path] {
+			u.Reclaimable += l.Size
+		}
+	}
+	use.Usages = append(use.Usages, u)
+	for _, kind := range []string{"sandboxes", "snapshots"} {
+		u, err := measure(kind, filepath.Join(e.cfg.Dir, kind))
+		if err != nil {
+			return nil, err
+		}
+		use.Usages = append(use.Usages, u)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(e.cfg.Dir, &st); err != nil {
+		return nil, err
+	}
+	use.Free = caisson.Size(st.Bavail * uint64(st.Bsize))
+	use.Total = caisson.Size(st.Blocks * uint64(st.Bsize))
+	return use, nil
+}
+
+// measure counts the objects in dir and the bytes that they take on disk.
+func measure(kind, dir string) (caisson.Usage, error) {
+	u := caisson.Usage{Kind: kind}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it may be removed while we look
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			u.Size += caisson.Size(st.Blocks * 512)
+		}
+		if filepath.Dir(path) == dir {
+			u.Count++
+		}
+		return nil
+	})
+	return u, err
+}
+
+// CollectGarbage implements [caisson.Daemon].
+func (e *Engine) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
+	if err := localOnly(ctx); err != nil {
+		return nil, err
+	}
+	return e.Core.CollectGarbage(ctx)
+}
+
+// Examine implements [caisson.Daemon].
+func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
+	if err := localOnly(ctx); err != nil {
+		return nil, err
+	}
+	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Dir, Probe: Probe{Dir: e.cfg.Dir}}), nil
+}
+
+// Idle reports whether the daemon has nothing to live for: no sandbox runs, none is in a passage, and none has a deadline.
+func (e *Engine) Idle(ctx context.Context) (bool, error) {
+	return e.Core.Idle(ctx)
+}

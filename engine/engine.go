@@ -1,0 +1,256 @@
+// Package engine constructs the cores from their drivers, brings store and host into agreement at boot, and ends all of it
+// in order. It decides nothing about sandboxes.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/image"
+	"github.com/caisson-dev/caisson/internal/undo"
+	"github.com/caisson-dev/caisson/runtime/gvisor"
+	"github.com/caisson-dev/caisson/sandboxes"
+	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// Host uids that are nobody's: of the process that pulls images. The wire process's is wire.DefaultUID; accounts begin at
+// 0x50000000, layers at caisson.LayerUIDBase.
+const workUID = 0x6f00fffe
+
+// Config says what to construct. Dir is required.
+type Config struct {
+	Dir                string // the data directory
+	Platform           string // gVisor's: systrap or ptrace; "" or auto is systrap
+	Limits             sandboxes.Limits
+	InsecureRegistries []string
+	EventRetention     time.Duration // 0 keeps events for ever
+	Version            string
+	Log                *slog.Logger
+}
+
+// Engine is everything below the front doors. The exported fields are the services that these call.
+type Engine struct {
+	Core  *sandboxes.Core
+	Store caisson.Store
+
+	cfg      Config
+	runtime  *gvisor.Runtime
+	images   *image.Driver
+	wires    *wire.Manager
+	instance caisson.ID
+	build    string
+	started  time.Time
+	unlock   func() error
+}
+
+// New constructs an engine on a data directory, which it holds for itself until Close: a second daemon there is a Conflict.
+func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Platform == "auto" {
+		cfg.Platform = ""
+	}
+	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err := hardenProcess(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Dir)
+	}
+	// Made by somebody else with wider rights, it would show what is in it.
+	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	e := &Engine{cfg: cfg, started: time.Now().UTC()}
+	if e.unlock, err = lockDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	back.Push(e.unlock)
+	if e.build, err = buildID(); err != nil {
+		return nil, err
+	}
+	if e.instance, err = instanceID(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if e.Store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(cfg.Dir, "caisson.db"), Log: cfg.Log}); err != nil {
+		return nil, err
+	}
+	back.Push(e.Store.Close)
+	if err := e.drivers(); err != nil {
+		return nil, err
+	}
+	back.Push(e.runtime.Close)
+	node, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	e.Core, err = sandboxes.New(sandboxes.Config{
+		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
+		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	back.Release()
+	return e, nil
+}
+
+// drivers constructs the drivers.
+func (e *Engine) drivers() error {
+	programs, err := unpackPrograms(filepath.Join(e.cfg.Dir, "programs"))
+	if err != nil {
+		return err
+	}
+	runner, err := worker.New(worker.Config{
+		Exe: selfExe, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
+	})
+	if err != nil {
+		return err
+	}
+	e.images, err = image.New(image.Config{
+		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
+		Log: e.cfg.Log.With("component", "image"),
+	})
+	if err != nil {
+		return err
+	}
+	e.wires, err = wire.New(wire.Config{Exe: selfExe, NetNS: e.netNS, Log: e.cfg.Log.With("component", "wire")})
+	if err != nil {
+		return err
+	}
+	e.runtime, err = gvisor.New(gvisor.Config{
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside,
+		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
+		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
+	})
+	return err
+}
+
+// Run does what the engine does in the background, until ctx ends. ready is called when store and host agree and requests
+// may be served.
+func (e *Engine) Run(ctx context.Context, ready func() error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.wires.Run(ctx) })
+	g.Go(func() error {
+		garbage, err := e.Core.Reconcile(ctx, e.netNS)
+		if err != nil {
+			return fmt.Errorf("reconcile: %w", err)
+		}
+		for _, x := range garbage {
+			e.cfg.Log.WarnContext(ctx, "removed what an earlier daemon had left", "kind", x.Kind, "name", x.Name)
+		}
+		// A claim whose daemon died will never be answered.
+		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
+			return err
+		}
+		if err := ready(); err != nil {
+			return err
+		}
+		return e.housekeep(ctx)
+	})
+	err := g.Wait()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+const (
+	housekeeping    = time.Hour
+	answerRetention = 24 * time.Hour
+)
+
+// housekeep forgets what is old.
+func (e *Engine) housekeep(ctx context.Context) error {
+	for {
+		now := time.Now()
+		if e.cfg.EventRetention > 0 {
+			if _, err := e.Store.Events().Trim(ctx, now.Add(-e.cfg.EventRetention)); err != nil && ctx.Err() == nil {
+				e.cfg.Log.ErrorContext(ctx, "old events could not be removed", "err", err)
+			}
+		}
+		if err := e.Store.Answers().Trim(ctx, now.Add(-answerRetention)); err != nil && ctx.Err() == nil {
+			e.cfg.Log.ErrorContext(ctx, "old answers could not be removed", "err", err)
+		}
+		select {
+		case <-time.After(housekeeping):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Close ends everything in this process, after Run has returned. Sandboxes run on.
+func (e *Engine) Close() error {
+	return errors.Join(e.Core.Close(), e.runtime.Close(), e.Store.Close(), e.unlock())
+}
+
+// netNS opens the network namespace of a running sandbox.
+func (e *Engine) netNS(id caisson.ID) (*os.File, error) {
+	list, err := e.runtime.List(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range list {
+		if s.ID == id && s.Running {
+			return os.Open(fmt.Sprintf("/proc/%d/ns/net", s.PID))
+		}
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "sandbox %s does not run", id)
+}
+
+// hardenProcess makes the daemon leave no core files, show its memory to nobody, and make files for nobody else.
+func hardenProcess() error {
+	unix.Umask(0o077)
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return err
+	}
+	return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+}
+
+// lockDir holds the data directory until unlock.
+func lockDir(dir string) (unlock func() error, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; stop it, or use another --data directory", dir)
+	}
+	return f.Close, nil
+}
+
+// instanceID returns the id of the data directory, which every host object carries.
+func instanceID(dir string) (caisson.ID, error) {
+	path := filepath.Join(dir, "instance")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		return caisson.ParseID(caisson.InstancePrefix, string(data))
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	id := caisson.NewID(caisson.InstancePrefix)
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, []byte(id), 0o600); err != nil {
+		return "", err
+	}
+	return id, os.Rename(tmp, path)
+}

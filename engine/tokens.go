@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Tokens implements [caisson.Tokens].
+type Tokens struct{ store caisson.Store }
+
+// Tokens returns the management of tokens.
+func (e *Engine) Tokens() *Tokens { return &Tokens{e.Store} }
+
+var _ caisson.Tokens = (*Tokens)(nil)
+
+// tokenPrefix makes a leaked token recognisable to scanners.
+const tokenPrefix = "caisson_"
+
+// CreateToken implements [caisson.Tokens].
+func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
+	if err := localOnly(ctx); err != nil {
+		return nil, caisson.Secret{}, err
+	}
+	if len(name) > 100 {
+		return nil, caisson.Secret{}, caisson.Invalidf("name", "is longer than 100 bytes")
+	}
+	if ttl < 0 {
+		return nil, caisson.Secret{}, caisson.Invalidf("ttl", "is negative")
+	}
+	if account == "" {
+		caller, err := caisson.CallerOf(ctx)
+		if err != nil {
+			return nil, caisson.Secret{}, err
+		}
+		account = caller.Account
+	}
+	if _, err := t.store.Accounts().Ensure(ctx, account); err != nil {
+		return nil, caisson.Secret{}, err
+	}
+	// 26 characters of base32: 130 bits.
+	secret := tokenPrefix + rand.Text()
+	token := &caisson.Token{ID: caisson.NewID(caisson.TokenPrefix), Account: account, Name: name, CreatedAt: time.Now().UTC()}
+	if ttl > 0 {
+		end := token.CreatedAt.Add(ttl)
+		token.ExpiresAt = &end
+	}
+	if err := t.store.Tokens().Insert(ctx, token, sha256.Sum256([]byte(secret))); err != nil {
+		return nil, caisson.Secret{}, err
+	}
+	return token, caisson.NewSecret(secret), nil
+}
+
+// ListTokens implements [caisson.Tokens].
+func (t *Tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.store.Tokens().List(ctx, caisson.In(caller.Account))
+}
+
+// RemoveToken implements [caisson.Tokens].
+func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	return t.store.Tokens().Delete(ctx, caisson.In(caller.Account), id)
+}
+
+// usedInterval is how exact the time of a token's last use is: it costs a write.
+const usedInterval = time.Minute
+
+// FindToken returns the unexpired token whose secret has that SHA-256.
+func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
+	now := time.Now()
+	token, err := t.store.Tokens().Find(ctx, hash, now)
+	if err != nil {
+		return nil, err
+	}
+	if token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > usedInterval {
+		err = t.store.Tokens().Used(ctx, token.ID, now)
+	}
+	return token, err
+}
