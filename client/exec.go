@@ -224,10 +224,10 @@ func (s *session) Signal(_ context.Context, signal int) error {
 	return s.ask(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
 }
 
-// ask sends a control message; Conflict if the process has ended.
+// ask sends a control message; NotFound if the process has ended.
 func (s *session) ask(m protocol.Message) error {
 	if err := s.tell(m); err != nil {
-		return caisson.Wrap(err, caisson.Conflict, "the process has ended")
+		return caisson.Wrap(err, caisson.NotFound, "the process has ended")
 	}
 	return nil
 }

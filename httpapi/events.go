@@ -11,8 +11,8 @@ import (
 type eventRoutes struct{ core caisson.Events }
 
 func (h eventRoutes) register(rt *router) {
-	stream(rt, answering(op(http.MethodGet, "/events", "watch-events", "events", "What happened, then what happens"),
-		http.StatusOK, protocol.EventType, "Events named event, with an Event each and its seq as id"), h.watch)
+	stream(rt, streaming(op(http.MethodGet, "/events", "watch-events", "events", "What happened, then what happens"),
+		"Events named event, with an Event each and its seq as id"), h.watch)
 }
 
 func (h eventRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {

@@ -36,7 +36,7 @@ func (h execRoutes) register(rt *router) {
 		"(0 stdin, 1 stdout, 2 stderr, 3 control), the rest is its data, on channel 3 a JSON message. Client to server: resize " +
 		"{rows, cols}, signal {signal}, closeStdin, window. Server to client: started {pid}, window, closeStdin, exit {exit}, " +
 		"error {problem}. On channels 0 to 2 a sender may have 256 KiB in flight, and more as window {channel, bytes} messages " +
-		"grant it; a frame has at most 32 KiB of data. An empty frame ends an output. exit comes once, after all output. If " +
+		"grant it; a frame has at most 32 KiB. An empty frame ends an output. exit comes once, after all output. If " +
 		"the connection is lost, the process is killed."
 	stream(rt, answering(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
 }
@@ -139,6 +139,7 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	write(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
+	s.conn.Close(websocket.StatusNormalClosure, "") // before cancel, which would cut the connection
 	return nil
 }
 
@@ -259,7 +260,7 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	if err := dec.Decode(&req); err != nil {
 		return req, malformed(err)
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return req, caisson.Errorf(caisson.Invalid, "the first message must be one request")
 	}
 	if len(req.Command) == 0 {

@@ -18,8 +18,8 @@ func (h fileRoutes) register(rt *router) {
 	const tag = "files"
 	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
 		http.StatusOK, protocol.BinaryType, "The file's bytes"), h.read)
-	stream(rt, receiving(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag, "Replace a file atomically"),
-		protocol.BinaryType), h.write(rt))
+	stream(rt, answeringJSON[caisson.FileInfo](rt, receiving(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
+		"Replace a file atomically"), protocol.BinaryType)), h.write(rt))
 	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/stat", "stat-file", tag, "Describe a file"), h.stat)

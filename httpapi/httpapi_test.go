@@ -18,9 +18,20 @@ import (
 	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 var update = flag.Bool("update", false, "write docs/openapi.json anew")
+
+// TestMain fails if goroutines of the API or its client outlive the tests.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	if code == 0 {
+		code = apitest.Leaks()
+	}
+	os.Exit(code)
+}
 
 // server is an API over memory, on a unix socket and on TCP.
 type server struct {
@@ -86,7 +97,7 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 		s.api.Close()
 		local.Close()
 		remote.Close()
-		apitest.Poll(t, "processes to end", func() bool { return s.memory.Live() == 0 })
+		poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() == 0 })
 	})
 	return s
 }
@@ -152,3 +163,5 @@ func TestDocument(t *testing.T) {
 		t.Errorf("docs/openapi.json is not current; run go test ./httpapi -run TestDocument -update\n%s", diff)
 	}
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

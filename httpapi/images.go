@@ -19,8 +19,8 @@ func (h imageRoutes) register(rt *router) {
 	const tag = "images"
 	handle(rt, op(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
 	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Forget an image"), h.remove)
-	stream(rt, answering(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
-		http.StatusOK, protocol.EventType, "Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
+	stream(rt, streaming(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
+		"Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
 	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove images and layers that nothing uses"), h.prune)
 }
 

@@ -104,7 +104,8 @@ func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*prot
 		return nil, err
 	}
 	return &protocol.RunResult{
-		Exit:   status,
+		PID:    p.PID(),
+		Exit:   &status,
 		Stdout: protocol.NewOutput(outs[0].kept, outs[0].size),
 		Stderr: protocol.NewOutput(outs[1].kept, outs[1].size),
 	}, nil

@@ -31,6 +31,9 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 	if req.TTY || req.Stdin {
 		return nil, caisson.Invalidf("tty", "a terminal or an open standard input needs exec/stream; give input instead")
 	}
+	if req.Detach && len(req.Input) > 0 {
+		return nil, caisson.Invalidf("input", "a detached process has no input")
+	}
 	limit := req.MaxOutput
 	if limit == 0 {
 		limit = protocol.DefaultOutput
@@ -39,6 +42,9 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 	p, err := h.core.Exec(ctx, in.Ref, req.ExecRequest)
 	if err != nil {
 		return nil, err
+	}
+	if req.Detach {
+		return &body[*protocol.RunResult]{&protocol.RunResult{PID: p.PID()}}, p.Close()
 	}
 	result, err := run(ctx, p, req.Input, limit)
 	if err != nil {

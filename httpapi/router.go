@@ -59,7 +59,14 @@ func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 
 // finish fixes the OpenAPI document, after all routes are registered, and serves it.
 func (rt *router) finish() error {
-	schemas := rt.api.OpenAPI().Components.Schemas.Map()
+	registry := rt.api.OpenAPI().Components.Schemas
+	for _, t := range []reflect.Type{ // what streams carry, which no operation mentions
+		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
+		reflect.TypeFor[caisson.Event](), reflect.TypeFor[caisson.FileEvent](), reflect.TypeFor[protocol.Handles](),
+	} {
+		registry.Schema(t, true, "")
+	}
+	schemas := registry.Map()
 	delete(schemas, "ErrorModel") // huma's own form of errors, which never leaves
 	delete(schemas, "ErrorDetail")
 	doc, err := json.Marshal(rt.api.OpenAPI())
@@ -104,6 +111,11 @@ func answering(o huma.Operation, status int, contentType, description string) hu
 	return o
 }
 
+// streaming is op with an answer of server-sent events.
+func streaming(o huma.Operation, description string) huma.Operation {
+	return answering(o, http.StatusOK, protocol.EventType, description)
+}
+
 // receiving is op with a streamed body, which the handler reads by itself.
 func receiving(o huma.Operation, contentType string) huma.Operation {
 	o.RequestBody = &huma.RequestBody{
@@ -118,6 +130,15 @@ type body[T any] struct{ Body T }
 
 // none is an answer without a body.
 type none struct{}
+
+// answeringJSON is op with a JSON answer that the handler writes by itself.
+func answeringJSON[T any](rt *router, o huma.Operation) huma.Operation {
+	schema := rt.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+	o.Responses = map[string]*huma.Response{"200": {
+		Description: "OK", Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
+	}}
+	return o
+}
 
 // handle registers fn for o.
 func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {

@@ -24,8 +24,8 @@ func (h templateRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
 	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Make or replace a template"), h.put)
 	handle(rt, op(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
-	stream(rt, answering(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
-		http.StatusOK, protocol.EventType, "Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))
+	stream(rt, streaming(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
+		"Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))
 }
 
 func (h templateRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Template]], error) {

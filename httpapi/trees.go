@@ -16,8 +16,8 @@ func (h treeRoutes) register(rt *router) {
 		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
 	stream(rt, answering(receiving(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
 		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
-	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
-		http.StatusOK, protocol.EventType, "Events named file, with a FileEvent each"), h.watch)
+	stream(rt, streaming(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
+		"Events named file, with a FileEvent each"), h.watch)
 }
 
 func (h treeRoutes) read(w http.ResponseWriter, r *http.Request, in *PathParam) error {

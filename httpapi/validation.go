@@ -54,9 +54,16 @@ const fieldMark = "\x00"
 func unmarshal(data []byte, v any) error {
 	err := json.Unmarshal(data, v)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return errors.New(e.Field + fieldMark + "cannot hold " + e.Value)
+		return errors.New(jsonPath(e.Field) + fieldMark + "cannot hold " + e.Value)
 	}
 	return err
+}
+
+// jsonPath drops the names of embedded Go types, which encoding/json puts into paths, from path.
+func jsonPath(path string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(path, "."), func(name string) bool {
+		return name != "" && name[0] >= 'A' && name[0] <= 'Z'
+	}), ".")
 }
 
 // invalid returns an Invalid error about the first of the faults in m, in order of place.

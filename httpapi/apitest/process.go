@@ -105,6 +105,7 @@ type proc struct {
 	name    string
 	pid     int
 	tty     bool
+	detach  bool
 	stdin   *os.File // ours; nil if there is none
 	stdout  *os.File
 	stderr  *os.File
@@ -123,7 +124,7 @@ type proc struct {
 
 func startProc(pid int, req caisson.ExecRequest, run program, ended func()) (*proc, error) {
 	p := &proc{
-		name: req.Command[0], pid: pid, tty: req.TTY, resized: make(chan [2]uint16, 1), killed: make(chan struct{}), done: make(chan struct{}),
+		name: req.Command[0], pid: pid, tty: req.TTY, detach: req.Detach, resized: make(chan [2]uint16, 1), killed: make(chan struct{}), done: make(chan struct{}),
 	}
 	var err [3]error
 	p.in, p.stdin, err[0] = os.Pipe()
@@ -206,7 +207,7 @@ func (p *proc) Signal(_ context.Context, signal int) error {
 		return caisson.Invalidf("signal", "%d is not a signal", signal)
 	}
 	if p.ended() {
-		return caisson.Errorf(caisson.Conflict, "the process has ended")
+		return caisson.Errorf(caisson.NotFound, "the process has ended")
 	}
 	if signal != 28 { // SIGWINCH
 		p.end(signal, "")
@@ -224,6 +225,11 @@ func (p *proc) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 }
 
 func (p *proc) Close() error {
+	if p.detach {
+		p.stdout.Close()
+		p.stderr.Close()
+		return nil
+	}
 	p.end(9, "")
 	<-p.done
 	if p.stdin != nil {

@@ -16,23 +16,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// timeout bounds every single wait of a test.
-const timeout = 20 * time.Second
-
-// Poll waits until ok returns true.
-func Poll(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	end := time.After(timeout)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited %v for %s", timeout, what)
-		}
-	}
-}
+// Timeout bounds every single wait of a test.
+const Timeout = 20 * time.Second
 
 // Test checks that cores behave as the domain says. open returns a context with a caller and fresh cores of his.
 func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
@@ -57,7 +42,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cores := open(t)
-			ctx, cancel := context.WithTimeout(ctx, timeout)
+			ctx, cancel := context.WithTimeout(ctx, Timeout)
 			defer cancel()
 			tt.test(t, ctx, cores)
 		})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 func testProcesses(t *testing.T, ctx context.Context, c Cores) {
@@ -183,7 +184,7 @@ func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
 			t.Error(err)
 		}
 		p.Close() // idempotent
-		Poll(t, "the process to be gone", func() bool {
+		poll.Until(t, Timeout, func() bool {
 			list := must(c.Processes.Processes(ctx, sb))(t)
 			return len(list) == 1
 		})

@@ -44,9 +44,10 @@ type RunRequest struct {
 
 // RunResult is the outcome of a non-interactive exec.
 type RunResult struct {
-	Exit   caisson.ExitStatus `json:"exit"`
-	Stdout Output             `json:"stdout"`
-	Stderr Output             `json:"stderr"`
+	PID    int                 `json:"pid" doc:"As seen inside the sandbox"`
+	Exit   *caisson.ExitStatus `json:"exit,omitempty" doc:"Absent for a detached process, which runs on"`
+	Stdout Output              `json:"stdout"`
+	Stderr Output              `json:"stderr"`
 }
 
 // Output is what a process wrote to one stream.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -28,8 +29,8 @@ const (
 
 // Sizes in bytes.
 const (
-	Window   = 256 << 10 // data in flight on one channel
-	MaxData  = 32 << 10  // data in one frame
+	Window   = 256 << 10  // data in flight on one channel
+	MaxData  = 32<<10 - 1 // data in one frame: with its channel it is what every WebSocket library takes
 	MaxFrame = 1 + 64<<10
 )
 
@@ -90,7 +91,7 @@ func ParseMessage(data []byte) (Message, error) {
 	if err := dec.Decode(&m); err != nil {
 		return Message{}, fmt.Errorf("%w: %w", errFrame, err)
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return Message{}, fmt.Errorf("%w: more than one message", errFrame)
 	}
 	ok := false

@@ -1,0 +1,318 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
+	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/httpapi/apitest"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// TestMain fails if goroutines of the client or the API outlive the tests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		code = apitest.Leaks()
+	}
+	os.Exit(code)
+}
+
+func connect(t *testing.T, cfg client.Config) *client.Client {
+	t.Helper()
+	c, err := client.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// answer returns a client of a server that has this handler only.
+func answer(t *testing.T, h http.HandlerFunc) *client.Client {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return connect(t, client.Config{URL: s.URL, Token: caisson.NewSecret("secret")})
+}
+
+func TestConfig(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range []client.Config{
+		{},
+		{Socket: "/s", URL: "http://h"},
+		{URL: "h:1"},
+		{URL: "ftp://h"},
+		{URL: "http://"},
+		{URL: "http://user:pass@h"},
+		{URL: "http://h/path"},
+		{URL: "https://h", CAFile: "/nonexistent"},
+		{URL: "https://h", CAFile: empty},
+	} {
+		if _, err := client.New(cfg); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	c := connect(t, client.Config{Socket: filepath.Join(t.TempDir(), "s")})
+	_, err := c.Get(t.Context(), "x")
+	apitest.Fails(t, err, caisson.Unavailable, "")
+	if !strings.Contains(caisson.MessageOf(err), "caisson serve") {
+		t.Errorf("%s does not say what to do", caisson.MessageOf(err))
+	}
+	_, err = c.Exec(t.Context(), "x", caisson.ExecRequest{Command: []string{"a"}})
+	apitest.Fails(t, err, caisson.Unavailable, "")
+	apitest.Fails(t, c.Healthy(t.Context()), caisson.Unavailable, "")
+}
+
+// TestOnlyGetsAreRepeated listens only after the first attempts were refused.
+func TestOnlyGetsAreRepeated(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	c := connect(t, client.Config{URL: "http://" + addr})
+	_, err = c.Create(t.Context(), caisson.CreateRequest{})
+	apitest.Fails(t, err, caisson.Unavailable, "")
+
+	got := make(chan error)
+	go func() { _, err := c.Info(t.Context()); got <- err }()
+	// Wherever in its attempts the client is, one of them meets the server or the last is refused.
+	l, err = net.Listen("tcp", addr)
+	if err != nil {
+		t.Skipf("the port is taken: %v", err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "{}") })}
+	go s.Serve(l)
+	defer s.Close()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStrangeServers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		answer http.HandlerFunc
+		kind   caisson.Kind
+	}{
+		"page of a proxy": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>", 503) }, caisson.Unavailable},
+		"no JSON":         {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }, caisson.Unavailable},
+		"cut off":         {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"id":"sb`) }, caisson.Unavailable},
+		"endless problem": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(409)
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		}, caisson.Conflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := answer(t, tt.answer).Get(t.Context(), "x")
+			apitest.Fails(t, err, tt.kind, "")
+			if strings.Contains(caisson.MessageOf(err), "<") {
+				t.Errorf("quotes a stranger: %v", err)
+			}
+		})
+	}
+}
+
+// TestTokenStaysHome checks that a redirect does not carry the token elsewhere.
+func TestTokenStaysHome(t *testing.T) {
+	var visited atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { visited.Store(true) }))
+	defer elsewhere.Close()
+	c := answer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			t.Error("no token")
+		}
+		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+	})
+	if _, err := c.Get(t.Context(), "x"); err == nil || visited.Load() {
+		t.Errorf("%v, visited %v", err, visited.Load())
+	}
+}
+
+func TestReferencesStayInPlace(t *testing.T) {
+	c := answer(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.EscapedPath(), "/api/v1/sandboxes/") || strings.Count(r.URL.EscapedPath(), "/") != 4 {
+			t.Errorf("asked for %s", r.URL.EscapedPath())
+		}
+		w.WriteHeader(http.StatusNotFound)
+	})
+	for ref, kind := range map[string]caisson.Kind{
+		"": caisson.Invalid, ".": caisson.Invalid, "..": caisson.Invalid, "../tokens": caisson.NotFound, "a?b#c": caisson.NotFound,
+	} {
+		if _, err := c.Get(t.Context(), ref); caisson.KindOf(err) != kind {
+			t.Errorf("%q: %v", ref, err)
+		}
+	}
+}
+
+// TestEventsReconnect breaks the connection after every event.
+func TestEventsReconnect(t *testing.T) {
+	var asked atomic.Int64
+	c := answer(t, func(w http.ResponseWriter, r *http.Request) {
+		var after int64
+		fmt.Sscan(r.URL.Query().Get("after"), &after)
+		if n := asked.Add(1); n == 2 {
+			w.WriteHeader(http.StatusServiceUnavailable) // a daemon that restarts
+			return
+		}
+		e := protocol.SSE{ID: after + 1, Name: protocol.EventHappened, Data: fmt.Appendf(nil, `{"seq":%d}`, after+1)}
+		w.Write(e.Encode())
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := c.Watch(ctx, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want := int64(11); want < 14; want++ {
+		if e := <-events; e.Seq != want {
+			t.Fatalf("event %d, want %d", e.Seq, want)
+		}
+	}
+	cancel()
+	for range events {
+	}
+}
+
+func TestEventsGiveUp(t *testing.T) {
+	first := true
+	c := answer(t, func(w http.ResponseWriter, r *http.Request) {
+		if !first {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		first = false
+	})
+	events, err := c.Watch(t.Context(), "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case _, ok := <-events:
+		if ok {
+			t.Error("an event out of nothing")
+		}
+	case <-time.After(apitest.Timeout):
+		t.Error("the watch goes on without a token")
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	release := make(chan struct{})
+	c := answer(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-release:
+		}
+	})
+	defer close(release)
+	reason := errors.New("changed my mind")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(reason)
+	for name, call := range map[string]func() error{
+		"get":  func() error { _, err := c.Get(ctx, "x"); return err },
+		"exec": func() error { _, err := c.Exec(ctx, "x", caisson.ExecRequest{}); return err },
+		"pull": func() error { _, err := c.Pull(ctx, caisson.PullRequest{Reference: "x"}, nil); return err },
+		"write": func() error {
+			_, err := c.WriteFile(ctx, "x", "/f", 0, strings.NewReader("x"))
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, reason) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// benchmarkAPI returns a client and a running sandbox of a server in memory on a unix socket.
+func benchmarkAPI(b *testing.B) (*client.Client, string) {
+	b.Helper()
+	m := apitest.NewMemory()
+	c := m.Cores()
+	log := slog.New(slog.DiscardHandler)
+	api, err := httpapi.New(httpapi.Config{
+		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Daemon: c.Daemon, Answers: m.Answers(), FindToken: m.FindToken, Log: log,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	socket := filepath.Join(b.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	srv := httpapi.Server(api.Local(), log)
+	go srv.Serve(l)
+	b.Cleanup(func() { api.Close(); srv.Close() })
+	cl, err := client.New(client.Config{Socket: socket})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sb, err := cl.Create(b.Context(), caisson.CreateRequest{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return cl, string(sb.ID)
+}
+
+func BenchmarkRun(b *testing.B) {
+	c, sb := benchmarkAPI(b)
+	for b.Loop() {
+		if _, err := c.Run(b.Context(), sb, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: []string{"exit", "0"}}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkExec(b *testing.B) {
+	c, sb := benchmarkAPI(b)
+	for b.Loop() {
+		p, err := c.Exec(b.Context(), sb, caisson.ExecRequest{Command: []string{"exit", "0"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := p.Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		p.Close()
+	}
+}
+
+func BenchmarkOutput(b *testing.B) {
+	c, sb := benchmarkAPI(b)
+	b.SetBytes(2 * 16 << 20)
+	for b.Loop() {
+		p, err := c.Exec(b.Context(), sb, caisson.ExecRequest{Command: []string{"flood", fmt.Sprint(16 << 20)}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		go io.Copy(io.Discard, p.Stderr())
+		io.Copy(io.Discard, p.Stdout())
+		p.Close()
+	}
+}
