@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -135,5 +137,31 @@ func TestFromADaemon(t *testing.T) {
 		if err := r.Run(t.Context(), worker.Request{Job: "echo", Args: "a", Network: network}, &s); err != nil || s != "a" {
 			t.Errorf("network %v: %q, %v", network, s, err)
 		}
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	r := program.Runner(t)
+	var wg sync.WaitGroup
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	runtime.GC()
+	before := count()
+	for range 20 {
+		wg.Go(func() {
+			var s string
+			if err := r.Run(context.Background(), worker.Request{Job: "echo", Args: "a", Input: strings.NewReader("b")}, &s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if after := count(); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }

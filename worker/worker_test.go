@@ -9,9 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -366,32 +364,6 @@ func TestProgress(t *testing.T) {
 	err := r.Run(t.Context(), worker.Request{Job: "drip", Progress: func(m json.RawMessage) { got = append(got, string(m)) }}, &ok)
 	if err != nil || !ok || fmt.Sprint(got) != "[0 1 2 3 4]" {
 		t.Errorf("got %v, %v", got, err)
-	}
-}
-
-func TestNothingIsLeft(t *testing.T) {
-	r := program.Runner(t)
-	var wg sync.WaitGroup
-	count := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	runtime.GC()
-	before := count()
-	for range 20 {
-		wg.Go(func() {
-			var s string
-			if err := r.Run(context.Background(), worker.Request{Job: "echo", Args: "a", Input: strings.NewReader("b")}, &s); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if after := count(); after > before {
-		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

@@ -64,7 +64,9 @@ func (p *Program) build() {
 	cmd := exec.Command("go", "test", "-c", "-o", p.exe, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	p.err = cmd.Run()
+	if p.err = cmd.Run(); p.err == nil {
+		p.err = os.Chmod(p.exe, 0o755)
+	}
 }
 
 func static(path string) bool {
