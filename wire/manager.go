@@ -12,7 +12,7 @@ import (
 )
 
 // DefaultUID is the user and group of the wire process if Config names none. It must belong to nobody else.
-const DefaultUID = 0x6f00fffd
+const DefaultUID = 0x6f010000
 
 // Config says how to run wires.
 type Config struct {

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
@@ -118,16 +119,19 @@ func inside(t testing.TB, ns *os.File, f func() error) error {
 	})
 }
 
-// eventually polls until f returns nil.
+// eventually waits until f returns nil.
 func eventually(t testing.TB, f func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
+	t.Cleanup(func() {
+		if t.Failed() && err != nil {
+			t.Log("last: ", err)
 		}
-	}
-	t.Fatal("gave up: ", err)
+	})
+	poll.Until(t, 20*time.Second, func() bool {
+		err = f()
+		return err == nil
+	})
 }
 
 const deadline = 5 * time.Second
