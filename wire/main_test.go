@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 	if os.Args[0] == probeName {
 		os.Exit(probe())
 	}
+	if os.Args[0] == engineName {
+		os.Exit(engine())
+	}
 	os.Exit(runTests(m))
 }
 

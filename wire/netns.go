@@ -74,6 +74,7 @@ func configure(id string) error {
 		{"label tap", func() error { return nl.LinkSetAlias(tap, id) }},
 		{"set link address", func() error { return nl.LinkSetHardwareAddr(tap, net.HardwareAddr(sandboxMAC)) }},
 		{"set mtu", func() error { return nl.LinkSetMTU(tap, MTU) }},
+		{"set queue", func() error { return nl.LinkSetTxQLen(tap, queueLen) }},
 		{"set tap up", func() error { return nl.LinkSetUp(tap) }},
 		{"configure ipv4", func() error { return addAddress(nl, tap, SandboxIPv4, GatewayIPv4, bitsIPv4, 32) }},
 		{"configure ipv6", func() error {
