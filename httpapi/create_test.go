@@ -153,6 +153,9 @@ func TestDirectoriesArePassed(t *testing.T) {
 	_, err = s.remote(t, "alice").Create(t.Context(), caisson.CreateRequest{Mounts: mounts})
 	apitest.Fails(t, err, caisson.Denied, "")
 
+	_, err = s.remote(t, "alice").PutTemplate(t.Context(), caisson.Template{Name: "t", Image: "host", Mounts: mounts})
+	apitest.Fails(t, err, caisson.Denied, "")
+
 	// A repeated create passes its directories again; they are not needed and do not leak.
 	ctx := client.WithIdempotencyKey(t.Context(), "k")
 	first, err := c.Create(ctx, caisson.CreateRequest{Mounts: mounts})
@@ -281,6 +284,12 @@ func TestHandles(t *testing.T) {
 	if got := create("alice", "nonsense"); got != 400 {
 		t.Errorf("an unknown handle: %d", got)
 	}
+	for range 2 { // the first request fails after the handle was named, and uses it up
+		if got := create("alice", id+",nonsense"); got != 400 {
+			t.Errorf("a handle too many: %d", got)
+		}
+	}
+	id = ids("alice")
 	if got := create("alice", id); got != 201 {
 		t.Errorf("a handle: %d", got)
 	}

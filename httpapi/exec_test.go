@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -276,7 +277,18 @@ func TestCloseEndsStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pulling, pulled := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := c.Pull(t.Context(), caisson.PullRequest{Reference: "slow"}, func(p caisson.Progress) {
+			if p.Stage == "unpack" {
+				close(pulling)
+			}
+		})
+		pulled <- err
+	}()
+	<-pulling
 	s.api.Close()
+	apitest.Fails(t, <-pulled, caisson.Unavailable, "")
 	if _, err := p.Wait(t.Context()); caisson.KindOf(err) != caisson.Unavailable {
 		t.Errorf("wait: %v", err)
 	}
@@ -285,5 +297,33 @@ func TestCloseEndsStreams(t *testing.T) {
 	}
 	io.Copy(io.Discard, logs)
 	for range changes {
+	}
+}
+
+// TestLastEventID reconnects as a browser does.
+func TestLastEventID(t *testing.T) {
+	s := serve(t)
+	c := s.local(t, "")
+	for range 3 {
+		if _, err := c.Create(t.Context(), caisson.CreateRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := io.WriteString(nc, "GET /api/v1/events?after=1 HTTP/1.0\r\nLast-Event-ID: 2\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(nc)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if e, err := protocol.NewSSEReader(resp.Body).Next(); err != nil || e.ID != 3 || e.Name != protocol.EventHappened {
+		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -86,6 +86,10 @@ func (rt *router) recover(w *tracked, r *http.Request) {
 
 // problem returns err as its answer, and logs it if the fault is ours.
 func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		// The client has gone and will not read this, or the API was closed.
+		err = caisson.Wrap(err, caisson.Unavailable, "the daemon is stopping; try again")
+	}
 	p := protocol.ProblemOf(err)
 	if p.Status >= http.StatusInternalServerError {
 		level := slog.LevelError

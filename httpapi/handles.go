@@ -75,6 +75,18 @@ func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, erro
 	return taken, nil
 }
 
+// release closes those of account's files with these ids that nobody took: an id is good for one request.
+func (t *handleTable) release(account string, ids []string) {
+	for _, id := range ids {
+		t.mu.Lock()
+		h := t.files[id]
+		t.mu.Unlock()
+		if h != nil && h.account == account {
+			t.drop(id)
+		}
+	}
+}
+
 func (t *handleTable) drop(id string) {
 	t.mu.Lock()
 	h := t.files[id]
@@ -191,12 +203,5 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()
-	}
-}
-
-// closeHandles closes what a callee did not get to own.
-func closeHandles(handles []caisson.Handle) {
-	for _, h := range handles {
-		h.Close()
 	}
 }

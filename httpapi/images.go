@@ -51,6 +51,7 @@ func (h imageRoutes) pull(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
+		defer h.handles.release(caller.Account, in.Handles)
 		hostPath := strings.HasPrefix(req.Reference, "dir:") || strings.HasPrefix(req.Reference, "tar:")
 		switch {
 		case hostPath && !req.Offline && !caller.Local:

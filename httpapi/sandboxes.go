@@ -46,6 +46,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 	if err != nil {
 		return nil, err
 	}
+	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
 	switch {
 	case !caller.Local && len(req.Mounts) > 0:
 		return nil, errHostPath()
