@@ -26,7 +26,7 @@ import (
 
 // Host uids that are nobody's: of the process that pulls images. The wire process's is wire.DefaultUID; accounts begin at
 // 0x50000000, layers at caisson.LayerUIDBase.
-const workUID = 0x6f010001
+const workUID = worker.DefaultUID
 
 // Config says what to construct. Dir is required.
 type Config struct {

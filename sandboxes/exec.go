@@ -45,25 +45,13 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
-		e = detached(e)
+		return p.c.detached(ctx, sb.ID, e)
 	}
 	proc, err := p.c.Runtime.Exec(ctx, sb.ID, e)
-	if err != nil || req.Timeout == 0 || req.Detach {
+	if err != nil || req.Timeout == 0 {
 		return proc, err
 	}
 	return limitTime(proc, time.Duration(req.Timeout)), nil
-}
-
-// detached rewrites a request so that the inside program starts the command in a session of its own: it outlives the exec,
-// and pauses and forks too.
-func detached(e caisson.RuntimeExec) caisson.RuntimeExec {
-	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
-	if e.Workdir != "" {
-		argv = append(argv, "--cwd", e.Workdir)
-	}
-	e.Command = append(append(argv, "--"), e.Command...)
-	e.User, e.Workdir = "", ""
-	return e
 }
 
 // timed is a process with a limit of time.

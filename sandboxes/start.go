@@ -21,6 +21,7 @@ type source struct {
 
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
 func (c *Core) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
+	c.dropGuest(sb.ID) // a stand-in from when it did not run
 	spec, release, err := c.runtimeSpec(ctx, sb)
 	defer release()
 	if err != nil {

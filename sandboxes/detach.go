@@ -1,0 +1,70 @@
+package sandboxes
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// detached starts a command in a session of its own, by way of the inside program: it outlives the exec, and pauses and
+// forks too. The session that it returns has ended already.
+func (c *Core) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	command := e.Command[0]
+	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
+	if e.Workdir != "" {
+		argv = append(argv, "--cwd", e.Workdir)
+	}
+	e.Command = append(append(argv, "--"), e.Command...)
+	e.User, e.Workdir = "", ""
+	p, err := c.Runtime.Exec(ctx, id, e)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	said := make(chan string, 1)
+	go func() { said <- short(p.Stderr()) }()
+	out := short(p.Stdout())
+	status, err := p.Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !status.Success() {
+		return nil, caisson.Errorf(caisson.Invalid, "cannot start %.100q in the sandbox: %.200q", command, strings.TrimSpace(<-said))
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox does not say which process it started")
+	}
+	return started{pid}, nil
+}
+
+// short reads what a helper says; more than a few lines is not what it says.
+func short(r io.Reader) string {
+	b, err := io.ReadAll(io.LimitReader(r, 4096))
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// started is the session of a detached process: it has nothing to say and has ended well.
+type started struct{ pid int }
+
+func (s started) PID() int              { return s.pid }
+func (s started) Stdin() io.WriteCloser { return nil }
+func (s started) Stdout() io.Reader     { return strings.NewReader("") }
+func (s started) Stderr() io.Reader     { return strings.NewReader("") }
+func (s started) Close() error          { return nil }
+
+func (s started) Resize(rows, cols uint16) error {
+	return caisson.Errorf(caisson.Conflict, "a detached process has no terminal")
+}
+
+func (s started) Signal(context.Context, int) error {
+	return caisson.Errorf(caisson.Conflict, "the session of a detached process has ended; use kill with its pid")
+}
+
+func (s started) Wait(context.Context) (caisson.ExitStatus, error) { return caisson.ExitStatus{}, nil }
