@@ -2,6 +2,7 @@ package inside
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -41,10 +42,10 @@ func execute(args []string) int {
 // exitCode is what shells return for a program that cannot be started.
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errNotInPath), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return exitNotFound
 	case errors.Is(err, errLog):
 		return exitUsage
+	case errors.Is(err, errNotInPath), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return exitNotFound
 	}
 	return exitNotExecutable
 }
@@ -152,12 +153,12 @@ func executable(name string) error {
 func (l *Launch) detach(program string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return errors.Join(errLog, err)
+		return fmt.Errorf("%w: %w", errLog, err)
 	}
 	log := null
 	if l.Log != "" {
 		if log, err = os.OpenFile(l.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
-			return errors.Join(errLog, err)
+			return fmt.Errorf("%w: %w", errLog, err)
 		}
 	}
 	p, err := os.StartProcess(program, l.Command, &os.ProcAttr{

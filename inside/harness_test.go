@@ -86,6 +86,7 @@ type pipes struct {
 	end            func() // kills; idempotent
 	done           chan struct{}
 	code           int
+	wait           func() int // of a real process, once its output has ended
 }
 
 func (p *pipes) PID() int                          { return 1 }
@@ -150,11 +151,16 @@ func realProcess(t testing.TB, uid uint32) Start {
 			return nil, err
 		}
 		p := &pipes{stdin: in, stdout: out, stderr: errs, done: make(chan struct{})}
-		p.end = sync.OnceFunc(func() {
-			cmd.Process.Kill()
+		ended := sync.OnceFunc(func() {
 			cmd.Wait()
+			p.code = cmd.ProcessState.ExitCode()
 			close(p.done)
 		})
+		p.wait = func() int { ended(); return p.code }
+		p.end = func() {
+			cmd.Process.Kill()
+			ended()
+		}
 		t.Cleanup(p.end)
 		return p, nil
 	}

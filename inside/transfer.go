@@ -147,6 +147,10 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	r, w := io.Pipe()
 	go func() { // until the archive ends, or Close
 		err := tree.Copy(w, in, base)
+		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
+			// Not what was asked for is invalid, and not what the server says: its archive is.
+			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, plain(caisson.MessageOf(err)))
+		}
 		in.Close()
 		w.CloseWithError(err)
 	}()

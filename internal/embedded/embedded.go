@@ -4,6 +4,7 @@ package embedded
 import (
 	"embed"
 	"io"
+	"io/fs"
 )
 
 //go:embed bin
@@ -13,13 +14,13 @@ const magic = "\x7fELF"
 
 // Inside returns the program that runs within sandboxes (cmd/caisson-inside), a static ELF executable. ok is false if this
 // build carries none; the main program, called by another name, then does the same.
-func Inside() (program *io.SectionReader, ok bool) { return open("inside") }
+func Inside() (program *io.SectionReader, ok bool) { return open(files, "inside") }
 
 // Sentry returns the program that has the sandbox runtime and nothing else, under the same conditions.
-func Sentry() (program *io.SectionReader, ok bool) { return open("sentry") }
+func Sentry() (program *io.SectionReader, ok bool) { return open(files, "sentry") }
 
-func open(name string) (*io.SectionReader, bool) {
-	f, err := files.Open("bin/" + name)
+func open(fsys fs.FS, name string) (*io.SectionReader, bool) {
+	f, err := fsys.Open("bin/" + name)
 	if err != nil {
 		return nil, false
 	}

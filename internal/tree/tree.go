@@ -74,6 +74,9 @@ func modTime(t time.Time) time.Time {
 
 // malformed makes an Invalid error of what the tar reader says about an archive; errors of the stream below stay as they are.
 func malformed(err error) error {
+	if _, said := errors.AsType[*caisson.Error](err); said {
+		return err
+	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return caisson.Wrap(err, caisson.Invalid, "the archive is malformed or cut short")
 	}

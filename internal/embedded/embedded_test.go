@@ -1,0 +1,37 @@
+package embedded
+
+import (
+	"io"
+	"testing"
+	"testing/fstest"
+)
+
+func TestOpen(t *testing.T) {
+	fsys := fstest.MapFS{
+		"bin/inside": {Data: []byte("\x7fELF and more")},
+		"bin/sentry": {Data: []byte("cut")},
+	}
+	r, ok := open(fsys, "inside")
+	if !ok || r.Size() != 13 {
+		t.Fatalf("inside: %v", ok)
+	}
+	if b, err := io.ReadAll(r); err != nil || string(b) != "\x7fELF and more" {
+		t.Errorf("%q, %v", b, err)
+	}
+	for _, name := range []string{"sentry", "none"} {
+		if _, ok := open(fsys, name); ok {
+			t.Errorf("%s is a program", name)
+		}
+	}
+}
+
+// What is embedded, if it is, can be read as often as one likes.
+func TestEmbedded(t *testing.T) {
+	for range 2 {
+		for _, get := range []func() (*io.SectionReader, bool){Inside, Sentry} {
+			if r, ok := get(); ok && r.Size() < 1<<20 {
+				t.Errorf("%d bytes are no program", r.Size())
+			}
+		}
+	}
+}
