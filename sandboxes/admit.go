@@ -10,31 +10,31 @@ import (
 )
 
 // admit decides whether the host can take one more live sandbox.
-func (c *Core) admit(ctx context.Context, sb *caisson.Sandbox) error {
-	if c.Limits.MaxSandboxes > 0 {
-		list, err := c.Runtime.List(ctx)
+func (h *host) admit(ctx context.Context, sb *caisson.Sandbox) error {
+	if h.c.Limits.MaxSandboxes > 0 {
+		list, err := h.c.Runtime.List(ctx)
 		if err != nil {
 			return err
 		}
-		if len(list) >= c.Limits.MaxSandboxes {
+		if len(list) >= h.c.Limits.MaxSandboxes {
 			return caisson.Errorf(caisson.Exhausted, "%d sandboxes run already, as many as allowed; stop or pause one, or raise limits.maxSandboxes", len(list))
 		}
 	}
-	if c.Limits.MemoryReserve > 0 {
+	if h.c.Limits.MemoryReserve > 0 {
 		available, err := memAvailable()
 		if err != nil {
 			return err
 		}
-		if available < c.Limits.MemoryReserve {
-			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, c.Limits.MemoryReserve)
+		if available < h.c.Limits.MemoryReserve {
+			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, h.c.Limits.MemoryReserve)
 		}
 	}
-	if c.Limits.PIDsReserve > 0 {
+	if h.c.Limits.PIDsReserve > 0 {
 		used, most, err := hostTasks()
 		if err != nil {
 			return err
 		}
-		if most-used < c.Limits.PIDsReserve {
+		if most-used < h.c.Limits.PIDsReserve {
 			return caisson.Errorf(caisson.Exhausted, "the host runs %d of at most %d processes; stop a sandbox or raise kernel.pid_max and kernel.threads-max", used, most)
 		}
 	}

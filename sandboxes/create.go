@@ -45,9 +45,9 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 		return nil, err
 	}
 	if req.Snapshot != "" {
-		return l.c.createFromSnapshot(ctx, req)
+		return l.c.Snapshots().createFromSnapshot(ctx, req)
 	}
-	sb, from, hold, err := l.c.prepare(ctx, &req)
+	sb, from, hold, err := l.prepare(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
@@ -55,16 +55,16 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	if claimed, err := l.c.pool.claim(ctx, sb, &req); claimed != nil || err != nil {
 		return claimed, err
 	}
-	return l.c.create(ctx, sb, from, &req)
+	return l.create(ctx, sb, from, &req)
 }
 
 // prepare resolves a request into a sandbox that has not been made yet. hold keeps its layers until it is in the store.
-func (c *Core) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *caisson.Sandbox, from source, hold func(), err error) {
+func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *caisson.Sandbox, from source, hold func(), err error) {
 	_, caller, err := scope(ctx)
 	if err != nil {
 		return nil, from, nil, err
 	}
-	t, err := c.template(ctx, first(req.Template, caisson.HostTemplate))
+	t, err := l.c.Templates().template(ctx, first(req.Template, caisson.HostTemplate))
 	if err != nil {
 		return nil, from, nil, err
 	}
@@ -74,13 +74,13 @@ func (c *Core) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *cai
 	if len(t.Setup) > 0 && t.Built == nil {
 		return nil, from, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
 	}
-	hold = c.Images.Hold()
+	hold = l.c.Images.Hold()
 	defer func() {
 		if err != nil {
 			hold()
 		}
 	}()
-	img, err := c.image(ctx, t.Image)
+	img, err := l.c.ImageService().image(ctx, t.Image)
 	if err != nil {
 		return nil, from, nil, err
 	}
@@ -91,61 +91,61 @@ func (c *Core) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *cai
 	sb = &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
 		State: caisson.Creating, Labels: req.Labels, Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
-		Node: c.Node, Build: c.Build, CreatedAt: now(), ChangedAt: now(),
+		Node: l.c.Node, Build: l.c.Build, CreatedAt: now(), ChangedAt: now(),
 	}
 	return sb, from, hold, nil
 }
 
 // create makes a prepared sandbox, and starts it unless the request says not to.
-func (c *Core) create(ctx context.Context, sb *caisson.Sandbox, from source, req *caisson.CreateRequest) (_ *caisson.Sandbox, err error) {
-	release, err := c.locks.acquire(ctx, sb.ID)
+func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source, req *caisson.CreateRequest) (_ *caisson.Sandbox, err error) {
+	release, err := l.c.locks.acquire(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if _, err := c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
+	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return nil, err
 	}
-	if err := c.admit(ctx, sb); err != nil {
+	if err := l.c.host.admit(ctx, sb); err != nil {
 		return nil, err
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	setDeadlines(sb)
-	if err := c.Store.Sandboxes().Insert(ctx, sb); err != nil {
+	if err := l.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
 	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
-	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
-	if err := c.makeDir(sb); err != nil {
+	back.Push(func() error { return l.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return os.RemoveAll(l.c.sandboxDir(sb.ID)) })
+	if err := l.c.makeDir(sb); err != nil {
 		return nil, err
 	}
-	if err := c.recordMounts(sb.ID, req.Mounts, req.Directories); err != nil {
+	if err := l.c.recordMounts(sb.ID, req.Mounts, req.Directories); err != nil {
 		return nil, err
 	}
 	if from.files != "" {
-		if err := linkFile(from.files, c.inDir(sb.ID, filesTar)); err != nil {
+		if err := linkFile(from.files, l.c.inDir(sb.ID, filesTar)); err != nil {
 			return nil, err
 		}
 	}
 	state := caisson.Created
 	if !req.NoStart {
-		if err := c.run(ctx, sb, from); err != nil {
+		if err := l.c.host.run(ctx, sb, from); err != nil {
 			return nil, err
 		}
-		back.Push(func() error { return c.halt(clean, sb.ID) })
+		back.Push(func() error { return l.c.host.halt(clean, sb.ID) })
 		state = caisson.Running
 	}
-	made, err := c.setState(ctx, sb.ID, state, nil)
+	made, err := l.c.setState(ctx, sb.ID, state, nil)
 	if err != nil {
 		return nil, err
 	}
 	back.Release()
 	if state == caisson.Running {
-		c.watch(made)
+		l.c.watches.watch(made)
 	}
-	c.arm(made)
-	c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
+	l.c.deadlines.arm(made)
+	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
 	return made, nil
 }

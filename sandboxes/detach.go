@@ -11,7 +11,7 @@ import (
 
 // detached starts a command in a session of its own, by way of the inside program: it outlives the exec, and pauses and
 // forks too. The session that it returns has ended already.
-func (c *Core) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	command := e.Command[0]
 	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
 	if e.Workdir != "" {
@@ -19,15 +19,15 @@ func (c *Core) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExe
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	p, err := c.Runtime.Exec(ctx, id, e)
+	proc, err := p.c.Runtime.Exec(ctx, id, e)
 	if err != nil {
 		return nil, err
 	}
-	defer p.Close()
+	defer proc.Close()
 	said := make(chan string, 1)
-	go func() { said <- short(p.Stderr()) }()
-	out := short(p.Stdout())
-	status, err := p.Wait(ctx)
+	go func() { said <- short(proc.Stderr()) }()
+	out := short(proc.Stdout())
+	status, err := proc.Wait(ctx)
 	if err != nil {
 		return nil, err
 	}

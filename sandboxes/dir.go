@@ -24,9 +24,21 @@ const (
 	partSuffix = ".part" // of what is being written: never read, removed by reconcile
 )
 
+// dirs is the data directory's layout.
+type dirs struct{ root string }
+
+func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
+
+func (d dirs) snapshotDir(id caisson.ID) string {
+	return filepath.Join(d.root, "snapshots", string(id))
+}
+
+// inDir is a file of a sandbox's directory.
+func (d dirs) inDir(id caisson.ID, name string) string { return filepath.Join(d.sandboxDir(id), name) }
+
 // makeDir makes a sandbox's directory, with the settings that are its own.
-func (c *Core) makeDir(sb *caisson.Sandbox) error {
-	dir := c.sandboxDir(sb.ID)
+func (d dirs) makeDir(sb *caisson.Sandbox) error {
+	dir := d.sandboxDir(sb.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -89,13 +101,13 @@ type mountRecord struct {
 }
 
 // recordMounts stores the directories that came with a request.
-func (c *Core) recordMounts(id caisson.ID, mounts []caisson.Mount, dirs []caisson.Handle) error {
+func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
 	if len(mounts) == 0 {
 		return nil
 	}
 	records := make([]mountRecord, len(mounts))
 	for i, m := range mounts {
-		fd := int(dirs[i].Fd())
+		fd := int(handles[i].Fd())
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return err
@@ -107,10 +119,10 @@ func (c *Core) recordMounts(id caisson.ID, mounts []caisson.Mount, dirs []caisso
 		if err != nil {
 			return err
 		}
-		if rel, err := filepath.Rel(p, c.Dir); err == nil && filepath.IsLocal(rel) {
+		if rel, err := filepath.Rel(p, d.root); err == nil && filepath.IsLocal(rel) {
 			return caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", m.Source)
 		}
-		if rel, err := filepath.Rel(c.Dir, p); err == nil && filepath.IsLocal(rel) {
+		if rel, err := filepath.Rel(d.root, p); err == nil && filepath.IsLocal(rel) {
 			return caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", m.Source)
 		}
 		records[i] = mountRecord{Mount: m, Path: p, Device: st.Dev, Inode: st.Ino}
@@ -119,12 +131,12 @@ func (c *Core) recordMounts(id caisson.ID, mounts []caisson.Mount, dirs []caisso
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(c.sandboxDir(id), mountsFile), data, 0o600)
+	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
 // openMounts opens the directories of a sandbox for a start. The caller closes them.
-func (c *Core) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
-	data, err := os.ReadFile(filepath.Join(c.sandboxDir(id), mountsFile))
+func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
+	data, err := os.ReadFile(filepath.Join(d.sandboxDir(id), mountsFile))
 	if os.IsNotExist(err) {
 		return nil, nil
 	}

@@ -45,7 +45,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
-		return p.c.detached(ctx, sb.ID, e)
+		return p.detached(ctx, sb.ID, e)
 	}
 	proc, err := p.c.Runtime.Exec(ctx, sb.ID, e)
 	if err != nil || req.Timeout == 0 {
@@ -134,5 +134,5 @@ func (p *Processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadC
 	if err != nil {
 		return nil, err
 	}
-	return p.c.openLog(ctx, sb, follow)
+	return p.c.watches.openLog(ctx, sb, follow)
 }

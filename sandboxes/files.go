@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,13 +22,32 @@ func (c *Core) Files() *Files { return &Files{c} }
 
 var _ caisson.Files = (*Files)(nil)
 
+// guests are the file clients of sandboxes.
+type guests struct {
+	c *Core
+
+	mu   sync.Mutex
+	open map[caisson.ID]*guest // guarded by mu
+}
+
+// close ends all clients.
+func (gs *guests) close() {
+	gs.mu.Lock()
+	open := slices.Collect(maps.Values(gs.open))
+	clear(gs.open)
+	gs.mu.Unlock()
+	for _, g := range open {
+		g.close()
+	}
+}
+
 // guest is the file client of a sandbox and, for one that does not run, a stand-in: a sandbox without command and wire
 // that has the same files, for reading.
 type guest struct {
 	client *inside.Client
 	end    func() // removes the stand-in; nil if there is none
 	expire *time.Timer
-	users  int // guarded by Core.mu
+	users  int // guarded by guests.mu
 }
 
 func (g *guest) close() {
@@ -40,55 +61,55 @@ func (g *guest) close() {
 const standInTime = 5 * time.Second
 
 // guest returns the file client of a sandbox, to be released after use.
-func (c *Core) guest(ctx context.Context, ref string, write bool) (*inside.Client, func(), error) {
-	sb, err := c.use(ctx, ref, caisson.VerbFiles)
+func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Client, func(), error) {
+	sb, err := gs.c.use(ctx, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
 	}
 	if write && sb.State != caisson.Running {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
 	}
-	c.mu.Lock()
-	g := c.clients[sb.ID]
+	gs.mu.Lock()
+	g := gs.open[sb.ID]
 	if g == nil && sb.State == caisson.Running {
-		g = &guest{client: c.client(sb.ID)}
-		c.clients[sb.ID] = g
+		g = &guest{client: gs.client(sb.ID)}
+		gs.open[sb.ID] = g
 	}
 	if g != nil {
-		c.hold(g)
-		c.mu.Unlock()
-		return g.client, func() { c.letGo(sb.ID, g) }, nil
+		gs.hold(g)
+		gs.mu.Unlock()
+		return g.client, func() { gs.letGo(sb.ID, g) }, nil
 	}
-	c.mu.Unlock()
-	return c.standIn(ctx, sb)
+	gs.mu.Unlock()
+	return gs.standIn(ctx, sb)
 }
 
-// hold and letGo count the users of a stand-in. Callers of hold have c.mu.
-func (c *Core) hold(g *guest) {
+// hold and letGo count the users of a stand-in. Callers of hold have gs.mu.
+func (gs *guests) hold(g *guest) {
 	g.users++
 	if g.expire != nil {
 		g.expire.Stop()
 	}
 }
 
-func (c *Core) letGo(id caisson.ID, g *guest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (gs *guests) letGo(id caisson.ID, g *guest) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	g.users--
 	if g.users > 0 || g.end == nil {
 		return
 	}
-	if c.clients[id] != g {
+	if gs.open[id] != g {
 		go g.close() // dropped while in use
 		return
 	}
 	g.expire = time.AfterFunc(standInTime, func() {
-		c.mu.Lock()
-		idle := g.users == 0 && c.clients[id] == g
+		gs.mu.Lock()
+		idle := g.users == 0 && gs.open[id] == g
 		if idle {
-			delete(c.clients, id)
+			delete(gs.open, id)
 		}
-		c.mu.Unlock()
+		gs.mu.Unlock()
 		if idle {
 			g.close()
 		}
@@ -96,81 +117,81 @@ func (c *Core) letGo(id caisson.ID, g *guest) {
 }
 
 // dropGuest ends the file client of a sandbox that is about to end or to change.
-func (c *Core) dropGuest(id caisson.ID) {
-	c.mu.Lock()
-	g := c.clients[id]
-	delete(c.clients, id)
-	c.mu.Unlock()
+func (gs *guests) dropGuest(id caisson.ID) {
+	gs.mu.Lock()
+	g := gs.open[id]
+	delete(gs.open, id)
+	gs.mu.Unlock()
 	if g != nil && (g.end == nil || g.users == 0) {
 		g.close()
 	}
 }
 
 // client returns a client of a running sandbox's files. It works as the guest's root.
-func (c *Core) client(id caisson.ID) *inside.Client {
+func (gs *guests) client(id caisson.ID) *inside.Client {
 	return inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return c.Runtime.Exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return gs.c.Runtime.Exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 
 // standIn makes a sandbox with the files of one that does not run.
-func (c *Core) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
-	release, err := c.locks.acquire(ctx, of.ID)
+func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
+	release, err := gs.c.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
-	c.mu.Lock()
-	if g := c.clients[of.ID]; g != nil { // somebody else was faster
-		c.hold(g)
-		c.mu.Unlock()
-		return g.client, func() { c.letGo(of.ID, g) }, nil
+	gs.mu.Lock()
+	if g := gs.open[of.ID]; g != nil { // somebody else was faster
+		gs.hold(g)
+		gs.mu.Unlock()
+		return g.client, func() { gs.letGo(of.ID, g) }, nil
 	}
-	c.mu.Unlock()
+	gs.mu.Unlock()
 
-	files := c.inDir(of.ID, filesTar)
+	files := gs.c.inDir(of.ID, filesTar)
 	if of.State == caisson.Paused {
-		files = c.inDir(of.ID, pauseDir+"/"+filesTar)
+		files = gs.c.inDir(of.ID, pauseDir+"/"+filesTar)
 	}
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	if err := c.admit(ctx, &sb); err != nil {
+	if err := gs.c.host.admit(ctx, &sb); err != nil {
 		return nil, nil, err
 	}
-	show := c.hide(sb.ID)
+	show := gs.c.hide(sb.ID)
 	end := func() {
 		defer show()
 		ctx := context.WithoutCancel(ctx)
-		if err := errors.Join(c.Runtime.Destroy(ctx, sb.ID), os.RemoveAll(c.sandboxDir(sb.ID))); err != nil {
-			c.Log.ErrorContext(ctx, "a stand-in could not be removed", "sandbox", sb.ID, "err", err)
+		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), os.RemoveAll(gs.c.sandboxDir(sb.ID))); err != nil {
+			gs.c.Log.ErrorContext(ctx, "a stand-in could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}
-	if err := c.makeDir(&sb); err != nil {
+	if err := gs.c.makeDir(&sb); err != nil {
 		end()
 		return nil, nil, err
 	}
-	spec, closeSpec, err := c.runtimeSpec(ctx, &sb)
+	spec, closeSpec, err := gs.c.host.runtimeSpec(ctx, &sb)
 	defer closeSpec()
 	if err == nil {
 		spec.Files = existing(files)
-		err = c.Runtime.Create(ctx, sb.ID, spec)
+		err = gs.c.Runtime.Create(ctx, sb.ID, spec)
 	}
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	g := &guest{client: c.client(sb.ID), end: sync.OnceFunc(end)}
-	c.mu.Lock()
-	c.hold(g)
-	c.clients[of.ID] = g
-	c.mu.Unlock()
-	return g.client, func() { c.letGo(of.ID, g) }, nil
+	g := &guest{client: gs.client(sb.ID), end: sync.OnceFunc(end)}
+	gs.mu.Lock()
+	gs.hold(g)
+	gs.open[of.ID] = g
+	gs.mu.Unlock()
+	return g.client, func() { gs.letGo(of.ID, g) }, nil
 }
 
 // with calls f with the file client of a sandbox.
 func (f *Files) with(ctx context.Context, ref string, write bool, use func(*inside.Client) error) error {
-	client, release, err := f.c.guest(ctx, ref, write)
+	client, release, err := f.c.guests.guest(ctx, ref, write)
 	if err != nil {
 		return err
 	}
@@ -180,7 +201,7 @@ func (f *Files) with(ctx context.Context, ref string, write bool, use func(*insi
 
 // stream is with for what is read after the call.
 func (f *Files) stream(ctx context.Context, ref string, open func(*inside.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
-	client, release, err := f.c.guest(ctx, ref, false)
+	client, release, err := f.c.guests.guest(ctx, ref, false)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +287,7 @@ func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool
 	if err != nil {
 		return nil, err
 	}
-	client, release, err := f.c.guest(ctx, string(sb.ID), false)
+	client, release, err := f.c.guests.guest(ctx, string(sb.ID), false)
 	if err != nil {
 		return nil, err
 	}

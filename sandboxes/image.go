@@ -16,19 +16,19 @@ func (c *Core) ImageService() *ImageService { return &ImageService{c} }
 var _ caisson.Images = (*ImageService)(nil)
 
 // image returns an image of the caller's account for use, and pulls it if it is not present.
-func (c *Core) image(ctx context.Context, ref string) (*caisson.Image, error) {
+func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	name, err := c.Images.Canonical(ref)
+	name, err := s.c.Images.Canonical(ref)
 	if err != nil {
 		return nil, err
 	}
 	if name == "host" {
-		return c.Images.Host(ctx)
+		return s.c.Images.Host(ctx)
 	}
-	img, err := c.Store.Images().Update(ctx, in, name, func(i *caisson.Image) error {
+	img, err := s.c.Store.Images().Update(ctx, in, name, func(i *caisson.Image) error {
 		i.UsedAt = now()
 		return nil
 	})
@@ -38,7 +38,7 @@ func (c *Core) image(ctx context.Context, ref string) (*caisson.Image, error) {
 	if isPath(name) {
 		return nil, caisson.Errorf(caisson.NotFound, "image %.100q is not present; run caisson image pull %.100q", name, name)
 	}
-	return c.ImageService().Pull(ctx, caisson.PullRequest{Reference: ref}, nil)
+	return s.Pull(ctx, caisson.PullRequest{Reference: ref}, nil)
 }
 
 // Pull implements [caisson.Images].
@@ -125,7 +125,7 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	used, err := s.c.users(ctx, in)
+	used, err := s.users(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -140,29 +140,29 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 }
 
 // users returns who uses which root file system: digest → a name for people.
-func (c *Core) users(ctx context.Context, in caisson.Scope) (map[string]string, error) {
+func (s *ImageService) users(ctx context.Context, in caisson.Scope) (map[string]string, error) {
 	used := map[string]string{}
-	err := c.eachRootfs(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })
+	err := s.eachRootfs(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })
 	return used, err
 }
 
 // eachRootfs calls f for every root file system that an object other than an image uses.
-func (c *Core) eachRootfs(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
-	boxes, err := all(ctx, c.Store.Sandboxes(), in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
+func (s *ImageService) eachRootfs(ctx context.Context, in caisson.Scope, f func(r caisson.Rootfs, by string)) error {
+	boxes, err := all(ctx, s.c.Store.Sandboxes(), in, func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range boxes {
 		f(s.Rootfs, "sandbox "+string(s.ID))
 	}
-	snaps, err := all(ctx, c.Store.Snapshots(), in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := all(ctx, s.c.Store.Snapshots(), in, func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
 		return err
 	}
 	for _, s := range snaps {
 		f(s.Rootfs, "snapshot "+string(s.ID))
 	}
-	tpls, err := all(ctx, c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := all(ctx, s.c.Store.Templates(), in, func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	if err != nil {
 		return 0, err
 	}
-	used, err := s.c.users(ctx, in)
+	used, err := s.users(ctx, in)
 	if err != nil {
 		return 0, err
 	}
@@ -225,7 +225,7 @@ func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 			keep[l] = true
 		}
 	}
-	if err := c.eachRootfs(ctx, caisson.Everyone(), note); err != nil {
+	if err := c.ImageService().eachRootfs(ctx, caisson.Everyone(), note); err != nil {
 		return nil, err
 	}
 	imgs, err := all(ctx, c.Store.Images(), caisson.Everyone(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })

@@ -12,28 +12,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func (c *Core) inDir(id caisson.ID, name string) string { return filepath.Join(c.sandboxDir(id), name) }
-
 // change does one change of a sandbox: it stores the state in which it is under way, calls act, and stores how that ended.
 // If act fails the state is back what it was, or what act's error says (see [becameError]).
-func (c *Core) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	sb, err := c.find(ctx, ref)
+func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+	sb, err := l.c.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	release, err := c.locks.try(sb.ID)
+	release, err := l.c.locks.try(sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return c.changeLocked(ctx, sb.ID, v, act)
+	return l.changeLocked(ctx, sb.ID, v, act)
 }
 
 // changeLocked is change for who holds the sandbox's lock already.
-func (c *Core) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
+func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Passage()
 	var before caisson.State
-	sb, err := c.setState(ctx, id, via, func(s *caisson.Sandbox) error {
+	sb, err := l.c.setState(ctx, id, via, func(s *caisson.Sandbox) error {
 		before = s.State
 		return s.State.Allow(v)
 	})
@@ -50,18 +48,18 @@ func (c *Core) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, 
 		if errors.As(err, &b) {
 			became = b.state
 		}
-		failed, serr := c.setState(clean, id, became, func(s *caisson.Sandbox) error {
+		failed, serr := l.c.setState(clean, id, became, func(s *caisson.Sandbox) error {
 			if became == caisson.Failed {
 				s.Reason = caisson.MessageOf(err)
 			}
 			return nil
 		})
 		if serr == nil {
-			c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
+			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
 		return nil, errors.Join(err, serr)
 	}
-	done, err := c.setState(clean, id, to, func(s *caisson.Sandbox) error {
+	done, err := l.c.setState(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
 		if to == caisson.Running {
 			s.Build, s.Exit = old.Build, old.Exit
@@ -71,9 +69,9 @@ func (c *Core) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, 
 	if err != nil {
 		return nil, err
 	}
-	c.event(clean, done, "sandbox."+string(to), reasonData(done))
+	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
 	if to == caisson.Running {
-		c.watch(done)
+		l.c.watches.watch(done)
 	}
 	return done, nil
 }
@@ -96,12 +94,12 @@ func (b becameError) Unwrap() error { return b.error }
 // Start implements [caisson.Sandboxes].
 func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	c := l.c
-	return c.change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
-		if err := c.admit(ctx, sb); err != nil {
+	return c.Sandboxes().change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
+		if err := c.host.admit(ctx, sb); err != nil {
 			return err
 		}
 		sb.Build, sb.Exit, sb.Reason = c.Build, nil, ""
-		return c.run(ctx, sb, source{files: existing(c.inDir(sb.ID, filesTar))})
+		return c.host.run(ctx, sb, source{files: existing(c.inDir(sb.ID, filesTar))})
 	})
 }
 
@@ -115,38 +113,38 @@ func existing(path string) string {
 // Stop implements [caisson.Sandboxes].
 func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (*caisson.Sandbox, error) {
 	c := l.c
-	return c.change(ctx, ref, caisson.VerbStop, func(ctx context.Context, sb *caisson.Sandbox) error {
+	return c.Sandboxes().change(ctx, ref, caisson.VerbStop, func(ctx context.Context, sb *caisson.Sandbox) error {
 		sb.Reason = ""
 		if sb.State == caisson.Paused {
-			return c.stopPaused(sb)
+			return c.Sandboxes().stopPaused(sb)
 		}
-		c.terminate(ctx, sb.ID, grace)
+		c.Sandboxes().terminate(ctx, sb.ID, grace)
 		tar := c.inDir(sb.ID, filesTar)
 		if err := writeTar(tar, func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
 			return err
 		}
-		c.unwatch(sb.ID)
-		return c.halt(context.WithoutCancel(ctx), sb.ID)
+		c.watches.unwatch(sb.ID)
+		return c.host.halt(context.WithoutCancel(ctx), sb.ID)
 	})
 }
 
 // stopPaused keeps the files of a paused sandbox and drops its memory.
-func (c *Core) stopPaused(sb *caisson.Sandbox) error {
-	dir := c.inDir(sb.ID, pauseDir)
-	if err := os.Rename(filepath.Join(dir, filesTar), c.inDir(sb.ID, filesTar)); err != nil {
+func (l *Lifecycle) stopPaused(sb *caisson.Sandbox) error {
+	dir := l.c.inDir(sb.ID, pauseDir)
+	if err := os.Rename(filepath.Join(dir, filesTar), l.c.inDir(sb.ID, filesTar)); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
 }
 
 // terminate asks every process to end, and makes it after grace.
-func (c *Core) terminate(ctx context.Context, id caisson.ID, grace time.Duration) {
-	if grace > 0 && c.Runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
+func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Duration) {
+	if grace > 0 && l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
 		deadline := time.NewTimer(grace)
 		defer deadline.Stop()
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		for c.busy(ctx, id) {
+		for l.busy(ctx, id) {
 			select {
 			case <-tick.C:
 				continue
@@ -157,13 +155,13 @@ func (c *Core) terminate(ctx context.Context, id caisson.ID, grace time.Duration
 		}
 	}
 	// Whether it reached everyone shows when the sandbox is destroyed.
-	_ = c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
+	_ = l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
 }
 
 // busy reports whether the sandbox runs anything but its init. The command's zombie, which init keeps for its exit status,
 // does not count.
-func (c *Core) busy(ctx context.Context, id caisson.ID) bool {
-	list, err := c.Runtime.Processes(ctx, id)
+func (l *Lifecycle) busy(ctx context.Context, id caisson.ID) bool {
+	list, err := l.c.Runtime.Processes(ctx, id)
 	if err != nil {
 		return false
 	}
@@ -171,7 +169,7 @@ func (c *Core) busy(ctx context.Context, id caisson.ID) bool {
 		if p.PID == 1 {
 			continue
 		}
-		if p.PID == 2 && c.commandEnded(ctx, id) {
+		if p.PID == 2 && l.commandEnded(ctx, id) {
 			continue
 		}
 		return true
@@ -179,71 +177,71 @@ func (c *Core) busy(ctx context.Context, id caisson.ID) bool {
 	return false
 }
 
-func (c *Core) commandEnded(ctx context.Context, id caisson.ID) bool {
-	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+func (l *Lifecycle) commandEnded(ctx context.Context, id caisson.ID) bool {
+	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	return err == nil && sb.Exit != nil
 }
 
 // Pause implements [caisson.Sandboxes].
 func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.c.change(ctx, ref, caisson.VerbPause, l.c.pause)
+	return l.change(ctx, ref, caisson.VerbPause, l.pause)
 }
 
-func (c *Core) pause(ctx context.Context, sb *caisson.Sandbox) error {
-	err := writeDir(c.inDir(sb.ID, pauseDir), func(dir string) error {
-		c.dropGuest(sb.ID)
-		if err := writeDepends(dir, c.depends(sb)); err != nil {
+func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
+	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
+		l.c.guests.dropGuest(sb.ID)
+		if err := writeDepends(dir, l.c.host.depends(sb)); err != nil {
 			return err
 		}
-		return c.Runtime.Checkpoint(ctx, sb.ID, dir, false)
+		return l.c.Runtime.Checkpoint(ctx, sb.ID, dir, false)
 	})
 	if err != nil {
 		// A failed checkpoint leaves the sandbox running; one that failed later has left it standing still.
-		_ = c.Runtime.Thaw(context.WithoutCancel(ctx), sb.ID)
+		_ = l.c.Runtime.Thaw(context.WithoutCancel(ctx), sb.ID)
 		return err
 	}
-	c.unwatch(sb.ID)
-	if err := c.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
+	l.c.watches.unwatch(sb.ID)
+	if err := l.c.host.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
 		return becameError{err, caisson.Failed}
 	}
-	os.Remove(c.inDir(sb.ID, filesTar)) // older than what the pause holds
+	os.Remove(l.c.inDir(sb.ID, filesTar)) // older than what the pause holds
 	return nil
 }
 
 // Resume implements [caisson.Sandboxes].
 func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return l.c.change(ctx, ref, caisson.VerbResume, l.c.resume)
+	return l.change(ctx, ref, caisson.VerbResume, l.resume)
 }
 
-func (c *Core) resume(ctx context.Context, sb *caisson.Sandbox) error {
-	if err := c.admit(ctx, sb); err != nil {
+func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
+	if err := l.c.host.admit(ctx, sb); err != nil {
 		return err
 	}
-	dir := c.inDir(sb.ID, pauseDir)
+	dir := l.c.inDir(sb.ID, pauseDir)
 	sb.Reason = ""
-	filesOnly, err := c.runFrom(ctx, sb, dir)
+	filesOnly, err := l.c.host.runFrom(ctx, sb, dir)
 	if err != nil {
 		return err
 	}
 	if filesOnly != "" {
 		sb.Reason, sb.Exit = filesOnly, nil
 	}
-	sb.Build = c.Build
-	c.rearm(sb)
+	sb.Build = l.c.Build
+	l.c.deadlines.rearm(sb)
 	return os.RemoveAll(dir)
 }
 
 // runFrom starts a sandbox from what a checkpoint left in dir: with its memory where that still fits this host, else with
 // its files only, and then it returns why.
-func (c *Core) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (filesOnly string, err error) {
+func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
 		return "", err
 	}
-	if why := mismatch(had, c.depends(sb)); why != "" {
-		return "memory could not be restored because " + why + "; files only", c.run(ctx, sb, source{files: filepath.Join(dir, filesTar)})
+	if why := mismatch(had, h.depends(sb)); why != "" {
+		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar)})
 	}
-	return "", c.run(ctx, sb, source{image: dir})
+	return "", h.run(ctx, sb, source{image: dir})
 }
 
 // Extend implements [caisson.Sandboxes].
@@ -269,7 +267,7 @@ func (l *Lifecycle) Extend(ctx context.Context, ref string, ttl, hardTTL *caisso
 	if err != nil {
 		return nil, err
 	}
-	l.c.arm(sb)
+	l.c.deadlines.arm(sb)
 	return sb, nil
 }
 
@@ -284,29 +282,29 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	defer release()
-	return l.c.remove(ctx, sb.ID, "")
+	return l.remove(ctx, sb.ID, "")
 }
 
 // remove deletes a sandbox and all it had. The caller holds its lock. reason is for the record.
-func (c *Core) remove(ctx context.Context, id caisson.ID, reason string) error {
-	sb, err := c.setState(ctx, id, caisson.Removing, nil)
+func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) error {
+	sb, err := l.c.setState(ctx, id, caisson.Removing, nil)
 	if err != nil {
 		return err
 	}
 	// What has begun is finished even if the caller has gone.
 	ctx = context.WithoutCancel(ctx)
-	c.unwatch(id)
-	c.disarm(id)
-	if err := c.halt(ctx, id); err != nil {
+	l.c.watches.unwatch(id)
+	l.c.deadlines.disarm(id)
+	if err := l.c.host.halt(ctx, id); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(c.sandboxDir(id)); err != nil {
+	if err := os.RemoveAll(l.c.sandboxDir(id)); err != nil {
 		return err
 	}
-	if err := c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
+	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
 		return err
 	}
 	sb.Reason = reason
-	c.event(ctx, sb, "sandbox.removed", reasonData(sb))
+	l.c.event(ctx, sb, "sandbox.removed", reasonData(sb))
 	return nil
 }

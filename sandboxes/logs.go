@@ -23,24 +23,24 @@ const (
 
 // collect copies what the command writes from its FIFO into the log, until ctx ends. The sandbox keeps the FIFO open, so
 // that nothing breaks while nobody reads; the command then waits when the pipe is full.
-func (c *Core) collect(ctx context.Context, id caisson.ID) {
-	dir := c.sandboxDir(id)
+func (w *watches) collect(ctx context.Context, id caisson.ID) {
+	dir := w.c.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		c.Log.WarnContext(ctx, "a log cannot be kept", "sandbox", id, "err", err)
+		w.c.Log.WarnContext(ctx, "a log cannot be kept", "sandbox", id, "err", err)
 		return
 	}
 	defer in.Close()
 	defer context.AfterFunc(ctx, func() { in.SetReadDeadline(time.Unix(1, 0)) })()
-	w := &logWriter{dir: dir}
-	defer w.close()
-	if _, err := io.Copy(w, in); err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
+	out := &logWriter{dir: dir}
+	defer out.close()
+	if _, err := io.Copy(out, in); err != nil && ctx.Err() == nil {
+		w.c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
 		// What was written before the end is still in the pipe.
 		in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		io.CopyN(w, in, 1<<20)
+		io.CopyN(out, in, 1<<20)
 	}
 }
 
@@ -92,9 +92,9 @@ func (w *logWriter) close() {
 }
 
 // openLog returns a reader of a sandbox's log.
-func (c *Core) openLog(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
-	dir := c.sandboxDir(sb.ID)
-	r := &logReader{ctx: ctx, c: c, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
+func (w *watches) openLog(ctx context.Context, sb *caisson.Sandbox, follow bool) (io.ReadCloser, error) {
+	dir := w.c.sandboxDir(sb.ID)
+	r := &logReader{ctx: ctx, c: w.c, id: sb.ID, dir: dir, follow: follow && sb.State.Live()}
 	for _, name := range []string{oldLog, logFile} {
 		f, err := os.Open(filepath.Join(dir, name))
 		if errors.Is(err, os.ErrNotExist) {

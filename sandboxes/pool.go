@@ -27,7 +27,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 	if req.NoPool || req.NoStart || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
 	}
-	tpl, err := p.c.template(ctx, want.Template)
+	tpl, err := p.c.Templates().template(ctx, want.Template)
 	if err != nil || tpl.Pool == 0 {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if err != nil {
 			return nil, err
 		}
-		p.c.arm(got)
+		p.c.deadlines.arm(got)
 		p.c.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil
 	}
@@ -104,14 +104,14 @@ const refillPause = 10 * time.Millisecond
 // fill makes pooled sandboxes of a template until there are enough, and removes those that are too many or outdated.
 func (p *pool) fill(ctx context.Context, name string) error {
 	for {
-		tpl, err := p.c.template(ctx, name)
+		tpl, err := p.c.Templates().template(ctx, name)
 		if caisson.KindOf(err) == caisson.NotFound {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		sb, from, hold, err := p.c.prepare(ctx, &caisson.CreateRequest{Template: name})
+		sb, from, hold, err := p.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Template: name})
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (p *pool) fill(ctx context.Context, name string) error {
 		}
 		sb.Pooled = true
 		sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // they count from the claim
-		_, err = p.c.create(ctx, sb, from, &caisson.CreateRequest{})
+		_, err = p.c.Sandboxes().create(ctx, sb, from, &caisson.CreateRequest{})
 		hold()
 		if err != nil {
 			return err
@@ -169,7 +169,7 @@ func (p *pool) discard(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	return p.c.remove(ctx, id, "no longer needed in the pool")
+	return p.c.Sandboxes().remove(ctx, id, "no longer needed in the pool")
 }
 
 // drain removes the pooled sandboxes of a template that is gone.

@@ -11,6 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// reconciler finds out what became of what an earlier daemon was doing.
+type reconciler struct{ c *Core }
+
 // Reconcile brings store and host into agreement after a start: what was acknowledged is found or accounted for, what was
 // under way is finished or undone, what nobody accounts for is removed. netns opens the network namespace of a running
 // sandbox, for its wire. It must end before anything else uses the core.
@@ -28,7 +31,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		return nil, err
 	}
 	for _, sb := range boxes {
-		if err := c.settle(ctx, sb, running[sb.ID]); err != nil {
+		if err := (&reconciler{c}).settle(ctx, sb, running[sb.ID]); err != nil {
 			return nil, fmt.Errorf("reconcile sandbox %s: %w", sb.ID, err)
 		}
 	}
@@ -42,18 +45,18 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	for _, sb := range boxes {
 		if sb.State == caisson.Running {
-			if err := c.reattach(ctx, sb, netns); err != nil {
+			if err := (&reconciler{c}).reattach(ctx, sb, netns); err != nil {
 				return garbage, fmt.Errorf("reattach the wire of sandbox %s: %w", sb.ID, err)
 			}
-			c.watch(sb)
+			c.watches.watch(sb)
 		}
-		c.arm(sb)
+		c.deadlines.arm(sb)
 	}
-	return garbage, c.refillPools(ctx)
+	return garbage, (&reconciler{c}).refillPools(ctx)
 }
 
-func (c *Core) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
-	if c.Wires == nil {
+func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
+	if r.c.Wires == nil {
 		return nil
 	}
 	ns, err := netns(sb.ID)
@@ -61,14 +64,14 @@ func (c *Core) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(cai
 		return err
 	}
 	defer ns.Close()
-	return c.Wires.Reattach(ctx, sb.ID, ns)
+	return r.c.Wires.Reattach(ctx, sb.ID, ns)
 }
 
-func (c *Core) refillPools(ctx context.Context) error {
-	tpls, err := all(ctx, c.Store.Templates(), caisson.Everyone(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+func (r *reconciler) refillPools(ctx context.Context) error {
+	tpls, err := all(ctx, r.c.Store.Templates(), caisson.Everyone(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
 		if t.Pool > 0 {
-			c.pool.refill(t)
+			r.c.pool.refill(t)
 		}
 	}
 	return err
@@ -78,30 +81,30 @@ func (c *Core) refillPools(ctx context.Context) error {
 const lost = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
 
 // settle decides what became of one sandbox.
-func (c *Core) settle(ctx context.Context, sb *caisson.Sandbox, running bool) error {
-	paused := existing(c.inDir(sb.ID, pauseDir)) != ""
-	files := existing(c.inDir(sb.ID, filesTar)) != ""
+func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, running bool) error {
+	paused := existing(r.c.inDir(sb.ID, pauseDir)) != ""
+	files := existing(r.c.inDir(sb.ID, filesTar)) != ""
 	become := func(s caisson.State, reason string) error {
 		if s != caisson.Running {
-			if err := c.Runtime.Destroy(ctx, sb.ID); err != nil {
+			if err := r.c.Runtime.Destroy(ctx, sb.ID); err != nil {
 				return err
 			}
 		}
-		updated, err := c.setState(ctx, sb.ID, s, func(x *caisson.Sandbox) error {
+		updated, err := r.c.setState(ctx, sb.ID, s, func(x *caisson.Sandbox) error {
 			if reason != "" {
 				x.Reason = reason
 			}
 			return nil
 		})
 		if err == nil {
-			c.event(ctx, updated, "sandbox."+string(s), map[string]string{"reconciled": string(sb.State)})
+			r.c.event(ctx, updated, "sandbox."+string(s), map[string]string{"reconciled": string(sb.State)})
 		}
 		return err
 	}
 	switch sb.State {
 	case caisson.Creating, caisson.Removing:
 		// Nobody was told that it exists; or somebody was told that it will not.
-		return c.remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
+		return r.c.Sandboxes().remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
 	case caisson.Running:
 		if !running {
 			return become(caisson.Failed, lost)
@@ -124,7 +127,7 @@ func (c *Core) settle(ctx context.Context, sb *caisson.Sandbox, running bool) er
 		if paused {
 			return become(caisson.Paused, "")
 		}
-		return c.settleRunning(ctx, sb, running, become)
+		return r.settleRunning(ctx, sb, running, become)
 	case caisson.Stopping:
 		// A stop saves files before it ends anything, so either they are here or it still runs.
 		if !running && files {
@@ -133,7 +136,7 @@ func (c *Core) settle(ctx context.Context, sb *caisson.Sandbox, running bool) er
 		if !running && paused {
 			return become(caisson.Paused, "")
 		}
-		return c.settleRunning(ctx, sb, running, become)
+		return r.settleRunning(ctx, sb, running, become)
 	case caisson.Paused:
 		if !paused {
 			return become(caisson.Failed, "its pause is gone from disk")
@@ -146,12 +149,12 @@ func (c *Core) settle(ctx context.Context, sb *caisson.Sandbox, running bool) er
 }
 
 // settleRunning is for a sandbox that may stand still because of a change that did not happen.
-func (c *Core) settleRunning(ctx context.Context, sb *caisson.Sandbox, running bool, become func(caisson.State, string) error) error {
+func (r *reconciler) settleRunning(ctx context.Context, sb *caisson.Sandbox, running bool, become func(caisson.State, string) error) error {
 	if !running {
 		return become(caisson.Failed, lost)
 	}
 	// Thawing what is not frozen is an error, and no harm.
-	_ = c.Runtime.Thaw(ctx, sb.ID)
+	_ = r.c.Runtime.Thaw(ctx, sb.ID)
 	return become(caisson.Running, "")
 }
 
@@ -183,10 +186,10 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 		if known[string(id)] || c.inUse(id) {
 			continue
 		}
-		errs = append(errs, c.halt(ctx, id))
+		errs = append(errs, c.host.halt(ctx, id))
 		found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
 	}
-	dirs, err := c.sweep("sandboxes", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
+	dirs, err := (&reconciler{c}).sweep("sandboxes", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
 	errs = append(errs, err)
 	found = append(found, dirs...)
 	snaps, err := all(ctx, c.Store.Snapshots(), caisson.Everyone(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
@@ -196,7 +199,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	for _, s := range snaps {
 		known[string(s.ID)] = true
 	}
-	dirs, err = c.sweep("snapshots", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
+	dirs, err = (&reconciler{c}).sweep("snapshots", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
 	found = append(found, dirs...)
 	return found, errors.Join(append(errs, err)...)
 }
@@ -209,8 +212,8 @@ func (c *Core) inUse(id caisson.ID) bool {
 }
 
 // sweep removes the directories below kind that keep does not know, and half-written ones.
-func (c *Core) sweep(kind string, keep func(name string) bool) (found []caisson.Garbage, err error) {
-	parent := filepath.Join(c.Dir, kind)
+func (r *reconciler) sweep(kind string, keep func(name string) bool) (found []caisson.Garbage, err error) {
+	parent := filepath.Join(r.c.Dir, kind)
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return nil, err

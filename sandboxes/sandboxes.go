@@ -76,18 +76,20 @@ type Limits struct {
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	locks  *locks
-	events *hub
-	pool   *pool
+	dirs
+	locks     *locks
+	events    *hub
+	host      *host
+	guests    *guests
+	watches   *watches
+	deadlines *deadlines
+	pool      *pool
 
-	mu      sync.Mutex
-	timers  map[caisson.ID]*time.Timer // ttl and hard ttl; guarded by mu
-	clients map[caisson.ID]*guest      // file clients; guarded by mu
-	watches map[caisson.ID]func()      // end a sandbox's watch; guarded by mu
-	hidden  map[caisson.ID]bool        // in use, but not in the store; guarded by mu
-	wg      sync.WaitGroup             // goroutines of this core
-	ctx     context.Context            // ends with Close; for work that outlives a request
-	stop    context.CancelCauseFunc
+	mu     sync.Mutex
+	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
+	wg     sync.WaitGroup      // goroutines of this core
+	ctx    context.Context     // ends with Close; for work that outlives a request
+	stop   context.CancelCauseFunc
 }
 
 // New returns a Core. It touches neither store nor host: call Reconcile before use.
@@ -100,11 +102,12 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{
-		Config: cfg, locks: newLocks(), timers: map[caisson.ID]*time.Timer{},
-		clients: map[caisson.ID]*guest{}, watches: map[caisson.ID]func(){}, hidden: map[caisson.ID]bool{},
-	}
+	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, locks: newLocks(), hidden: map[caisson.ID]bool{}}
 	c.events = newHub(cfg.Store.Events(), cfg.Log)
+	c.host = &host{c}
+	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
+	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
+	c.deadlines = &deadlines{c: c, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
@@ -116,19 +119,8 @@ var errClosing = errors.New("the daemon is ending")
 // Close ends everything that runs in this process. Sandboxes run on.
 func (c *Core) Close() error {
 	c.stop(errClosing)
-	c.mu.Lock()
-	for _, t := range c.timers {
-		t.Stop()
-	}
-	guests := make([]*guest, 0, len(c.clients))
-	for _, g := range c.clients {
-		guests = append(guests, g)
-	}
-	clear(c.clients)
-	c.mu.Unlock()
-	for _, g := range guests {
-		g.close()
-	}
+	c.deadlines.close()
+	c.guests.close()
 	c.wg.Wait()
 	return nil
 }
@@ -179,12 +171,23 @@ func (c *Core) use(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sa
 	return sb, sb.State.Allow(v)
 }
 
-func (c *Core) sandboxDir(id caisson.ID) string {
-	return filepath.Join(c.Dir, "sandboxes", string(id))
-}
+// errUnchanged ends an update that finds nothing to do.
+var errUnchanged = errors.New("unchanged")
 
-func (c *Core) snapshotDir(id caisson.ID) string {
-	return filepath.Join(c.Dir, "snapshots", string(id))
+// setState stores a state, and what else change sets.
+func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
+	return c.Store.Sandboxes().Update(ctx, caisson.Everyone(), string(id), func(s *caisson.Sandbox) error {
+		if change != nil {
+			if err := change(s); err != nil {
+				return err
+			}
+		}
+		if s.State != to {
+			s.ChangedAt = now()
+		}
+		s.State = to
+		return nil
+	})
 }
 
 func now() time.Time { return time.Now().UTC() }

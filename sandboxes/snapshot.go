@@ -62,19 +62,19 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
-	sb, release, err := c.lockFor(ctx, ref, caisson.VerbSnapshot)
+	sb, release, err := c.Snapshots().lockFor(ctx, ref, caisson.VerbSnapshot)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	snap := &caisson.Snapshot{
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
-		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Depends: c.depends(sb), Labels: req.Labels,
+		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Depends: c.host.depends(sb), Labels: req.Labels,
 		Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
 	defer c.hide(snap.ID)() // until it is in the store
 	dir := c.snapshotDir(snap.ID)
-	if err := c.capture(ctx, sb, dir, snap.Memory); err != nil {
+	if err := c.Snapshots().capture(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err
 	}
 	var back undo.Stack
@@ -88,17 +88,17 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 }
 
 // lockFor returns a sandbox whose state allows v, held against changes until release.
-func (c *Core) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
-	sb, err = c.find(ctx, ref)
+func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
+	sb, err = s.c.find(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
-	release, err = c.locks.acquire(ctx, sb.ID)
+	release, err = s.c.locks.acquire(ctx, sb.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	// Read again: it may have changed while we waited.
-	sb, err = c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
+	sb, err = s.c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
 	if err == nil {
 		err = sb.State.Allow(v)
 	}
@@ -110,20 +110,20 @@ func (c *Core) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *cai
 }
 
 // capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
-func (c *Core) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
-		if err := writeDepends(part, c.depends(sb)); err != nil {
+		if err := writeDepends(part, s.c.host.depends(sb)); err != nil {
 			return err
 		}
 		switch {
 		case sb.State == caisson.Running && memory:
-			return c.Runtime.Checkpoint(ctx, sb.ID, part, true)
+			return s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
 		case sb.State == caisson.Running:
-			return writeTar(filepath.Join(part, filesTar), func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) })
+			return writeTar(filepath.Join(part, filesTar), func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
 		case sb.State == caisson.Paused:
-			return linkCheckpoint(c.inDir(sb.ID, pauseDir), part, memory)
+			return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
 		default: // stopped; one that never ran has no files of its own
-			if from := existing(c.inDir(sb.ID, filesTar)); from != "" {
+			if from := existing(s.c.inDir(sb.ID, filesTar)); from != "" {
 				return linkFile(from, filepath.Join(part, filesTar))
 			}
 			return nil
@@ -198,27 +198,27 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return nil, err
 	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
-		return c.forkFrom(ctx, origin{snap.ID, snap.Account, snap.Template, snap.Spec, snap.Rootfs, snap.Memory}, c.snapshotDir(snap.ID), req)
+		return c.Snapshots().forkFrom(ctx, origin{snap.ID, snap.Account, snap.Template, snap.Spec, snap.Rootfs, snap.Memory}, c.snapshotDir(snap.ID), req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
 		return nil, err
 	}
-	sb, release, err := c.lockFor(ctx, ref, caisson.VerbFork)
+	sb, release, err := c.Snapshots().lockFor(ctx, ref, caisson.VerbFork)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
 	if sb.State == caisson.Paused {
-		return c.forkFrom(ctx, from, c.inDir(sb.ID, pauseDir), req)
+		return c.Snapshots().forkFrom(ctx, from, c.inDir(sb.ID, pauseDir), req)
 	}
 	// Not a snapshot anybody sees: it is gone when the forks run, and reconcile removes it after a crash.
 	temporary := caisson.NewID(caisson.SnapshotPrefix)
 	defer c.hide(temporary)()
 	dir := c.snapshotDir(temporary)
-	if err := c.capture(ctx, sb, dir, from.memory); err != nil {
+	if err := c.Snapshots().capture(ctx, sb, dir, from.memory); err != nil {
 		return nil, err
 	}
-	forks, err := c.forkFrom(ctx, from, dir, req)
+	forks, err := c.Snapshots().forkFrom(ctx, from, dir, req)
 	return forks, errors.Join(err, os.RemoveAll(dir))
 }
 
@@ -236,7 +236,7 @@ type origin struct {
 const maxParallelForks = 4
 
 // forkFrom makes running sandboxes from the capture in dir. If one fails, none remains.
-func (c *Core) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	forks := make([]*caisson.Sandbox, req.Count)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxParallelForks)
@@ -246,7 +246,7 @@ func (c *Core) forkFrom(ctx context.Context, from origin, dir string, req caisso
 			name = fmt.Sprintf("%s-%d", name, i+1)
 		}
 		g.Go(func() (err error) {
-			forks[i], err = c.fork(gctx, from, dir, name, req.Labels)
+			forks[i], err = s.fork(gctx, from, dir, name, req.Labels)
 			return err
 		})
 	}
@@ -256,62 +256,62 @@ func (c *Core) forkFrom(ctx context.Context, from origin, dir string, req caisso
 	}
 	for _, f := range forks {
 		if f != nil {
-			err = errors.Join(err, c.removeNow(context.WithoutCancel(ctx), f.ID))
+			err = errors.Join(err, s.removeNow(context.WithoutCancel(ctx), f.ID))
 		}
 	}
 	return nil, err
 }
 
-func (c *Core) removeNow(ctx context.Context, id caisson.ID) error {
-	release, err := c.locks.acquire(ctx, id)
+func (s *Snapshots) removeNow(ctx context.Context, id caisson.ID) error {
+	release, err := s.c.locks.acquire(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer release()
-	return c.remove(ctx, id, "another fork failed")
+	return s.c.Sandboxes().remove(ctx, id, "another fork failed")
 }
 
 // fork makes one running sandbox from the capture in dir.
-func (c *Core) fork(ctx context.Context, from origin, dir, name string, labels map[string]string) (_ *caisson.Sandbox, err error) {
+func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, labels map[string]string) (_ *caisson.Sandbox, err error) {
 	sb := &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
 		State: caisson.Creating, Labels: labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
-		Node: c.Node, Build: c.Build, CreatedAt: now(), ChangedAt: now(),
+		Node: s.c.Node, Build: s.c.Build, CreatedAt: now(), ChangedAt: now(),
 	}
-	release, err := c.locks.acquire(ctx, sb.ID)
+	release, err := s.c.locks.acquire(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := c.admit(ctx, sb); err != nil {
+	if err := s.c.host.admit(ctx, sb); err != nil {
 		return nil, err
 	}
 	if len(sb.Spec.Mounts) > 0 {
 		return nil, caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
 	}
 	setDeadlines(sb)
-	if err := c.Store.Sandboxes().Insert(ctx, sb); err != nil {
+	if err := s.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
 	clean := context.WithoutCancel(ctx)
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	back.Push(func() error { return c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
-	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
-	if err := c.makeDir(sb); err != nil {
+	back.Push(func() error { return s.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return os.RemoveAll(s.c.sandboxDir(sb.ID)) })
+	if err := s.c.makeDir(sb); err != nil {
 		return nil, err
 	}
 	var reason string
 	if from.memory {
-		reason, err = c.runFrom(ctx, sb, dir)
+		reason, err = s.c.host.runFrom(ctx, sb, dir)
 	} else {
-		err = c.run(ctx, sb, source{files: existing(filepath.Join(dir, filesTar))})
+		err = s.c.host.run(ctx, sb, source{files: existing(filepath.Join(dir, filesTar))})
 	}
 	if err != nil {
 		return nil, err
 	}
-	back.Push(func() error { return c.halt(clean, sb.ID) })
-	made, err := c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
+	back.Push(func() error { return s.c.host.halt(clean, sb.ID) })
+	made, err := s.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
 		s.Reason = reason
 		return nil
 	})
@@ -319,23 +319,23 @@ func (c *Core) fork(ctx context.Context, from origin, dir, name string, labels m
 		return nil, err
 	}
 	back.Release()
-	c.watch(made)
-	c.arm(made)
-	c.event(ctx, made, "sandbox.forked", map[string]string{"parent": string(from.id), "reason": reason})
+	s.c.watches.watch(made)
+	s.c.deadlines.arm(made)
+	s.c.event(ctx, made, "sandbox.forked", map[string]string{"parent": string(from.id), "reason": reason})
 	return made, nil
 }
 
 // createFromSnapshot makes a sandbox from a snapshot, by way of a fork.
-func (c *Core) createFromSnapshot(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
-	if _, err := c.Snapshots().GetSnapshot(ctx, string(req.Snapshot)); err != nil {
+func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	if _, err := s.GetSnapshot(ctx, string(req.Snapshot)); err != nil {
 		return nil, err
 	}
-	forks, err := c.Snapshots().Fork(ctx, string(req.Snapshot), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
+	forks, err := s.Fork(ctx, string(req.Snapshot), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
 	if err != nil {
 		return nil, err
 	}
 	if req.TTL == nil && req.HardTTL == nil {
 		return forks[0], nil
 	}
-	return c.Sandboxes().Extend(ctx, string(forks[0].ID), req.TTL, req.HardTTL)
+	return s.c.Sandboxes().Extend(ctx, string(forks[0].ID), req.TTL, req.HardTTL)
 }

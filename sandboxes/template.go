@@ -30,24 +30,24 @@ func (c *Core) Templates() *Templates { return &Templates{c} }
 var _ caisson.Templates = (*Templates)(nil)
 
 // template returns a template of the caller's account, or a built-in one.
-func (c *Core) template(ctx context.Context, name string) (*caisson.Template, error) {
+func (t *Templates) template(ctx context.Context, name string) (*caisson.Template, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if t := builtin(name); t != nil {
-		return t, nil
+	if tpl := builtin(name); tpl != nil {
+		return tpl, nil
 	}
-	t, err := c.Store.Templates().Get(ctx, in, name)
+	tpl, err := t.c.Store.Templates().Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls shows what there is", name)
 	}
-	return t, err
+	return tpl, err
 }
 
 // GetTemplate implements [caisson.Templates].
 func (t *Templates) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
-	return t.c.template(ctx, name)
+	return t.template(ctx, name)
 }
 
 // ListTemplates implements [caisson.Templates].
@@ -194,7 +194,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	tpl, err := c.template(ctx, name)
+	tpl, err := c.Templates().template(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	}
 	rootfs := img.Rootfs
 	if len(tpl.Setup) > 0 {
-		if rootfs, err = c.setup(ctx, tpl, img, key, progress); err != nil {
+		if rootfs, err = c.Templates().setup(ctx, tpl, img, key, progress); err != nil {
 			return nil, err
 		}
 	}
@@ -252,41 +252,41 @@ func buildKey(img *caisson.Image, t *caisson.Template) string {
 }
 
 // setup runs a template's steps in a sandbox of its image and freezes what they leave into a layer.
-func (c *Core) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
-	sb, _, release, err := c.prepare(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
+func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
+	sb, _, release, err := t.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
 	if err != nil {
 		return rootfs, err
 	}
 	defer release()
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
-	if _, err := c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
+	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	if err := c.admit(ctx, sb); err != nil {
+	if err := t.c.host.admit(ctx, sb); err != nil {
 		return rootfs, err
 	}
 	// Not in the store: nobody sees it, and after a crash it is garbage.
-	defer c.hide(sb.ID)()
+	defer t.c.hide(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	back.Push(func() error { return os.RemoveAll(c.sandboxDir(sb.ID)) })
-	if err := c.makeDir(sb); err != nil {
+	back.Push(func() error { return os.RemoveAll(t.c.sandboxDir(sb.ID)) })
+	if err := t.c.makeDir(sb); err != nil {
 		return rootfs, err
 	}
-	if err := c.run(ctx, sb, source{}); err != nil {
+	if err := t.c.host.run(ctx, sb, source{}); err != nil {
 		return rootfs, err
 	}
-	back.Push(func() error { return c.halt(context.WithoutCancel(ctx), sb.ID) })
+	back.Push(func() error { return t.c.host.halt(context.WithoutCancel(ctx), sb.ID) })
 	for i, step := range tpl.Setup {
 		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
 		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
-		if err := c.step(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
+		if err := t.step(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
 			return rootfs, err
 		}
 	}
 	progress(caisson.Progress{Stage: "freeze"})
-	tar := c.inDir(sb.ID, filesTar)
-	if err := writeTar(tar, func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
+	tar := t.c.inDir(sb.ID, filesTar)
+	if err := writeTar(tar, func(f *os.File) error { return t.c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
 		return rootfs, err
 	}
 	f, err := os.Open(tar)
@@ -294,7 +294,7 @@ func (c *Core) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Im
 		return rootfs, err
 	}
 	defer f.Close()
-	digest, dir, err := c.Images.Freeze(ctx, sb.Account, f)
+	digest, dir, err := t.c.Images.Freeze(ctx, sb.Account, f)
 	if err != nil {
 		return rootfs, err
 	}
@@ -306,12 +306,12 @@ func (c *Core) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Im
 }
 
 // step runs one set-up step and passes its output on, line by line.
-func (c *Core) step(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
+func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
 	limit := time.Duration(step.Timeout)
 	if limit == 0 {
 		limit = stepTimeout
 	}
-	p, err := c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: step.Run, Env: env(sb.Spec.Env), Workdir: "/"})
+	p, err := t.c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: step.Run, Env: env(sb.Spec.Env), Workdir: "/"})
 	if err != nil {
 		return err
 	}
