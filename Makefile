@@ -1,0 +1,35 @@
+# Everything CI does is here, and a developer runs it with one command.
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w'
+LEAN     = internal/embedded/bin
+
+.PHONY: build test bench lint fmt clean
+
+# The main binary carries two lean ones: what runs inside sandboxes, and gVisor's own processes.
+build:
+	@mkdir -p bin
+	$(STATIC) -o bin/caisson-inside ./cmd/caisson-inside
+	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
+	@cmp -s bin/caisson-inside $(LEAN)/inside || cp bin/caisson-inside $(LEAN)/inside
+	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
+	$(STATIC) -o bin/caisson ./cmd/caisson
+
+# Tests start sandboxes with the static binaries that were just built, one package at a time: two packages full of sandboxes
+# at once measure each other.
+test: build
+	CAISSON_TEST_BIN=$(CURDIR)/bin $(GO) test -race -p 1 -timeout 25m ./...
+
+bench: build
+	$(GO) run ./cmd/caisson-bench -bin $(CURDIR)/bin -rows "$(ROWS)" -out bench/results/latest.json
+
+lint:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed (run make fmt):"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+clean:
+	rm -rf bin bench/results $(LEAN)/inside $(LEAN)/sentry

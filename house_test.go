@@ -1,0 +1,180 @@
+package caisson_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/caisson-dev/caisson"
+
+// pkg is a package of this module, without its tests.
+type pkg struct {
+	dir      string // "." or relative, with slashes
+	imports  map[string]string
+	comments []string // files with a package comment
+	lines    map[string]int
+	methods  map[string]int // by type
+}
+
+// house parses all packages of this module.
+func house(t *testing.T) map[string]*pkg {
+	t.Helper()
+	pkgs := map[string]*pkg{}
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		dir := filepath.ToSlash(filepath.Dir(name))
+		p := pkgs[dir]
+		if p == nil {
+			p = &pkg{dir: dir, imports: map[string]string{}, lines: map[string]int{}, methods: map[string]int{}}
+			pkgs[dir] = p
+		}
+		return p.add(name)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pkgs
+}
+
+func (p *pkg) add(name string) error {
+	src, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	p.lines[name] = strings.Count(string(src), "\n")
+	if strings.HasSuffix(name, "_test.go") {
+		return nil
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments)
+	if err != nil {
+		return err
+	}
+	if f.Doc != nil {
+		p.comments = append(p.comments, name)
+	}
+	for _, imp := range f.Imports {
+		p.imports[strings.Trim(imp.Path.Value, `"`)] = name
+	}
+	for _, decl := range f.Decls {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok || fn.Recv == nil {
+			continue
+		}
+		recv := fn.Recv.List[0].Type
+		if star, ok := recv.(*ast.StarExpr); ok {
+			recv = star.X
+		}
+		if id, ok := recv.(*ast.Ident); ok {
+			p.methods[id.Name]++
+		}
+	}
+	return nil
+}
+
+// directions says which packages of this module a package may import, besides the root and internal ones. A package that
+// is not named here may import neither drivers nor cores.
+var directions = map[string][]string{
+	".":                     {},
+	"worker":                {},
+	"image":                 {"worker"}, // what strangers wrote is read by jobs
+	"inside":                {},
+	"sqlite":                {},
+	"storetest":             {},
+	"wire":                  {},
+	"runtime/gvisor":        {"runtime/gvisor/sentry"},
+	"runtime/gvisor/sentry": {},
+	"runtime/fake":          {},
+	"runtime/fake/guest":    {"runtime/fake", "inside"},
+	"runtime/runtimetest":   {"inside"},
+	"sandboxes":             {"inside"}, // the host's side of file access; drivers come as interfaces
+	"engine":                {"sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside"},
+	"httpapi":               {"httpapi/protocol"},
+	"httpapi/protocol":      {},
+	"httpapi/apitest":       {"httpapi", "httpapi/protocol", "client"},
+	"client":                {"httpapi/protocol"},
+	"cmd/caisson": {
+		"engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
+	},
+	"cmd/caisson-inside": {"inside"},
+	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
+	"bench":              {"client", "engine", "runtime/gvisor", "runtime/gvisor/sentry"},
+	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},
+	"test":               {"client"},
+}
+
+// TestImportsPointOneWay keeps the house's shape: cmd → front doors → cores → root ← drivers.
+func TestImportsPointOneWay(t *testing.T) {
+	for dir, p := range house(t) {
+		allowed, named := directions[dir]
+		internal := strings.HasPrefix(dir, "internal/")
+		if !named && !internal {
+			t.Errorf("package %s is not in the table of directions; say there what it may import", dir)
+		}
+		for imp, file := range p.imports {
+			rel, ours := strings.CutPrefix(imp, module+"/")
+			switch {
+			case imp == module && dir != ".":
+			case ours && (strings.HasPrefix(rel, "internal/") || slices.Contains(allowed, rel)):
+			case ours && internal && strings.HasPrefix(rel, dir):
+			case ours:
+				t.Errorf("%s imports %s: %s may import only the root, internal packages and %v", file, imp, dir, allowed)
+			case dir == "." && strings.Contains(strings.Split(imp, "/")[0], "."):
+				t.Errorf("%s imports %s: the root package has the standard library below it and nothing else", file, imp)
+			}
+		}
+	}
+}
+
+// TestOnePackageComment: each package says in one place what it is.
+func TestOnePackageComment(t *testing.T) {
+	for dir, p := range house(t) {
+		onlyTests := len(p.lines) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(p.lines)), func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
+		if len(p.comments) != 1 && !onlyTests {
+			t.Errorf("package %s has %d package comments %v, want 1", dir, len(p.comments), p.comments)
+		}
+	}
+}
+
+const (
+	maxFile    = 800
+	maxMethods = 25
+)
+
+// TestSizes: no file that nobody reads to its end, no type that collects everything.
+func TestSizes(t *testing.T) {
+	var all []int
+	for dir, p := range house(t) {
+		for name, n := range p.lines {
+			if n > maxFile {
+				t.Errorf("%s has %d lines, more than %d: split it by noun", name, n, maxFile)
+			}
+			if !strings.HasSuffix(name, "_test.go") {
+				all = append(all, n)
+			}
+		}
+		for typ, n := range p.methods {
+			if n > maxMethods {
+				t.Errorf("type %s has %d methods, more than %d: split it by noun", path.Join(dir, typ), n, maxMethods)
+			}
+		}
+	}
+	slices.Sort(all)
+	t.Logf("%d files, median %d lines, 90%% under %d, largest %d", len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
+}
