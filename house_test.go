@@ -103,6 +103,7 @@ var directions = map[string][]string{
 	"runtime/fake":          {},
 	"runtime/fake/guest":    {"runtime/fake", "inside"},
 	"runtime/runtimetest":   {"inside"},
+	"internal/workertest":   {"worker"},
 	"sandboxes":             {"inside"}, // the host's side of file access; drivers come as interfaces
 	"engine":                {"sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside"},
 	"httpapi":               {"httpapi/protocol"},
