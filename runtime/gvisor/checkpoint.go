@@ -26,13 +26,15 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 	if err != nil {
 		return err
 	}
-	// Files and memory are of one instant because the guest stands still from here on.
-	if err := r.Freeze(ctx, id); err != nil {
+	// Files and memory are of one instant because the guest stands still from here on, if it did not already.
+	frozen, err := s.freeze(ctx)
+	if err != nil {
 		return err
 	}
 	defer func() {
-		if keep || err != nil {
-			err = errors.Join(err, r.Thaw(context.WithoutCancel(ctx), id))
+		if frozen && (keep || err != nil) {
+			_, thawErr := s.thaw(context.WithoutCancel(ctx))
+			err = errors.Join(err, thawErr)
 		}
 	}()
 	files, err := os.OpenFile(filepath.Join(dir, FilesName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -61,7 +63,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 		}
 		out = append(out, f)
 	}
-	if err := call(ctx, s.socket(), boot.ContMgrCheckpoint, opts, nil, out...); err != nil {
+	if err := s.call(ctx, boot.ContMgrCheckpoint, opts, nil, out...); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
@@ -80,26 +82,8 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 		return err
 	}
 	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(id)}
-	if err := call(ctx, s.socket(), boot.FsTarRootfsUpperLayer, opts, nil, w); err != nil {
+	if err := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, w); err != nil {
 		return fmt.Errorf("save files: %w", err)
 	}
 	return nil
-}
-
-// Freeze implements [caisson.Freezer].
-func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
-	s, err := r.getRunning(id)
-	if err != nil {
-		return err
-	}
-	return call(ctx, s.socket(), boot.ContMgrPause, nil, nil)
-}
-
-// Thaw implements [caisson.Freezer].
-func (r *Runtime) Thaw(ctx context.Context, id caisson.ID) error {
-	s, err := r.getRunning(id)
-	if err != nil {
-		return err
-	}
-	return call(ctx, s.socket(), boot.ContMgrResume, nil, nil)
 }

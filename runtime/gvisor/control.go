@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,29 +20,104 @@ import (
 // maxControlReply bounds what a sandbox may answer to one call: the answer comes from the process that runs hostile code.
 const maxControlReply = 8 << 20
 
-// call makes one call of gVisor's control protocol (pkg/urpc) to the sandbox's main process: a JSON object each way over a
-// stream socket, files along with its first byte. gVisor's own client opens sockets without CLOEXEC and blocks a thread
-// for each call under way; this one uses Go's poller and obeys ctx.
-//
-// result may be nil. Errors that the sandbox reports are of type [remoteError].
-func call(ctx context.Context, socket, method string, arg, result any, files ...*os.File) error {
-	c, err := dial(ctx, socket)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-			return caisson.Wrap(err, caisson.Conflict, "the sandbox is not running")
-		}
-		return fmt.Errorf("connect to sandbox: %w", err)
-	}
-	conn := c.(*net.UnixConn)
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+// maxIdle bounds the connections that are kept for the next call. A call needs one of its own, as gVisor serves one call at
+// a time on each; making one costs about as much as a small call does.
+const maxIdle = 2
 
-	err = exchange(conn, method, arg, result, files)
-	if ctx.Err() != nil {
+// controls is the way to a sandbox's main process: gVisor's control protocol (pkg/urpc), a JSON object each way over a
+// stream socket, files along with its first byte. gVisor's own client opens sockets without CLOEXEC and blocks a thread for
+// each call under way; this one uses Go's poller and obeys ctx.
+type controls struct {
+	socket string
+
+	mu     sync.Mutex
+	idle   []*net.UnixConn // guarded by mu
+	closed bool            // no connection is kept any longer; guarded by mu
+}
+
+// call makes one call. result may be nil. Errors that the sandbox reports are of type [remoteError]; Conflict if there is
+// no sandbox that answers.
+func (c *controls) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
+	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
+	conn, err := c.connect(ctx)
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+		err = exchange(conn, method, arg, result, files)
+		var remote remoteError
+		if answered := err == nil || errors.As(err, &remote); stop() && answered {
+			c.keep(conn)
+		} else {
+			conn.Close()
+		}
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case isGone(err):
+		return caisson.Wrap(err, caisson.Conflict, "the sandbox is not running")
+	}
 	return err
+}
+
+// isGone reports whether err is how the end of the sandbox's main process shows.
+func isGone(err error) bool {
+	for _, e := range []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// connect returns an idle connection or a new one. gVisor accepts at its leisure and its backlog is short: a connect that
+// finds it full fails at once.
+func (c *controls) connect(ctx context.Context) (*net.UnixConn, error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 {
+		conn := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return conn, nil
+	}
+	c.mu.Unlock()
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		conn, err := dial(ctx, c.socket)
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, fmt.Errorf("connect to sandbox: %w", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// keep returns a connection on which nothing is under way.
+func (c *controls) keep(conn *net.UnixConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.idle) >= maxIdle {
+		conn.Close()
+		return
+	}
+	c.idle = append(c.idle, conn)
+}
+
+// close closes the idle connections, and others when their calls have returned.
+func (c *controls) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, conn := range c.idle {
+		conn.Close()
+	}
+	c.idle = nil
 }
 
 // dial connects to a socket whose path may be longer than an address can be: it is then named through its directory.

@@ -42,6 +42,17 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 	if err != nil {
 		return nil, err
 	}
+	if err := checkCommand(e.Command, e.User, false); err != nil {
+		return nil, err
+	}
+	frozen, unlock, err := s.lockFrozen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unlock()
+	if frozen {
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s is frozen", id)
+	}
 	p := &session{s: s, ended: make(chan struct{})}
 	theirs, err := p.openStreams(e)
 	defer func() {
@@ -56,7 +67,7 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 	args := execArgs(id, e)
 	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs[0], 1: theirs[1], 2: theirs[2]}, nil)
 	var pid int32
-	if err := call(ctx, s.socket(), boot.ContMgrExecuteAsync, args, &pid, args.Files...); err != nil {
+	if err := s.call(ctx, boot.ContMgrExecuteAsync, args, &pid, args.Files...); err != nil {
 		p.closeAll()
 		return nil, execError(e, err)
 	}
@@ -87,21 +98,33 @@ func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
 	return args
 }
 
-// numericUser parses "", "UID" and "UID:GID"; a UID alone has the group of the same number, as with Docker's root.
+// numericUser parses "", "0" and "UID:GID". A lone UID may have a primary group in the guest's passwd.
 func numericUser(user string) (uid, gid uint32, ok bool) {
-	if user == "" {
-		return 0, 0, true
-	}
 	u, g, both := strings.Cut(user, ":")
-	n, err := strconv.ParseUint(u, 10, 16)
-	if err != nil || (!both && n != 0) {
-		return 0, 0, false // a lone UID may have a primary group in the guest's passwd
-	}
 	if !both {
-		return 0, 0, true
+		return 0, 0, u == "" || u == "0"
 	}
-	m, err := strconv.ParseUint(g, 10, 16)
-	return uint32(n), uint32(m), err == nil
+	n, err := strconv.ParseUint(u, 10, 16)
+	m, err2 := strconv.ParseUint(g, 10, 16)
+	return uint32(n), uint32(m), err == nil && err2 == nil
+}
+
+// checkCommand checks what can be checked outside of a command and its user. Ids beyond an account's range have nobody to
+// be mapped to.
+func checkCommand(command []string, user string, optional bool) error {
+	if optional && len(command) == 0 {
+		return nil
+	}
+	if len(command) == 0 || command[0] == "" {
+		return caisson.Invalidf("command", "is empty; name a program")
+	}
+	for part := range strings.SplitSeq(user, ":") {
+		digits := part != "" && strings.Trim(part, "0123456789") == ""
+		if n, err := strconv.ParseUint(part, 10, 64); digits && (err != nil || n >= caisson.UIDRange) {
+			return caisson.Invalidf("user", "%.40s is no id of a sandbox's; use 0 to %d", part, caisson.UIDRange-1)
+		}
+	}
+	return nil
 }
 
 func taskCapabilities() *auth.TaskCapabilities {
@@ -130,7 +153,7 @@ func execError(e caisson.RuntimeExec, err error) error {
 	}
 	for _, s := range []string{"no such file", "not found", "permission denied", "is a directory", "not a directory", "exec format", "error finding executable", "failed to load"} {
 		if strings.Contains(remote.msg, s) {
-			return caisson.Wrap(err, caisson.Invalid, "cannot execute %.200q in the sandbox; check the name, PATH and its permissions", e.Command[0])
+			return caisson.Wrap(err, caisson.Invalid, "cannot execute %.200q in the sandbox; check the name, PATH, its permissions and the working directory", e.Command[0])
 		}
 	}
 	if strings.Contains(remote.msg, "has stopped") || strings.Contains(remote.msg, "not started") {
@@ -146,7 +169,7 @@ func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err err
 		if err != nil {
 			return nil, err
 		}
-		p.tty, p.stdin, p.stdout, p.stderr = master, ttyInput{master}, ttyOutput{master}, strings.NewReader("")
+		p.tty, p.stdin, p.stdout, p.stderr = master, &ttyInput{f: master, signal: p.typed}, ttyOutput{master}, strings.NewReader("")
 		p.close = []*os.File{master}
 		return []*os.File{slave, slave, slave}, nil
 	}
@@ -179,27 +202,7 @@ func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err err
 func (p *session) wait(ctx context.Context) {
 	defer close(p.ended)
 	defer p.cancel()
-	p.status, p.err = waitPID(ctx, p.s, p.pid)
-}
-
-// waitPID waits for a process of the sandbox. If the sandbox ends first the status is unknown.
-func waitPID(ctx context.Context, s *sandbox, pid int) (caisson.ExitStatus, error) {
-	var ws uint32
-	err := call(ctx, s.socket(), boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
-	if err == nil {
-		return exitStatus(unix.WaitStatus(ws)), nil
-	}
-	if ctx.Err() != nil {
-		return caisson.ExitStatus{}, context.Cause(ctx)
-	}
-	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
-}
-
-func exitStatus(ws unix.WaitStatus) caisson.ExitStatus {
-	if ws.Signaled() {
-		return caisson.ExitStatus{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
-	}
-	return caisson.ExitStatus{Code: ws.ExitStatus()}
+	p.status, p.err = p.s.waitPID(ctx, p.pid)
 }
 
 // PID implements [caisson.Process].
@@ -228,8 +231,20 @@ func (p *session) Resize(rows, cols uint16) error {
 	return p.Signal(ctx, int(unix.SIGWINCH))
 }
 
+// typed delivers what a key of the terminal sends. If the processes that it is for are gone, there is nothing to do.
+func (p *session) typed(signal unix.Signal) {
+	ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
+	defer cancel()
+	_ = p.Signal(ctx, int(signal))
+}
+
 // Signal implements [caisson.Process].
 func (p *session) Signal(ctx context.Context, signal int) error {
+	select {
+	case <-p.ended: // its pid may be another's by now
+		return caisson.Errorf(caisson.NotFound, "process %d has ended", p.pid)
+	default:
+	}
 	mode := boot.DeliverToProcess
 	if p.tty != nil {
 		mode = boot.DeliverToForegroundProcessGroup
@@ -240,7 +255,7 @@ func (p *session) Signal(ctx context.Context, signal int) error {
 		// There is no foreground group before the process has made the terminal its own.
 		err = sendSignal(ctx, p.s, p.pid, signal, boot.DeliverToProcess)
 	}
-	return err
+	return signalError(err, p.pid)
 }
 
 // Wait implements [caisson.Process].

@@ -107,6 +107,9 @@ func (r *Runtime) Close() error {
 		f.Close()
 	}
 	clear(r.idmaps)
+	for _, s := range r.sandboxes {
+		s.control.close()
+	}
 	return errors.Join(r.nullNS.Close(), r.watch.close())
 }
 
@@ -129,15 +132,30 @@ func cpuFeatures() string {
 
 // sandbox is what the daemon knows of one sandbox.
 type sandbox struct {
-	id    caisson.ID
-	dir   string // the runtime's part of RuntimeSpec.Dir
-	state state
-	done  chan struct{} // closed when the main process has ended
+	id      caisson.ID
+	dir     string // the runtime's part of RuntimeSpec.Dir
+	state   state
+	control *controls
+	frozen  freezer
+	done    chan struct{} // closed when the main process has ended
 }
 
-// socket is gVisor's control socket.
-func (s *sandbox) socket() string {
-	return filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(s.id)+".sock")
+// newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.
+func newSandbox(id caisson.ID, dir string) *sandbox {
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed}
+	s.control = &controls{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
+	return s
+}
+
+// end notes that the main process has ended.
+func (s *sandbox) end() {
+	s.control.close()
+	close(s.done)
+}
+
+// call makes a call of gVisor's control protocol; see [controls.call].
+func (s *sandbox) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
+	return s.control.call(ctx, method, arg, result, files...)
 }
 
 func (s *sandbox) running() bool {

@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
@@ -21,7 +19,11 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	if spec.Dir != filepath.Join(r.cfg.Dir, string(id)) {
 		return fmt.Errorf("directory %s of sandbox %s is not in %s", spec.Dir, id, r.cfg.Dir)
 	}
-	s := &sandbox{id: id, dir: runtimeDir(spec.Dir), done: make(chan struct{})}
+	if err := checkCommand(spec.Command, spec.User, true); err != nil {
+		return err
+	}
+	s := newSandbox(id, spec.Dir)
+	s.done = make(chan struct{})
 	s.state = state{
 		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,
 		Memory: spec.Resources.Memory, Restored: image != "",
@@ -44,7 +46,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	started := false
 	defer func() {
 		if !started {
-			close(s.done)
+			s.end()
 		}
 	}()
 	for _, dir := range []string{"", "fs", "bundle", filepath.Join("bundle", sentry.StateDir)} {
@@ -77,11 +79,11 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err := r.watch.add(s.state.Gofer.PID, nil); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Main.PID, func() { close(s.done) }); err != nil {
+	if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
 		return err
 	}
 	started = true
-	return nil
+	return s.waitForCommand(ctx)
 }
 
 // request describes the sandbox for its launcher, with the descriptors that it is given; those in owned are to be closed
@@ -111,39 +113,14 @@ func (r *Runtime) request(s *sandbox, spec caisson.RuntimeSpec, image string) (r
 		req.NetNSFD = give(spec.NetNS)
 	}
 	for _, m := range spec.Mounts {
-		lm := sentry.LaunchMount{FD: give(m.Source), IDMapFD: -1, Target: m.Target, Writable: m.Writable}
-		owner, err := r.ownerMap(m, spec.UIDBase)
+		tree, err := r.cloneMount(m, spec.UIDBase)
 		if err != nil {
 			return nil, nil, owned, err
 		}
-		if owner != nil {
-			owned = append(owned, owner)
-			lm.IDMapFD = give(owner)
-		}
-		req.Mounts = append(req.Mounts, lm)
+		owned = append(owned, tree)
+		req.Mounts = append(req.Mounts, sentry.LaunchMount{FD: give(tree), Target: m.Target, Writable: m.Writable})
 	}
 	return req, files, owned, nil
-}
-
-// ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's. Root's files
-// are never mapped: the guest sees them as nobody's and reads what everyone may read. So a guest cannot make a
-// setuid-root file, and cannot read what only root may.
-func (r *Runtime) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
-		return nil, err
-	}
-	if st.Uid == 0 {
-		if m.Writable {
-			return nil, caisson.Invalidf("mounts", "%s belongs to root, so it cannot be mounted writable; give it to an ordinary user first (chown)", m.Target)
-		}
-		return nil, nil
-	}
-	gid := st.Gid
-	if gid == 0 {
-		gid = 65534 // nobody's group: root's is never mapped
-	}
-	return r.idmap(st.Uid, gid, uidBase, 1)
 }
 
 // runLauncher starts a launcher, hands it the request and waits for its reply.

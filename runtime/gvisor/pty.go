@@ -11,63 +11,56 @@ import (
 
 // openPTY returns both ends of a new pseudo-terminal of the host's. Size 0 is left as it is.
 func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	// Opened by name and not touched by Fd, it stays with Go's poller: Close ends a Read.
+	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			master.Close()
-		}
-	}()
-	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return nil, nil, fmt.Errorf("unlock terminal: %w", err)
-	}
-	// Opened through the master: no path in /dev/pts, which may be another instance's.
-	n, err := unix.IoctlRetInt(fd, unix.TIOCGPTPEER)
-	if err == nil {
-		slave = os.NewFile(uintptr(n), "pts")
-	} else {
-		num, err2 := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-		if err2 != nil {
-			return nil, nil, fmt.Errorf("name terminal: %w", err2)
-		}
-		if slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", num), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
-			return nil, nil, err
-		}
-	}
-	if rows > 0 && cols > 0 {
+	err = onDescriptor(master, func(fd int) (err error) {
+		slave, err = openSlave(fd)
+		return err
+	})
+	if err == nil && rows > 0 && cols > 0 {
 		err = setSize(master, rows, cols)
 	}
-	// Fd() made the master blocking; the poller is needed so that Close ends a Read.
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	master2 := os.NewFile(dup(fd), "ptmx")
-	master.Close()
-	return master2, slave, err
-}
-
-// dup duplicates fd with close-on-exec set.
-func dup(fd int) uintptr {
-	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return ^uintptr(0) // NewFile makes nil of it, whose methods fail
+		if slave != nil {
+			slave.Close()
+		}
+		master.Close()
+		return nil, nil, fmt.Errorf("make a terminal: %w", err)
 	}
-	return uintptr(n)
+	return master, slave, nil
 }
 
-func setSize(tty *os.File, rows, cols uint16) error {
-	c, err := tty.SyscallConn()
+// openSlave opens the other end through the master: no path in /dev/pts, which may be another instance's.
+func openSlave(master int) (*os.File, error) {
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, err
+	}
+	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
+	if errno != 0 {
+		return nil, errno
+	}
+	return os.NewFile(fd, "pts"), nil
+}
+
+// onDescriptor calls do with f's descriptor, which stays as it is.
+func onDescriptor(f *os.File, do func(fd int) error) error {
+	c, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var ierr error
-	err = c.Control(func(fd uintptr) {
-		ierr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	var doErr error
+	err = c.Control(func(fd uintptr) { doErr = do(int(fd)) })
+	return errors.Join(err, doErr)
+}
+
+func setSize(tty *os.File, rows, cols uint16) error {
+	return onDescriptor(tty, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 	})
-	return errors.Join(err, ierr)
 }
 
 // ttyOutput reads a terminal: when the last process has closed the other end, Linux reports EIO instead of end of file.
@@ -83,13 +76,55 @@ func (t ttyOutput) Read(b []byte) (int, error) {
 }
 
 // ttyInput writes to a terminal; closing it types end-of-file (^D).
-type ttyInput struct{ f *os.File }
+//
+// The host's line discipline swallows the keys that send signals, but no process on the host has this terminal as its own:
+// the foreground process group is the guest's, and it gets the signals from here.
+type ttyInput struct {
+	f      *os.File
+	signal func(unix.Signal)
+	quoted bool // the next byte is meant literally (^V)
+}
 
 // Write implements [io.Writer].
-func (t ttyInput) Write(b []byte) (int, error) { return t.f.Write(b) }
+func (t *ttyInput) Write(b []byte) (int, error) {
+	signals := t.signals(b)
+	n, err := t.f.Write(b)
+	for _, s := range signals {
+		t.signal(s)
+	}
+	return n, err
+}
+
+// signals returns what the terminal, as it is set now, would send its foreground process group on that input.
+func (t *ttyInput) signals(b []byte) (signals []unix.Signal) {
+	var tio *unix.Termios
+	err := onDescriptor(t.f, func(fd int) (err error) {
+		tio, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	})
+	if err != nil || tio.Lflag&unix.ISIG == 0 {
+		t.quoted = false
+		return nil
+	}
+	keys := map[byte]unix.Signal{
+		tio.Cc[unix.VINTR]: unix.SIGINT, tio.Cc[unix.VQUIT]: unix.SIGQUIT, tio.Cc[unix.VSUSP]: unix.SIGTSTP,
+	}
+	delete(keys, 0) // a key that is turned off
+	quote := tio.Lflag&(unix.ICANON|unix.IEXTEN) == unix.ICANON|unix.IEXTEN
+	for _, c := range b {
+		if t.quoted {
+			t.quoted = false
+		} else if s, ok := keys[c]; ok {
+			signals = append(signals, s)
+		} else {
+			t.quoted = quote && c == tio.Cc[unix.VLNEXT]
+		}
+	}
+	return signals
+}
 
 // Close implements [io.Closer].
-func (t ttyInput) Close() error {
+func (t *ttyInput) Close() error {
 	_, err := t.f.Write([]byte{4})
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
@@ -14,11 +13,8 @@ import (
 
 const signalTimeout = 5 * time.Second
 
-// commandPID is the sandbox's command: the first and only thing that init starts.
-const commandPID = 2
-
 func sendSignal(ctx context.Context, s *sandbox, pid, signal int, mode boot.SignalDeliveryMode) error {
-	return call(ctx, s.socket(), boot.ContMgrSignal,
+	return s.call(ctx, boot.ContMgrSignal,
 		&boot.SignalArgs{CID: string(s.id), Signo: int32(signal), PID: int32(pid), Mode: mode}, nil)
 }
 
@@ -62,39 +58,4 @@ func signalError(err error, pid int) error {
 		return caisson.Wrap(err, caisson.NotFound, "the sandbox has no process %d", pid)
 	}
 	return err
-}
-
-// Processes implements [caisson.Runtime].
-func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
-	s, err := r.getRunning(id)
-	if err != nil {
-		return nil, err
-	}
-	cid := string(id)
-	var procs []*control.Process
-	if err := call(ctx, s.socket(), boot.ContMgrProcesses, &cid, &procs); err != nil {
-		return nil, err
-	}
-	list := make([]caisson.ProcessInfo, 0, len(procs))
-	for _, p := range procs {
-		if p == nil {
-			continue
-		}
-		list = append(list, caisson.ProcessInfo{
-			PID: int(p.PID), PPID: int(p.PPID), UID: int(p.UID), Command: p.Cmd, CPUTime: p.Time, Threads: len(p.Threads),
-		})
-	}
-	return list, nil
-}
-
-// WaitCommand implements [caisson.Runtime].
-func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error) {
-	s, err := r.get(id)
-	if err != nil {
-		return caisson.ExitStatus{}, err
-	}
-	if !s.state.HasCommand {
-		return caisson.ExitStatus{}, caisson.Errorf(caisson.Conflict, "sandbox %s has no command to wait for", id)
-	}
-	return waitPID(ctx, s, commandPID)
 }

@@ -81,16 +81,15 @@ func (r *Runtime) adopt() error {
 		if err != nil {
 			continue
 		}
-		dir := runtimeDir(filepath.Join(r.cfg.Dir, e.Name()))
-		if _, err := os.Stat(dir); err != nil {
+		s := newSandbox(id, filepath.Join(r.cfg.Dir, e.Name()))
+		if _, err := os.Stat(s.dir); err != nil {
 			continue
 		}
-		s := &sandbox{id: id, dir: dir, done: closed}
-		data, err := os.ReadFile(filepath.Join(dir, "state.json"))
+		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
 		if err == nil && json.Unmarshal(data, &s.state) == nil && s.state.Main.alive() {
 			s.done = make(chan struct{})
-			if err := r.watch.add(s.state.Main.PID, func() { close(s.done) }); err != nil {
-				s.done = closed
+			if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
+				s.end()
 			}
 			r.watch.add(s.state.Gofer.PID, nil)
 		}

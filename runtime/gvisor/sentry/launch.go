@@ -46,10 +46,10 @@ type LaunchRequest struct {
 	root string // gVisor's --root, set by buildRootfs
 }
 
-// A LaunchMount is a host directory to show at Target.
+// A LaunchMount is a host directory to show at Target. The caller has cloned its mount: the launcher's own mount namespace
+// does not have it.
 type LaunchMount struct {
-	FD       int
-	IDMapFD  int // -1: owners are not mapped
+	FD       int // detached mount, from [CloneMount]
 	Target   string
 	Writable bool
 }

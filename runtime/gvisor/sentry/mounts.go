@@ -25,7 +25,7 @@ func (r *LaunchRequest) buildRootfs() error {
 	// Everything that might lie under the stage is opened before the stage covers it.
 	var layers []int
 	for _, dir := range r.Layers {
-		fd, err := cloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
+		fd, err := CloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
 		if err != nil {
 			return fmt.Errorf("layer %s: %w", dir, err)
 		}
@@ -33,13 +33,13 @@ func (r *LaunchRequest) buildRootfs() error {
 	}
 	binds := make(map[string]int, len(r.Binds))
 	for target, source := range r.Binds {
-		fd, err := cloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, -1)
+		fd, err := CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, -1)
 		if err != nil {
 			return fmt.Errorf("bind %s: %w", source, err)
 		}
 		binds[target] = fd
 	}
-	state, err := cloneMount(unix.AT_FDCWD, filepath.Join(r.Bundle, StateDir), 0, -1)
+	state, err := CloneMount(unix.AT_FDCWD, filepath.Join(r.Bundle, StateDir), 0, -1)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
@@ -121,20 +121,12 @@ func mountLayers(stage, root string, layers []int) error {
 // mountVolumes attaches host directories beside the root and names them as sources of the spec's bind mounts.
 func (r *LaunchRequest) mountVolumes(stage string) error {
 	for i, m := range r.Mounts {
-		var attr uint64
-		if !m.Writable {
-			attr = unix.MOUNT_ATTR_RDONLY
-		}
-		fd, err := cloneMount(m.FD, "", attr, m.IDMapFD)
-		if err != nil {
-			return fmt.Errorf("mount at %s: %w", m.Target, err)
-		}
 		dir := filepath.Join(stage, fmt.Sprint("m", i))
 		if err := os.Mkdir(dir, 0o711); err != nil {
 			return err
 		}
-		if err := attach(fd, dir); err != nil {
-			return err
+		if err := attach(m.FD, dir); err != nil {
+			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
 		mode := "ro"
 		if m.Writable {
@@ -145,9 +137,10 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 	return nil
 }
 
-// cloneMount returns a detached copy of the mount at path (relative to dirfd; empty is dirfd itself), with attributes set
-// and owners mapped by the user namespace idmap unless that is -1.
-func cloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
+// CloneMount returns a detached copy of the mount at path (relative to dirfd; empty is dirfd itself), with attributes set
+// and owners mapped by the user namespace idmap unless that is -1. It works only on mounts of the caller's own mount
+// namespace; the copy can be attached in any.
+func CloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if path == "" {
 		flags |= unix.AT_EMPTY_PATH

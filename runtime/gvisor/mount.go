@@ -1,0 +1,54 @@
+package gvisor
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// cloneMount returns a detached mount of a host directory as a sandbox may see it.
+func (r *Runtime) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+	owner, err := r.ownerMap(m, uidBase)
+	if err != nil {
+		return nil, err
+	}
+	idmap := -1
+	if owner != nil {
+		defer owner.Close()
+		idmap = int(owner.Fd())
+	}
+	var attr uint64
+	if !m.Writable {
+		attr = unix.MOUNT_ATTR_RDONLY
+	}
+	fd, err := sentry.CloneMount(int(m.Source.Fd()), "", attr, idmap)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid,
+			"the directory for %s cannot be mounted: its file system must be one that the daemon sees and that can map owners (ext4, xfs, btrfs and tmpfs can)", m.Target)
+	}
+	return os.NewFile(uintptr(fd), "mount"), nil
+}
+
+// ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's, nil for a
+// directory of root's. Root's files are never mapped: the guest sees them as nobody's and reads what everyone may read. So
+// a guest cannot make a setuid-root file, and cannot read what only root may.
+func (r *Runtime) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if m.Writable && (st.Uid == 0 || st.Gid == 0) {
+		return nil, caisson.Invalidf("mounts", "the directory for %s belongs to root or to root's group, so it cannot be mounted writable; give it to an ordinary user and group first (chown)", m.Target)
+	}
+	if st.Uid == 0 {
+		return nil, nil
+	}
+	gid := st.Gid
+	if gid == 0 {
+		gid = 65534 // nobody's group: root's is never mapped
+	}
+	return r.idmap(st.Uid, gid, uidBase, 1)
+}

@@ -1,0 +1,136 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	initPID = 1
+	// commandPID is the sandbox's command: the first and only thing that init starts.
+	commandPID = 2
+)
+
+// Processes implements [caisson.Runtime]. The command's zombie, which init keeps for its exit status, is not among them.
+func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
+	s, err := r.getRunning(id)
+	if err != nil {
+		return nil, err
+	}
+	cid := string(id)
+	var procs []*control.Process
+	if err := s.call(ctx, boot.ContMgrProcesses, &cid, &procs); err != nil {
+		return nil, err
+	}
+	list := make([]caisson.ProcessInfo, 0, len(procs))
+	for _, p := range procs {
+		if p == nil {
+			continue
+		}
+		if p.PID == commandPID && s.state.HasCommand {
+			if state, err := s.processState(ctx, commandPID); err == nil && state == 'Z' {
+				continue
+			}
+		}
+		list = append(list, caisson.ProcessInfo{
+			PID: int(p.PID), PPID: int(p.PPID), UID: int(p.UID), Command: p.Cmd, CPUTime: p.Time, Threads: len(p.Threads),
+		})
+	}
+	return list, nil
+}
+
+// processState returns the state of a process as /proc/PID/stat says it: R, S, D, T, Z. gVisor's list of processes has no
+// such thing, but it reads files of the guest's, even while it is paused.
+func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	opts := &control.ReadOpts{ContainerID: string(s.id), Path: fmt.Sprintf("/proc/%d/stat", pid), Size: 4096}
+	err = s.call(ctx, boot.FsRead, opts, nil, w)
+	w.Close()
+	if err != nil {
+		return 0, err
+	}
+	// All of it is in the pipe, which holds more than this.
+	if err := r.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, 4096))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := bytes.Cut(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
+	if !ok || len(rest) == 0 {
+		return 0, fmt.Errorf("the sandbox's process %d has no state", pid)
+	}
+	return rest[0], nil
+}
+
+// waitForCommand waits until init has started the command. Whatever it comes to, its pid then stays its own.
+func (s *sandbox) waitForCommand(ctx context.Context) error {
+	if !s.state.HasCommand {
+		return nil
+	}
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		_, err := s.processState(ctx, commandPID)
+		var remote remoteError
+		if !errors.As(err, &remote) {
+			return err // which may be nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-s.done:
+			return fmt.Errorf("the sandbox ended before its command began: %w", err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// WaitCommand implements [caisson.Runtime].
+func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitStatus, error) {
+	s, err := r.get(id)
+	if err != nil {
+		return caisson.ExitStatus{}, err
+	}
+	if !s.state.HasCommand {
+		return caisson.ExitStatus{}, caisson.Errorf(caisson.Conflict, "sandbox %s has no command to wait for", id)
+	}
+	return s.waitPID(ctx, commandPID)
+}
+
+// waitPID waits for a process of the sandbox. If the sandbox ends first the status is unknown.
+func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, error) {
+	var ws uint32
+	err := s.call(ctx, boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
+	var remote remoteError
+	switch {
+	case err == nil:
+		return exitStatus(unix.WaitStatus(ws)), nil
+	case ctx.Err() != nil:
+		return caisson.ExitStatus{}, context.Cause(ctx)
+	case errors.As(err, &remote):
+		return caisson.ExitStatus{Code: -1, Unknown: true}, nil // the process is gone without a trace
+	}
+	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
+}
+
+func exitStatus(ws unix.WaitStatus) caisson.ExitStatus {
+	if ws.Signaled() {
+		return caisson.ExitStatus{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+	}
+	return caisson.ExitStatus{Code: ws.ExitStatus()}
+}
