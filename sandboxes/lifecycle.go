@@ -33,7 +33,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	var before caisson.State
 	sb, err := l.c.setState(ctx, id, via, func(s *caisson.Sandbox) error {
 		before = s.State
-		return s.State.Allow(v)
+		return l.c.allow(s, v)
 	})
 	if err != nil {
 		return nil, err

@@ -168,7 +168,19 @@ func (c *Core) use(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sa
 	if err != nil {
 		return nil, err
 	}
-	return sb, sb.State.Allow(v)
+	return sb, c.allow(sb, v)
+}
+
+// allow reports whether v may be done to sb as it is. A sandbox that another build started speaks that build's protocol: it
+// may be stopped and removed, and started again by this one.
+func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
+	if err := sb.State.Allow(v); err != nil {
+		return err
+	}
+	if sb.State == caisson.Running && sb.Build != c.Build && v != caisson.VerbStop && v != caisson.VerbRemove {
+		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
+	}
+	return nil
 }
 
 // errUnchanged ends an update that finds nothing to do.

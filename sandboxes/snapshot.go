@@ -100,7 +100,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 	// Read again: it may have changed while we waited.
 	sb, err = s.c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
 	if err == nil {
-		err = sb.State.Allow(v)
+		err = s.c.allow(sb, v)
 	}
 	if err != nil {
 		release()
