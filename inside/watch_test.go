@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // expect reads events until one is op at path.
@@ -130,9 +131,9 @@ func TestWatchOfSlowReader(t *testing.T) {
 	c := NewClient(inProcess(t, dir))
 	defer c.Close()
 	g := guest{Client: c, host: dir}
-	limit := must[[]byte](t)(os.ReadFile("/proc/sys/fs/inotify/max_queued_events"))
-	if len(strings.TrimSpace(string(limit))) > 5 {
-		t.Skip("the kernel's queue is too long to overflow here")
+	limit, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil || len(strings.TrimSpace(string(limit))) > 5 {
+		testneed.Skip(t, "inotify-queue", "the kernel's queue is endless or too long to overflow here")
 	}
 	events := must[<-chan caisson.FileEvent](t)(c.WatchFiles(testContext(t), "/", false))
 	names := []string{g.file("a"), g.file("b")}
