@@ -23,27 +23,27 @@ var programDirs = map[string]int{
 	"bin": 1, "sbin": 1, "lib": 2, "lib32": 1, "lib64": 1, "usr/local": 0,
 }
 
-// hostFingerprint is a digest of the package state and of the metadata of programs and libraries.
-func (d *Driver) hostFingerprint() (string, error) {
+// fingerprint is a digest of the package state and of the metadata of programs and libraries.
+func (h *hostImage) fingerprint() (string, error) {
 	sum := sha256.New()
-	err := d.lookAt(func(p string, st *syscall.Stat_t) {
+	err := h.lookAt(func(p string, st *syscall.Stat_t) {
 		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Mtim.Nano(), st.Ino)
 	}, true)
 	return digestOf(sum), err
 }
 
-// hostKey is a cheap fingerprint: the package state, the directories but not the files in them, and what the skeleton is
+// cheapFingerprint is a cheap fingerprint: the package state, the directories but not the files in them, and what the skeleton is
 // copied from.
-func (d *Driver) hostKey() (string, error) {
+func (h *hostImage) cheapFingerprint() (string, error) {
 	sum := sha256.New()
 	note := func(p string, st *syscall.Stat_t) {
 		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Ctim.Nano(), st.Ino)
 	}
-	if err := d.lookAt(note, false); err != nil {
+	if err := h.lookAt(note, false); err != nil {
 		return "", err
 	}
 	for _, p := range hostFiles {
-		if err := statInto(filepath.Join(d.hostRoot, "etc", p), note); err != nil {
+		if err := statInto(filepath.Join(h.root, "etc", p), note); err != nil {
 			return "", err
 		}
 	}
@@ -51,9 +51,9 @@ func (d *Driver) hostKey() (string, error) {
 }
 
 // lookAt calls note with the package state and the program directories, and with what is in those if files says so.
-func (d *Driver) lookAt(note func(string, *syscall.Stat_t), files bool) error {
+func (h *hostImage) lookAt(note func(string, *syscall.Stat_t), files bool) error {
 	for _, p := range packageState {
-		if err := statInto(filepath.Join(d.hostRoot, p), note); err != nil {
+		if err := statInto(filepath.Join(h.root, p), note); err != nil {
 			return err
 		}
 	}
@@ -63,7 +63,7 @@ func (d *Driver) lookAt(note func(string, *syscall.Stat_t), files bool) error {
 	}
 	slices.Sort(roots)
 	for _, p := range roots {
-		path := filepath.Join(d.hostRoot, p)
+		path := filepath.Join(h.root, p)
 		if err := statInto(path, note); err != nil {
 			return err
 		}

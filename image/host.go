@@ -9,15 +9,21 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 )
 
-// hostState is the host image as last made, and what it was made from.
-type hostState struct {
-	key   string // of the cheap look; see hostFingerprint
-	image *caisson.Image
+// hostImage makes images of the host's own programs.
+type hostImage struct {
+	root   string // of the host
+	empty  string // the directory that lies over what is hidden
+	layers *layerStore
+
+	mu   sync.Mutex
+	made *caisson.Image // as last made; nil before
+	key  string         // of the cheap look that it was made after, see cheapFingerprint
 }
 
 // systemDirs are what programs live in besides /usr. Where the host has merged them into /usr they are symlinks.
@@ -29,29 +35,25 @@ var hostConfig = caisson.ImageConfig{
 	Workdir: "/",
 }
 
-// Host returns the image of the host's own programs, read-only: /usr and what belongs to it, and a root directory made for
-// it with a short list of files from /etc. When the host's packages change, so does its digest. A call that finds nothing
-// changed costs some hundred stats.
-//
-// What is written in place, without a change to the directory it is in or to the package database, goes unnoticed.
-func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) {
-	d.hostMu.Lock()
-	defer d.hostMu.Unlock()
+// image returns the host image, which it makes if the host has changed.
+func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	key, err := d.hostKey()
+	key, err := h.cheapFingerprint()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot look at the host's files")
 	}
-	if img := d.hostCache.image; img != nil && key == d.hostCache.key && d.retouch(img.Layers[0]) {
+	if img := h.made; img != nil && key == h.key && h.layers.retouch(img.Layers[0]) {
 		return fresh(img), nil
 	}
-	img, err := d.makeHost()
+	img, err := h.makeImage()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the host image")
 	}
-	d.hostCache = hostState{key: key, image: img}
+	h.key, h.made = key, img
 	return fresh(img), nil
 }
 
@@ -69,24 +71,13 @@ func fresh(img *caisson.Image) *caisson.Image {
 	return &c
 }
 
-// retouch hands a layer out again if it is still there.
-func (d *Driver) retouch(digest string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, ok, err := d.find(digest)
-	if ok {
-		d.handOut(digest)
-	}
-	return ok && err == nil
-}
-
-func (d *Driver) makeHost() (*caisson.Image, error) {
-	dir, done, err := d.tempDir()
+func (h *hostImage) makeImage() (*caisson.Image, error) {
+	dir, done, err := h.layers.tempDir()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	s, err := newSkeleton(d.hostRoot, dir)
+	s, err := newSkeleton(h.root, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +85,7 @@ func (d *Driver) makeHost() (*caisson.Image, error) {
 	if err := s.fill(); err != nil {
 		return nil, err
 	}
-	l, err := d.publish(dir, Layer{Digest: s.digest(), Size: caisson.Size(s.size), Entries: s.entries})
+	l, err := h.layers.publish(dir, Layer{Digest: s.digest(), Size: caisson.Size(s.size), Entries: s.entries})
 	if err != nil {
 		return nil, err
 	}
@@ -102,10 +93,10 @@ func (d *Driver) makeHost() (*caisson.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if img.Rootfs.Binds, err = d.hostBinds(); err != nil {
+	if img.Rootfs.Binds, err = h.binds(); err != nil {
 		return nil, err
 	}
-	state, err := d.hostFingerprint()
+	state, err := h.fingerprint()
 	if err != nil {
 		return nil, err
 	}
@@ -118,20 +109,20 @@ func (d *Driver) makeHost() (*caisson.Image, error) {
 	return img, nil
 }
 
-// hostBinds are the host's directories as they are, without /usr/local.
-func (d *Driver) hostBinds() ([]caisson.Bind, error) {
-	binds := []caisson.Bind{{Source: filepath.Join(d.hostRoot, "usr"), Target: "/usr"}}
+// binds are the host's directories as they are, without /usr/local.
+func (h *hostImage) binds() ([]caisson.Bind, error) {
+	binds := []caisson.Bind{{Source: filepath.Join(h.root, "usr"), Target: "/usr"}}
 	for _, name := range systemDirs {
-		fi, err := os.Lstat(filepath.Join(d.hostRoot, name))
+		fi, err := os.Lstat(filepath.Join(h.root, name))
 		if err == nil && fi.IsDir() {
-			binds = append(binds, caisson.Bind{Source: filepath.Join(d.hostRoot, name), Target: "/" + name})
+			binds = append(binds, caisson.Bind{Source: filepath.Join(h.root, name), Target: "/" + name})
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
 	// As a symlink, which some hosts have, it leads to where the sandbox has nothing.
-	if fi, err := os.Lstat(filepath.Join(d.hostRoot, "usr/local")); err == nil && fi.IsDir() {
-		binds = append(binds, caisson.Bind{Source: d.emptyDir(), Target: "/usr/local"})
+	if fi, err := os.Lstat(filepath.Join(h.root, "usr/local")); err == nil && fi.IsDir() {
+		binds = append(binds, caisson.Bind{Source: h.empty, Target: "/usr/local"})
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

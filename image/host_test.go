@@ -82,7 +82,7 @@ func TestHostImage(t *testing.T) {
 			t.Errorf("%q is in\n%s", bad, got)
 		}
 	}
-	want := []caisson.Bind{{Source: filepath.Join(root, "usr"), Target: "/usr"}, {Source: d.emptyDir(), Target: "/usr/local"}}
+	want := []caisson.Bind{{Source: filepath.Join(root, "usr"), Target: "/usr"}, {Source: d.host.empty, Target: "/usr/local"}}
 	if !slices.Equal(img.Rootfs.Binds, want) {
 		t.Errorf("binds %v", img.Rootfs.Binds)
 	}
@@ -138,7 +138,7 @@ func TestHostDigestFollowsTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if img, err := other.Host(testContext(t)); err != nil || strings.Contains(img.Digest, d.dir) {
+	if img, err := other.Host(testContext(t)); err != nil || strings.Contains(img.Digest, d.layers.dir) {
 		t.Fatalf("%v, %v", img, err)
 	}
 	write := func(name, body string) func() error {
@@ -224,7 +224,7 @@ func BenchmarkHost(b *testing.B) {
 	})
 	b.Run("changed", func(b *testing.B) {
 		for b.Loop() {
-			d.hostCache = hostState{}
+			d.host.made = nil
 			if _, err := d.Host(b.Context()); err != nil {
 				b.Fatal(err)
 			}

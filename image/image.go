@@ -15,10 +15,11 @@
 package image
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/worker"
@@ -53,21 +54,14 @@ type Config struct {
 
 // A Driver pulls images and keeps their layers. It is safe for concurrent use.
 type Driver struct {
-	dir          string
-	worker       *worker.Runner
-	maxIn        int64
-	maxOut       int64
-	insecure     []string
-	hostRoot     string
-	log          *slog.Logger
-	slots        chan struct{} // one for each layer in work
-	hostMu       sync.Mutex
-	hostCache    hostState
-	mu           sync.Mutex
-	flights      map[string]chan struct{} // by digest; closed when the work on it is over
-	holds        int
-	touched      map[string]bool // layers handed out since holds was last 0
-	activeInTemp map[string]bool
+	worker   *worker.Runner
+	maxIn    int64
+	maxOut   int64
+	insecure []string
+	log      *slog.Logger
+	slots    chan struct{} // one for each layer in work
+	layers   *layerStore
+	host     *hostImage
 }
 
 // New returns a driver on cfg.Dir and removes what a crash has left there.
@@ -75,37 +69,52 @@ func New(cfg Config) (*Driver, error) {
 	if !filepath.IsAbs(cfg.Dir) || cfg.Worker == nil {
 		return nil, caisson.Errorf(caisson.Invalid, "image: an absolute directory and a worker are required")
 	}
-	d := &Driver{dir: cfg.Dir, worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed,
-		insecure: cfg.InsecureRegistries, hostRoot: cfg.HostRoot, log: cfg.Log, slots: make(chan struct{}, pipelines),
-		flights: map[string]chan struct{}{}, touched: map[string]bool{}, activeInTemp: map[string]bool{}}
+	d := &Driver{worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed, insecure: cfg.InsecureRegistries,
+		log: cfg.Log, slots: make(chan struct{}, pipelines)}
 	if d.maxIn <= 0 {
 		d.maxIn = defaultMaxSize
 	}
 	if d.maxOut <= 0 {
 		d.maxOut = defaultMaxSize
 	}
-	if d.hostRoot == "" {
-		d.hostRoot = "/"
-	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.log = d.log.With("component", "image")
-	for _, sub := range []string{"layers", "owners", "tmp"} {
-		if err := os.MkdirAll(filepath.Join(d.dir, sub), 0o700); err != nil {
-			return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
-		}
+	layers, err := newLayerStore(cfg.Dir)
+	if err != nil {
+		return nil, err
 	}
-	if err := makeEmpty(d.emptyDir()); err != nil {
+	empty := filepath.Join(cfg.Dir, "empty")
+	if err := makeEmpty(empty); err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
 	}
-	if err := d.sweep(); err != nil {
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot clean up the directory of images")
-	}
+	d.layers, d.host = layers, &hostImage{root: cmp.Or(cfg.HostRoot, "/"), empty: empty, layers: layers}
 	return d, nil
 }
 
-func (d *Driver) emptyDir() string { return filepath.Join(d.dir, "empty") }
+// Host returns the image of the host's own programs, read-only: /usr and what belongs to it, and a root directory made for
+// it with a short list of files from /etc. When the host's packages change, so does its digest. A call that finds nothing
+// changed costs some hundred stats.
+//
+// What is written in place, without a change to the directory it is in or to the package database, goes unnoticed.
+func (d *Driver) Host(ctx context.Context) (*caisson.Image, error) { return d.host.image(ctx) }
+
+// Layers returns the layers that are present, by digest.
+func (d *Driver) Layers() ([]Layer, error) { return d.layers.list() }
+
+// Hold keeps [Driver.Prune] from removing any layer that is handed out until release is called. Callers hold from before
+// Pull, Host or Layer until they have stored what they got.
+func (d *Driver) Hold() (release func()) { return d.layers.hold() }
+
+// Prune removes the layers that inUse denies and nobody holds, and garbage, and returns how many bytes that freed. inUse
+// is called with a layer's digest while no layer can be handed out; it must not call the driver.
+func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
+	return d.layers.prune(ctx, inUse)
+}
+
+// Remove removes one layer. NotFound if it is not there, Conflict while it is held.
+func (d *Driver) Remove(digest string) error { return d.layers.remove(digest) }
 
 // makeEmpty makes the directory that sandboxes see in place of what is hidden; its mode must not depend on the umask.
 func makeEmpty(dir string) error {

@@ -56,7 +56,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	report := serialised(progress)
 	switch {
 	case ref == HostReference:
-		return d.Host(ctx)
+		return d.host.image(ctx)
 	case isPath(ref) && req.Source == nil:
 		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	case strings.HasPrefix(ref, "dir:"):
@@ -101,7 +101,7 @@ func (d *Driver) pullRemote(ctx context.Context, src source, account string, rep
 	if err != nil {
 		return nil, err
 	}
-	release := d.Hold()
+	release := d.layers.hold()
 	defer release()
 	p := &pull{driver: d, src: src, account: account, report: report}
 	layers, err := p.layers(ctx, found.Layers)
@@ -178,7 +178,7 @@ func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error
 func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	for {
-		l, wait, err := d.claim(r.DiffID, p.account)
+		l, wait, err := d.layers.claim(r.DiffID, p.account)
 		switch {
 		case err != nil:
 			return Layer{}, err
@@ -187,7 +187,7 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 			return l, nil
 		case wait == nil:
 			l, err := p.work(ctx, r)
-			d.land(r.DiffID)
+			d.layers.land(r.DiffID)
 			p.used.Add(int64(l.Size))
 			return l, err
 		}
@@ -197,33 +197,6 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 			return Layer{}, ctx.Err()
 		}
 	}
-}
-
-// claim returns the layer if account may have it now; else a channel to wait for, or nothing at all: then the caller has
-// begun a flight, which it ends with land.
-func (d *Driver) claim(digest, account string) (Layer, <-chan struct{}, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if flight := d.flights[digest]; flight != nil {
-		return Layer{}, flight, nil
-	}
-	l, ok, err := d.find(digest)
-	if err != nil {
-		return Layer{}, nil, err
-	}
-	d.handOut(digest) // already now: the caller will get it, however that comes to pass
-	if ok && d.owns(account, digest) {
-		return l, nil, nil
-	}
-	d.flights[digest] = make(chan struct{})
-	return Layer{}, nil, nil
-}
-
-func (d *Driver) land(digest string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	close(d.flights[digest])
-	delete(d.flights, digest)
 }
 
 // work fetches a layer and unpacks it, or only verifies it if it is there already and the account has yet to show that it
@@ -236,7 +209,7 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	case <-ctx.Done():
 		return Layer{}, ctx.Err()
 	}
-	there, ok, err := d.find(r.DiffID)
+	there, ok, err := d.layers.find(r.DiffID)
 	if err != nil {
 		return Layer{}, err
 	}
@@ -244,7 +217,7 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	var dir string
 	if !ok {
 		var done func()
-		if dir, done, err = d.tempDir(); err != nil {
+		if dir, done, err = d.layers.tempDir(); err != nil {
 			return Layer{}, stored(err)
 		}
 		defer done()
@@ -258,11 +231,11 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	}
 	if !ok {
 		d.warn(p.src.Reference, result.Warnings)
-		if there, err = d.publish(dir, Layer{Digest: r.DiffID, Size: caisson.Size(result.Size), Entries: result.Entries}); err != nil {
+		if there, err = d.layers.publish(dir, Layer{Digest: r.DiffID, Size: caisson.Size(result.Size), Entries: result.Entries}); err != nil {
 			return Layer{}, stored(err)
 		}
 	}
-	return there, stored(d.setOwner(p.account, r.DiffID))
+	return there, stored(d.layers.setOwner(p.account, r.DiffID))
 }
 
 // stored gives an error of the driver's own disk a kind.

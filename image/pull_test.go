@@ -252,7 +252,7 @@ func TestPromise4PullRefuses(t *testing.T) {
 			wantKind(t, err, tt.kind)
 		})
 	}
-	left, err := os.ReadDir(filepath.Join(d.dir, "tmp"))
+	left, err := os.ReadDir(filepath.Join(d.layers.dir, "tmp"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}

@@ -87,7 +87,7 @@ func TestPullCancelled(t *testing.T) {
 	if _, err := d.Pull(ctx, caisson.PullRequest{Reference: ref}, "alice", nil); !errors.Is(err, ctx.Err()) {
 		t.Errorf("got %v", err)
 	}
-	if left, err := os.ReadDir(filepath.Join(d.dir, "tmp")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(d.layers.dir, "tmp")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

@@ -149,7 +149,7 @@ func (d *Driver) adopt(ctx context.Context, what, account string, build func(con
 	case <-ctx.Done():
 		return Layer{}, ctx.Err()
 	}
-	dir, done, err := d.tempDir()
+	dir, done, err := d.layers.tempDir()
 	if err != nil {
 		return Layer{}, stored(err)
 	}
@@ -159,9 +159,9 @@ func (d *Driver) adopt(ctx context.Context, what, account string, build func(con
 		return Layer{}, err
 	}
 	d.warn(what, u.Warnings)
-	l, err := d.publish(dir, Layer{Digest: name(u), Size: caisson.Size(u.Size), Entries: u.Entries})
+	l, err := d.layers.publish(dir, Layer{Digest: name(u), Size: caisson.Size(u.Size), Entries: u.Entries})
 	if err != nil {
 		return Layer{}, stored(err)
 	}
-	return l, stored(d.setOwner(account, l.Digest))
+	return l, stored(d.layers.setOwner(account, l.Digest))
 }

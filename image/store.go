@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,31 @@ type Layer struct {
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
+// layerStore is what is on disk: layers, who has shown to have them, and what is being made. It is safe for concurrent use.
+type layerStore struct {
+	dir string
+
+	mu           sync.Mutex               // guards everything below, and that a layer and its description come and go together
+	flights      map[string]chan struct{} // by digest; closed when the work on it is over
+	holds        int
+	touched      map[string]bool // layers handed out since holds was last 0
+	activeInTemp map[string]bool
+}
+
+// newLayerStore returns the store in dir, which it makes if it is missing, without what a crash has left there.
+func newLayerStore(dir string) (*layerStore, error) {
+	s := &layerStore{dir: dir, flights: map[string]chan struct{}{}, touched: map[string]bool{}, activeInTemp: map[string]bool{}}
+	for _, sub := range []string{"layers", "owners", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
+		}
+	}
+	if err := s.sweep(); err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot clean up the directory of images")
+	}
+	return s, nil
+}
+
 var (
 	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	accountForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
@@ -34,17 +60,17 @@ var (
 // dirName is the name of a layer's directory; overlayfs gives ':' and ',' a meaning.
 func dirName(digest string) string { return "sha256-" + strings.TrimPrefix(digest, "sha256:") }
 
-func (d *Driver) layerPath(digest string) string {
-	return filepath.Join(d.dir, "layers", dirName(digest))
+func (s *layerStore) layerPath(digest string) string {
+	return filepath.Join(s.dir, "layers", dirName(digest))
 }
 
-func (d *Driver) ownerPath(account, digest string) string {
-	return filepath.Join(d.dir, "owners", account, strings.TrimPrefix(digest, "sha256:"))
+func (s *layerStore) ownerPath(account, digest string) string {
+	return filepath.Join(s.dir, "owners", account, strings.TrimPrefix(digest, "sha256:"))
 }
 
 // find returns the layer if it is present.
-func (d *Driver) find(digest string) (Layer, bool, error) {
-	path := d.layerPath(digest)
+func (s *layerStore) find(digest string) (Layer, bool, error) {
+	path := s.layerPath(digest)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return Layer{}, false, nil
 	}
@@ -59,13 +85,13 @@ func (d *Driver) find(digest string) (Layer, bool, error) {
 	return l, true, nil
 }
 
-func (d *Driver) owns(account, digest string) bool {
-	_, err := os.Lstat(d.ownerPath(account, digest))
+func (s *layerStore) owns(account, digest string) bool {
+	_, err := os.Lstat(s.ownerPath(account, digest))
 	return err == nil
 }
 
-func (d *Driver) setOwner(account, digest string) error {
-	path := d.ownerPath(account, digest)
+func (s *layerStore) setOwner(account, digest string) error {
+	path := s.ownerPath(account, digest)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -73,27 +99,27 @@ func (d *Driver) setOwner(account, digest string) error {
 }
 
 // tempEntry makes a directory below tmp that sweep leaves alone until done, which removes it.
-func (d *Driver) tempEntry() (dir string, done func(), err error) {
+func (s *layerStore) tempEntry() (dir string, done func(), err error) {
 	// Under the lock, so that sweep never sees one that is not yet known to be in use.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	dir, err = os.MkdirTemp(filepath.Join(d.dir, "tmp"), "")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir, err = os.MkdirTemp(filepath.Join(s.dir, "tmp"), "")
 	if err != nil {
 		return "", nil, err
 	}
 	name := filepath.Base(dir)
-	d.activeInTemp[name] = true
+	s.activeInTemp[name] = true
 	return dir, func() {
 		os.RemoveAll(dir)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.activeInTemp, name)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.activeInTemp, name)
 	}, nil
 }
 
 // tempDir makes an empty directory that becomes a layer: it belongs to guest root. done removes what is left of it.
-func (d *Driver) tempDir() (dir string, done func(), err error) {
-	parent, done, err := d.tempEntry()
+func (s *layerStore) tempDir() (dir string, done func(), err error) {
+	parent, done, err := s.tempEntry()
 	if err != nil {
 		return "", nil, err
 	}
@@ -114,7 +140,7 @@ func (d *Driver) tempDir() (dir string, done func(), err error) {
 
 // publish makes the directory dir the layer l.Digest, durably and at once. If there is one already, that stays: equal
 // digests mean equal files.
-func (d *Driver) publish(dir string, l Layer) (Layer, error) {
+func (s *layerStore) publish(dir string, l Layer) (Layer, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return Layer{}, err
@@ -124,13 +150,13 @@ func (d *Driver) publish(dir string, l Layer) (Layer, error) {
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		return Layer{}, diskError(os.NewSyscallError("syncfs", err))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.handOut(l.Digest)
-	if there, ok, err := d.find(l.Digest); err != nil || ok {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handOut(l.Digest)
+	if there, ok, err := s.find(l.Digest); err != nil || ok {
 		return there, err
 	}
-	l.Path, l.CreatedAt = d.layerPath(l.Digest), time.Now().UTC()
+	l.Path, l.CreatedAt = s.layerPath(l.Digest), time.Now().UTC()
 	raw, err := json.Marshal(l)
 	if err != nil {
 		return Layer{}, err
@@ -162,9 +188,9 @@ func syncDir(dir string) error {
 	return f.Sync()
 }
 
-// Layers returns the layers that are present, by digest.
-func (d *Driver) Layers() ([]Layer, error) {
-	entries, err := os.ReadDir(filepath.Join(d.dir, "layers"))
+// list returns the layers that are present, by digest.
+func (s *layerStore) list() ([]Layer, error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot list layers")
 	}
@@ -174,7 +200,7 @@ func (d *Driver) Layers() ([]Layer, error) {
 		if !ok || !e.IsDir() {
 			continue
 		}
-		l, ok, err := d.find("sha256:" + hex)
+		l, ok, err := s.find("sha256:" + hex)
 		if err != nil {
 			return nil, err
 		}
@@ -185,37 +211,9 @@ func (d *Driver) Layers() ([]Layer, error) {
 	return all, nil
 }
 
-// Hold keeps [Driver.Prune] from removing any layer that is handed out until release is called. Callers hold from before
-// Pull, Host or Layer until they have stored what they got.
-func (d *Driver) Hold() (release func()) {
-	d.mu.Lock()
-	d.holds++
-	d.mu.Unlock()
-	released := false
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if released {
-			return
-		}
-		released = true
-		if d.holds--; d.holds == 0 {
-			clear(d.touched)
-		}
-	}
-}
-
-// handOut remembers that somebody who may hold gets the layer. d.mu must be held.
-func (d *Driver) handOut(digest string) {
-	if d.holds > 0 {
-		d.touched[digest] = true
-	}
-}
-
-// Prune removes the layers that inUse denies and nobody holds, and garbage, and returns how many bytes that freed. inUse
-// is called with a layer's digest while no layer can be handed out; it must not call the driver.
-func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
-	all, err := d.Layers()
+// prune removes the layers that inUse denies and nobody holds, and garbage. It calls inUse under the lock.
+func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
+	all, err := s.list()
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +221,7 @@ func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (fre
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		gone, err := d.discard(l, inUse)
+		gone, err := s.discard(l, inUse)
 		if err != nil {
 			return freed, caisson.Wrap(err, caisson.Internal, "cannot remove layer %s", l.Digest)
 		}
@@ -231,22 +229,22 @@ func (d *Driver) Prune(ctx context.Context, inUse func(digest string) bool) (fre
 			freed += l.Size
 		}
 	}
-	return freed, caisson.Wrap(d.sweep(), caisson.Internal, "cannot clean up the directory of images")
+	return freed, caisson.Wrap(s.sweep(), caisson.Internal, "cannot clean up the directory of images")
 }
 
-// Remove removes one layer. NotFound if it is not there, Conflict while it is held.
-func (d *Driver) Remove(digest string) error {
+// remove removes one layer, see [Driver.Remove].
+func (s *layerStore) remove(digest string) error {
 	if !digestForm.MatchString(digest) {
 		return caisson.Invalidf("digest", "%.80q is not a digest of the form sha256:…", digest)
 	}
-	l, ok, err := d.find(digest)
+	l, ok, err := s.find(digest)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return caisson.Errorf(caisson.NotFound, "there is no layer %s", digest)
 	}
-	gone, err := d.discard(l, func(string) bool { return false })
+	gone, err := s.discard(l, func(string) bool { return false })
 	if err == nil && !gone {
 		return caisson.Errorf(caisson.Conflict, "layer %s is being used; try again later", digest)
 	}
@@ -254,29 +252,29 @@ func (d *Driver) Remove(digest string) error {
 }
 
 // discard removes l unless it is in use. The layer is gone at once; its files go after the lock is released.
-func (d *Driver) discard(l Layer, inUse func(string) bool) (bool, error) {
-	trash, done, err := d.tempEntry()
+func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
+	trash, done, err := s.tempEntry()
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	gone, err := d.detach(l, trash, inUse)
+	gone, err := s.detach(l, trash, inUse)
 	if !gone || err != nil {
 		return gone, err
 	}
 	return true, os.RemoveAll(trash)
 }
 
-func (d *Driver) detach(l Layer, trash string, inUse func(string) bool) (bool, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.flights[l.Digest] != nil || d.touched[l.Digest] || inUse(l.Digest) {
+func (s *layerStore) detach(l Layer, trash string, inUse func(string) bool) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flights[l.Digest] != nil || s.touched[l.Digest] || inUse(l.Digest) {
 		return false, nil
 	}
 	if err := os.Rename(l.Path, filepath.Join(trash, "fs")); err != nil {
 		return false, err
 	}
-	owners, err := filepath.Glob(d.ownerPath("*", l.Digest))
+	owners, err := filepath.Glob(s.ownerPath("*", l.Digest))
 	for _, f := range append(owners, l.Path+".json") {
 		err = errors.Join(err, os.Remove(f))
 	}
@@ -284,22 +282,22 @@ func (d *Driver) detach(l Layer, trash string, inUse func(string) bool) (bool, e
 }
 
 // sweep removes what nobody is working on: half-made layers, and descriptions of layers that never came to be.
-func (d *Driver) sweep() error {
-	d.mu.Lock()
-	entries, err := os.ReadDir(filepath.Join(d.dir, "tmp"))
-	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return d.activeInTemp[e.Name()] })
-	d.mu.Unlock()
+func (s *layerStore) sweep() error {
+	s.mu.Lock()
+	entries, err := os.ReadDir(filepath.Join(s.dir, "tmp"))
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return s.activeInTemp[e.Name()] })
+	s.mu.Unlock()
 	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(d.dir, "tmp", e.Name())))
+		err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, "tmp", e.Name())))
 	}
-	return errors.Join(err, d.sweepDescriptions())
+	return errors.Join(err, s.sweepDescriptions())
 }
 
-func (d *Driver) sweepDescriptions() error {
+func (s *layerStore) sweepDescriptions() error {
 	// publish writes the description first, under the same lock.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	entries, err := os.ReadDir(filepath.Join(d.dir, "layers"))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))
 	if err != nil {
 		return err
 	}
@@ -309,7 +307,7 @@ func (d *Driver) sweepDescriptions() error {
 	for _, e := range entries {
 		name, isDescription := strings.CutSuffix(e.Name(), ".json")
 		if isDescription && !has(name) || !isDescription && !has(e.Name()+".json") {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(d.dir, "layers", e.Name())))
+			err = errors.Join(err, os.RemoveAll(filepath.Join(s.dir, "layers", e.Name())))
 		}
 	}
 	return err

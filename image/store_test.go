@@ -55,7 +55,7 @@ func TestPrune(t *testing.T) {
 	if again := freeze(t, d, "b"); again.Digest != b.Digest {
 		t.Errorf("%v", again)
 	}
-	owners, err := filepath.Glob(filepath.Join(d.dir, "owners/*/*"))
+	owners, err := filepath.Glob(filepath.Join(d.layers.dir, "owners/*/*"))
 	if err != nil || len(owners) != 2 {
 		t.Errorf("owners %v, %v", owners, err)
 	}
@@ -64,8 +64,8 @@ func TestPrune(t *testing.T) {
 func TestNewCleansUpAfterACrash(t *testing.T) {
 	d := newDriver(t)
 	kept := freeze(t, d, "kept")
-	layers := filepath.Join(d.dir, "layers")
-	for _, f := range []string{filepath.Join(d.dir, "tmp/123/fs/etc/x"), filepath.Join(layers, "sha256-"+strings.Repeat("a", 64)+".json"),
+	layers := filepath.Join(d.layers.dir, "layers")
+	for _, f := range []string{filepath.Join(d.layers.dir, "tmp/123/fs/etc/x"), filepath.Join(layers, "sha256-"+strings.Repeat("a", 64)+".json"),
 		filepath.Join(layers, "sha256-"+strings.Repeat("b", 64), "f")} {
 		if err := os.MkdirAll(filepath.Dir(f), 0o700); err != nil {
 			t.Fatal(err)
@@ -74,14 +74,14 @@ func TestNewCleansUpAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := New(Config{Dir: d.dir, Worker: d.worker})
+	again, err := New(Config{Dir: d.layers.dir, Worker: d.worker})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m := digests(t, again); len(m) != 1 || !m[kept.Digest] {
 		t.Errorf("left %v", m)
 	}
-	tmp, err := os.ReadDir(filepath.Join(d.dir, "tmp"))
+	tmp, err := os.ReadDir(filepath.Join(d.layers.dir, "tmp"))
 	entries, err2 := os.ReadDir(layers)
 	if err != nil || err2 != nil || len(tmp) != 0 || len(entries) != 2 {
 		t.Errorf("left %v %v, %v %v", tmp, entries, err, err2)
