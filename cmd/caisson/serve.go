@@ -55,11 +55,14 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 	if err != nil {
 		return err
 	}
-	defer api.Close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	clients := &clientCount{}
+	g.Go(func() error {
+		<-gctx.Done()
+		return api.Close() // streams and sessions end before the listeners wait for them
+	})
 	g.Go(func() error {
 		return e.Run(gctx, func() error {
 			local, err := listenUnix(cfg.SocketPath())
