@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -9,17 +10,36 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// admit decides whether the host can take one more live sandbox.
-func (h *host) admit(ctx context.Context, sb *caisson.Sandbox) error {
+// admit decides whether the host can take one more live sandbox, and keeps its place until release, when it runs or will not.
+func (h *host) admit(ctx context.Context, id caisson.ID) (release func(), err error) {
+	if err := h.room(); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.c.Limits.MaxSandboxes > 0 {
 		list, err := h.c.Runtime.List(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if len(list) >= h.c.Limits.MaxSandboxes {
-			return caisson.Errorf(caisson.Exhausted, "%d sandboxes run already, as many as allowed; stop or pause one, or raise limits.maxSandboxes", len(list))
+		live := maps.Clone(h.starting)
+		for _, r := range list {
+			live[r.ID] = true
+		}
+		if len(live) >= h.c.Limits.MaxSandboxes {
+			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes run already, as many as allowed; stop or pause one, or raise limits.maxSandboxes", len(live))
 		}
 	}
+	h.starting[id] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.starting, id)
+	}, nil
+}
+
+// room tells whether the host has memory and processes left for a sandbox.
+func (h *host) room() error {
 	if h.c.Limits.MemoryReserve > 0 {
 		available, err := memAvailable()
 		if err != nil {

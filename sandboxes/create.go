@@ -106,12 +106,13 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return nil, err
 	}
-	if err := l.c.host.admit(ctx, sb); err != nil {
+	admitted, err := l.c.host.admit(ctx, sb.ID)
+	if err != nil {
 		return nil, err
 	}
+	defer admitted()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	setDeadlines(sb)
 	if err := l.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
@@ -137,7 +138,10 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 		back.Push(func() error { return l.c.host.halt(clean, sb.ID) })
 		state = caisson.Running
 	}
-	made, err := l.c.setState(ctx, sb.ID, state, nil)
+	made, err := l.c.setState(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
+		setDeadlines(s)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

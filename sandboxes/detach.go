@@ -24,6 +24,7 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 		return nil, err
 	}
 	defer proc.Close()
+	defer context.AfterFunc(ctx, func() { proc.Close() })() // reading waits for the helper's end
 	said := make(chan string, 1)
 	go func() { said <- short(proc.Stderr()) }()
 	out := short(proc.Stdout())

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -98,6 +99,19 @@ type mountRecord struct {
 	Path   string
 	Device uint64
 	Inode  uint64
+}
+
+// dropSaved removes what a sandbox had been saved to. Each goes at once: half of it never has its name.
+func (d dirs) dropSaved(id caisson.ID, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		path := d.inDir(id, name)
+		if existing(path) == "" {
+			continue
+		}
+		errs = append(errs, os.RemoveAll(path+partSuffix), os.Rename(path, path+partSuffix), os.RemoveAll(path+partSuffix))
+	}
+	return errors.Join(errs...)
 }
 
 // recordMounts stores the directories that came with a request.

@@ -33,6 +33,8 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		return nil, caisson.Invalidf("command", "say what to run")
 	case req.Detach && (req.TTY || req.Stdin):
 		return nil, caisson.Invalidf("detach", "a detached process has no terminal and no standard input")
+	case req.Detach && req.Timeout != 0:
+		return nil, caisson.Invalidf("timeout", "a detached process has no time limit")
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}

@@ -69,19 +69,27 @@ func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Cl
 	if write && sb.State != caisson.Running {
 		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
 	}
+	if sb.State != caisson.Running {
+		return gs.standIn(ctx, sb)
+	}
+	client, release := gs.running(sb.ID)
+	return client, release, nil
+}
+
+// running returns the client of a sandbox that runs.
+func (gs *guests) running(id caisson.ID) (*inside.Client, func()) {
 	gs.mu.Lock()
-	g := gs.open[sb.ID]
-	if g == nil && sb.State == caisson.Running {
-		g = &guest{client: gs.client(sb.ID)}
-		gs.open[sb.ID] = g
+	defer gs.mu.Unlock()
+	g := gs.open[id]
+	if g == nil || g.end != nil {
+		// A stand-in that is still here belongs to a state that has just ended: whoever ended it drops it.
+		g = &guest{client: gs.client(id)}
+		if gs.open[id] == nil {
+			gs.open[id] = g
+		}
 	}
-	if g != nil {
-		gs.hold(g)
-		gs.mu.Unlock()
-		return g.client, func() { gs.letGo(sb.ID, g) }, nil
-	}
-	gs.mu.Unlock()
-	return gs.standIn(ctx, sb)
+	gs.hold(g)
+	return g.client, func() { gs.letGo(id, g) }
 }
 
 // hold and letGo count the users of a stand-in. Callers of hold have gs.mu.
@@ -96,11 +104,13 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g.users--
-	if g.users > 0 || g.end == nil {
+	switch {
+	case g.users > 0:
 		return
-	}
-	if gs.open[id] != g {
-		go g.close() // dropped while in use
+	case gs.open[id] != g: // dropped while in use
+		go g.close()
+		return
+	case g.end == nil:
 		return
 	}
 	g.expire = time.AfterFunc(standInTime, func() {
@@ -134,20 +144,29 @@ func (gs *guests) client(id caisson.ID) *inside.Client {
 	})
 }
 
-// standIn makes a sandbox with the files of one that does not run.
+// standIn returns the client of a sandbox with the files of one that does not run, and makes it if there is none.
 func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
 	release, err := gs.c.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
+	// Read again: what it was when the caller asked is not what it must be now.
+	if of, err = gs.c.use(ctx, string(of.ID), caisson.VerbFiles); err != nil {
+		return nil, nil, err
+	}
+	if of.State == caisson.Running {
+		client, release := gs.running(of.ID)
+		return client, release, nil
+	}
 	gs.mu.Lock()
-	if g := gs.open[of.ID]; g != nil { // somebody else was faster
+	if g := gs.open[of.ID]; g != nil && g.end != nil {
 		gs.hold(g)
 		gs.mu.Unlock()
 		return g.client, func() { gs.letGo(of.ID, g) }, nil
 	}
 	gs.mu.Unlock()
+	gs.dropGuest(of.ID) // a client from when it ran
 
 	files := gs.c.inDir(of.ID, filesTar)
 	if of.State == caisson.Paused {
@@ -156,9 +175,11 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	if err := gs.c.host.admit(ctx, &sb); err != nil {
+	admitted, err := gs.c.host.admit(ctx, sb.ID)
+	if err != nil {
 		return nil, nil, err
 	}
+	defer admitted()
 	show := gs.c.hide(sb.ID)
 	end := func() {
 		defer show()

@@ -12,13 +12,14 @@ import (
 type hub struct {
 	store caisson.EventStore
 	log   *slog.Logger
+	done  <-chan struct{} // ends all that follow
 
 	mu   sync.Mutex
 	wake chan struct{} // closed and replaced when an event was stored; guarded by mu
 }
 
-func newHub(store caisson.EventStore, log *slog.Logger) *hub {
-	return &hub{store: store, log: log, wake: make(chan struct{})}
+func newHub(store caisson.EventStore, log *slog.Logger, done <-chan struct{}) *hub {
+	return &hub{store: store, log: log, done: done, wake: make(chan struct{})}
 }
 
 // Events returns the record of what happened.
@@ -64,6 +65,8 @@ func (h *hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 					after = e.Seq
 				case <-ctx.Done():
 					return
+				case <-h.done:
+					return
 				}
 			}
 			if len(list) > 0 {
@@ -72,6 +75,8 @@ func (h *hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 			select {
 			case <-wake:
 			case <-ctx.Done():
+				return
+			case <-h.done:
 				return
 			}
 		}

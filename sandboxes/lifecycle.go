@@ -55,6 +55,9 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 			return nil
 		})
 		if serr == nil {
+			if became == caisson.Running {
+				l.c.watches.rewatch(failed)
+			}
 			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
 		return nil, errors.Join(err, serr)
@@ -62,7 +65,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	done, err := l.c.setState(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
 		if to == caisson.Running {
-			s.Build, s.Exit = old.Build, old.Exit
+			s.Build, s.Exit, s.PauseAt = old.Build, old.Exit, deadline(s.Spec.TTL)
 		}
 		return nil
 	})
@@ -71,8 +74,12 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	}
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
 	if to == caisson.Running {
+		if err := l.c.dropSaved(id, pauseDir, filesTar); err != nil {
+			l.c.Log.ErrorContext(clean, "what a sandbox has continued from could not be removed", "sandbox", id, "err", err)
+		}
 		l.c.watches.watch(done)
 	}
+	l.c.deadlines.arm(done)
 	return done, nil
 }
 
@@ -95,9 +102,11 @@ func (b becameError) Unwrap() error { return b.error }
 func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	c := l.c
 	return c.Sandboxes().change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
-		if err := c.host.admit(ctx, sb); err != nil {
+		admitted, err := c.host.admit(ctx, sb.ID)
+		if err != nil {
 			return err
 		}
+		defer admitted()
 		sb.Build, sb.Exit, sb.Reason = c.Build, nil, ""
 		return c.host.run(ctx, sb, source{files: existing(c.inDir(sb.ID, filesTar))})
 	})
@@ -118,27 +127,29 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 		if sb.State == caisson.Paused {
 			return c.Sandboxes().stopPaused(sb)
 		}
-		c.Sandboxes().terminate(ctx, sb.ID, grace)
+		if err := c.Sandboxes().terminate(ctx, sb.ID, grace); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx) // nothing runs any longer: the way back is closed
 		tar := c.inDir(sb.ID, filesTar)
 		if err := writeTar(tar, func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
 			return err
 		}
 		c.watches.unwatch(sb.ID)
-		return c.host.halt(context.WithoutCancel(ctx), sb.ID)
+		return c.host.halt(ctx, sb.ID)
 	})
 }
 
 // stopPaused keeps the files of a paused sandbox and drops its memory.
 func (l *Lifecycle) stopPaused(sb *caisson.Sandbox) error {
-	dir := l.c.inDir(sb.ID, pauseDir)
-	if err := os.Rename(filepath.Join(dir, filesTar), l.c.inDir(sb.ID, filesTar)); err != nil {
+	if err := os.Rename(l.c.inDir(sb.ID, pauseDir+"/"+filesTar), l.c.inDir(sb.ID, filesTar)); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return l.c.dropSaved(sb.ID, pauseDir)
 }
 
-// terminate asks every process to end, and makes it after grace.
-func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Duration) {
+// terminate asks every process to end, and makes it after grace. If ctx ends within grace, it leaves them alone.
+func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Duration) error {
 	if grace > 0 && l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
 		deadline := time.NewTimer(grace)
 		defer deadline.Stop()
@@ -150,12 +161,14 @@ func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Dur
 				continue
 			case <-deadline.C:
 			case <-ctx.Done():
+				return context.Cause(ctx)
 			}
 			break
 		}
 	}
 	// Whether it reached everyone shows when the sandbox is destroyed.
 	_ = l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
+	return nil
 }
 
 // busy reports whether the sandbox runs anything but its init. The command's zombie, which init keeps for its exit status,
@@ -190,7 +203,7 @@ func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, er
 func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
 		l.c.guests.dropGuest(sb.ID)
-		if err := writeDepends(dir, l.c.host.depends(sb)); err != nil {
+		if err := copyDepends(l.c.sandboxDir(sb.ID), dir); err != nil {
 			return err
 		}
 		return l.c.Runtime.Checkpoint(ctx, sb.ID, dir, false)
@@ -204,7 +217,6 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	if err := l.c.host.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
 		return becameError{err, caisson.Failed}
 	}
-	os.Remove(l.c.inDir(sb.ID, filesTar)) // older than what the pause holds
 	return nil
 }
 
@@ -214,9 +226,11 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 }
 
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
-	if err := l.c.host.admit(ctx, sb); err != nil {
+	admitted, err := l.c.host.admit(ctx, sb.ID)
+	if err != nil {
 		return err
 	}
+	defer admitted()
 	dir := l.c.inDir(sb.ID, pauseDir)
 	sb.Reason = ""
 	filesOnly, err := l.c.host.runFrom(ctx, sb, dir)
@@ -227,8 +241,7 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 		sb.Reason, sb.Exit = filesOnly, nil
 	}
 	sb.Build = l.c.Build
-	l.c.deadlines.rearm(sb)
-	return os.RemoveAll(dir)
+	return nil
 }
 
 // runFrom starts a sandbox from what a checkpoint left in dir: with its memory where that still fits this host, else with
@@ -238,7 +251,11 @@ func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (fi
 	if err != nil {
 		return "", err
 	}
-	if why := mismatch(had, h.depends(sb)); why != "" {
+	have, err := h.depends(ctx, sb)
+	if err != nil {
+		return "", err
+	}
+	if why := mismatch(had, have); why != "" {
 		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar)})
 	}
 	return "", h.run(ctx, sb, source{image: dir})
@@ -250,13 +267,18 @@ func (l *Lifecycle) Extend(ctx context.Context, ref string, ttl, hardTTL *caisso
 	if err != nil {
 		return nil, err
 	}
+	if err := validateTTLs(ttl, hardTTL); err != nil {
+		return nil, err
+	}
 	sb, err := l.c.Store.Sandboxes().Update(ctx, in, ref, func(s *caisson.Sandbox) error {
 		if s.State == caisson.Removing {
 			return caisson.Errorf(caisson.Conflict, "the sandbox is being removed")
 		}
 		if ttl != nil {
 			s.Spec.TTL = *ttl
-			s.PauseAt = deadline(*ttl)
+			if s.State.Live() {
+				s.PauseAt = deadline(*ttl)
+			}
 		}
 		if hardTTL != nil {
 			s.Spec.HardTTL = *hardTTL

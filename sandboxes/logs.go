@@ -38,10 +38,29 @@ func (w *watches) collect(ctx context.Context, id caisson.ID) {
 		w.c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
-		// What was written before the end is still in the pipe.
-		in.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		io.CopyN(out, in, 1<<20)
+		drain(out, in)
 	}
+}
+
+// drain copies what is in a pipe, and waits for no more.
+func drain(out io.Writer, in *os.File) {
+	conn, err := in.SyscallConn()
+	if err != nil || in.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	b := make([]byte, 64<<10)
+	_ = conn.Read(func(fd uintptr) bool {
+		for range (1 << 20) / len(b) { // as much as a pipe can hold
+			n, err := unix.Read(int(fd), b)
+			if err != nil || n <= 0 {
+				break
+			}
+			if _, err := out.Write(b[:n]); err != nil {
+				break
+			}
+		}
+		return true
+	})
 }
 
 // logWriter appends to a log.

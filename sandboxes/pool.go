@@ -3,6 +3,8 @@ package sandboxes
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,10 +19,10 @@ type pool struct {
 	c *Core
 
 	mu      sync.Mutex
-	filling map[string]bool // account/name of templates being filled; guarded by mu
+	filling map[string]int // account/name of templates being filled → times that was asked for; guarded by mu
 }
 
-func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]bool{}} }
+func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]int{}} }
 
 // claim returns a ready sandbox that is what was prepared, or nil.
 func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
@@ -32,12 +34,12 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		return nil, err
 	}
 	defer p.refill(tpl)
-	ready, err := p.ready(ctx, tpl)
+	ready, err := p.pooled(ctx, tpl)
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range ready {
-		if sb.Spec.Digest != want.Spec.Digest || sb.Spec.Resources != want.Spec.Resources || sb.Build != p.c.Build {
+		if !fits(sb, want) {
 			continue
 		}
 		got, err := p.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
@@ -64,16 +66,20 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 	return nil, nil
 }
 
-// ready returns the pooled sandboxes of a template that run.
-func (p *pool) ready(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sandbox, error) {
+// pooled returns the pooled sandboxes of a template.
+func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sandbox, error) {
 	list, err := all(ctx, p.c.Store.Sandboxes(), caisson.In(tpl.Account), func(s *caisson.Sandbox) caisson.ID { return s.ID })
-	var ready []*caisson.Sandbox
-	for _, sb := range list {
-		if sb.Pooled && sb.Template == tpl.Name && sb.State == caisson.Running {
-			ready = append(ready, sb)
-		}
-	}
-	return ready, err
+	list = slices.DeleteFunc(list, func(sb *caisson.Sandbox) bool { return !sb.Pooled || sb.Template != tpl.Name })
+	return list, err
+}
+
+// fits reports whether the pooled sandbox sb can be what was prepared. Environment, directory and user matter only to a
+// command, which has them already.
+func fits(sb, want *caisson.Sandbox) bool {
+	a, b := &sb.Spec, &want.Spec
+	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources &&
+		slices.Equal(a.Command, b.Command) &&
+		(len(a.Command) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }
 
 // refill brings a template's pool to its size in the background.
@@ -81,21 +87,31 @@ func (p *pool) refill(tpl *caisson.Template) {
 	key := tpl.Account + "/" + tpl.Name
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.filling[key] || p.c.ctx.Err() != nil {
+	p.filling[key]++
+	if p.filling[key] > 1 {
 		return
 	}
-	p.filling[key] = true
 	name, account := tpl.Name, tpl.Account
 	p.c.do(func(ctx context.Context) {
 		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
-		err := p.fill(ctx, name)
-		p.mu.Lock()
-		delete(p.filling, key)
-		p.mu.Unlock()
-		if err != nil && ctx.Err() == nil {
-			p.c.Log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
+		for asked := 0; p.again(key, &asked); {
+			if err := p.fill(ctx, name); err != nil && ctx.Err() == nil {
+				p.c.Log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
+			}
 		}
 	})
+}
+
+// again reports whether filling has been asked for since it was last, when it had been asked as often as that.
+func (p *pool) again(key string, asked *int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.filling[key] == *asked || p.c.ctx.Err() != nil {
+		delete(p.filling, key)
+		return false
+	}
+	*asked = p.filling[key]
+	return true
 }
 
 // refillPause is how long refilling waits after each sandbox it makes: claims come first.
@@ -115,31 +131,14 @@ func (p *pool) fill(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		ready, err := p.ready(ctx, tpl)
-		if err != nil {
-			hold()
-			return err
+		full, err := p.trim(ctx, tpl, sb)
+		if err == nil && !full {
+			sb.Pooled = true
+			sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // they count from the claim
+			_, err = p.c.Sandboxes().create(ctx, sb, from, &caisson.CreateRequest{})
 		}
-		fit := 0
-		for _, r := range ready {
-			if fit < tpl.Pool && r.Spec.Digest == sb.Spec.Digest && r.Spec.Resources == sb.Spec.Resources && r.Build == p.c.Build {
-				fit++
-				continue
-			}
-			if err := p.discard(ctx, r.ID); err != nil {
-				hold()
-				return err
-			}
-		}
-		if fit >= tpl.Pool {
-			hold()
-			return nil
-		}
-		sb.Pooled = true
-		sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // they count from the claim
-		_, err = p.c.Sandboxes().create(ctx, sb, from, &caisson.CreateRequest{})
 		hold()
-		if err != nil {
+		if err != nil || full {
 			return err
 		}
 		select {
@@ -148,6 +147,23 @@ func (p *pool) fill(ctx context.Context, name string) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// trim removes the pooled sandboxes of a template that are not like want, or too many, and reports whether enough are left.
+func (p *pool) trim(ctx context.Context, tpl *caisson.Template, want *caisson.Sandbox) (full bool, err error) {
+	list, err := p.pooled(ctx, tpl)
+	if err != nil {
+		return false, err
+	}
+	fit := 0
+	for _, sb := range list {
+		if fit < tpl.Pool && fits(sb, want) {
+			fit++
+		} else if err := p.discard(ctx, sb.ID); err != nil {
+			return false, err
+		}
+	}
+	return fit >= tpl.Pool, nil
 }
 
 // discard removes a pooled sandbox unless it has been claimed meanwhile.
@@ -174,8 +190,8 @@ func (p *pool) discard(ctx context.Context, id caisson.ID) error {
 
 // drain removes the pooled sandboxes of a template that is gone.
 func (p *pool) drain(ctx context.Context, account, name string) error {
-	ready, err := p.ready(ctx, &caisson.Template{Account: account, Name: name})
-	for _, sb := range ready {
+	list, err := p.pooled(ctx, &caisson.Template{Account: account, Name: name})
+	for _, sb := range list {
 		err = errors.Join(err, p.discard(ctx, sb.ID))
 	}
 	return err

@@ -3,7 +3,7 @@ package sandboxes
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,21 +18,26 @@ type reconciler struct{ c *Core }
 // under way is finished or undone, what nobody accounts for is removed. netns opens the network namespace of a running
 // sandbox, for its wire. It must end before anything else uses the core.
 func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, error)) ([]caisson.Garbage, error) {
-	running := map[caisson.ID]bool{}
+	r := &reconciler{c}
 	list, err := c.Runtime.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range list {
-		running[r.ID] = r.Running
+	exist := map[caisson.ID]caisson.RuntimeSandbox{}
+	for _, x := range list {
+		exist[x.ID] = x
 	}
 	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range boxes {
-		if err := (&reconciler{c}).settle(ctx, sb, running[sb.ID]); err != nil {
-			return nil, fmt.Errorf("reconcile sandbox %s: %w", sb.ID, err)
+		if err := r.settle(ctx, sb, exist[sb.ID]); err != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			// One that cannot be mended is no reason to keep all others from their users. It can still be removed.
+			c.Log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
 	}
 	garbage, err := c.CollectGarbage(ctx)
@@ -45,14 +50,16 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	for _, sb := range boxes {
 		if sb.State == caisson.Running {
-			if err := (&reconciler{c}).reattach(ctx, sb, netns); err != nil {
-				return garbage, fmt.Errorf("reattach the wire of sandbox %s: %w", sb.ID, err)
+			if err := r.reattach(ctx, sb, netns); err != nil {
+				// It may have died just now, which its watch will find. If not, it has no way out, which is safe.
+				c.Log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
+				c.event(ctx, sb, "sandbox.disconnected", nil)
 			}
 			c.watches.watch(sb)
 		}
 		c.deadlines.arm(sb)
 	}
-	return garbage, (&reconciler{c}).refillPools(ctx)
+	return garbage, r.refillPools(ctx)
 }
 
 func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
@@ -80,161 +87,184 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 // lost is why a sandbox failed that should be running and is not.
 const lost = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
 
-// settle decides what became of one sandbox.
-func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, running bool) error {
+// settle finds out what became of one sandbox, stores it, and removes what does not belong to that state.
+func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
 	paused := existing(r.c.inDir(sb.ID, pauseDir)) != ""
 	files := existing(r.c.inDir(sb.ID, filesTar)) != ""
-	become := func(s caisson.State, reason string) error {
-		if s != caisson.Running {
-			if err := r.c.Runtime.Destroy(ctx, sb.ID); err != nil {
+	to, reason := fate(sb.State, found.Running, paused, files)
+	switch to {
+	case caisson.Removing:
+		// Nobody was told that it exists; or somebody was told that it will not.
+		return r.c.Sandboxes().remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
+	case caisson.Running:
+		if sb.State != caisson.Running {
+			// It may stand still because of a change that did not happen. Thawing what is not frozen is an error, and no harm.
+			_ = r.c.Runtime.Thaw(ctx, sb.ID)
+		}
+	default:
+		if found.ID != "" {
+			if err := r.c.host.halt(ctx, sb.ID); err != nil {
 				return err
 			}
 		}
-		updated, err := r.c.setState(ctx, sb.ID, s, func(x *caisson.Sandbox) error {
+	}
+	if to != sb.State {
+		updated, err := r.c.setState(ctx, sb.ID, to, func(x *caisson.Sandbox) error {
 			if reason != "" {
 				x.Reason = reason
 			}
 			return nil
 		})
-		if err == nil {
-			r.c.event(ctx, updated, "sandbox."+string(s), map[string]string{"reconciled": string(sb.State)})
+		if err != nil {
+			return err
 		}
-		return err
+		r.c.event(ctx, updated, "sandbox."+string(to), map[string]string{"reconciled": string(sb.State)})
 	}
-	switch sb.State {
-	case caisson.Creating, caisson.Removing:
-		// Nobody was told that it exists; or somebody was told that it will not.
-		return r.c.Sandboxes().remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
+	switch to {
 	case caisson.Running:
-		if !running {
-			return become(caisson.Failed, lost)
-		}
-		return nil
-	case caisson.Starting:
-		if files {
-			return become(caisson.Stopped, "")
-		}
-		return become(caisson.Created, "")
-	case caisson.Resuming:
-		if paused {
-			return become(caisson.Paused, "")
-		}
-		if running { // all was done but the note
-			return become(caisson.Running, "")
-		}
-		return become(caisson.Failed, lost)
-	case caisson.Pausing:
-		if paused {
-			return become(caisson.Paused, "")
-		}
-		return r.settleRunning(ctx, sb, running, become)
-	case caisson.Stopping:
-		// A stop saves files before it ends anything, so either they are here or it still runs.
-		if !running && files {
-			return become(caisson.Stopped, "")
-		}
-		if !running && paused {
-			return become(caisson.Paused, "")
-		}
-		return r.settleRunning(ctx, sb, running, become)
+		return r.c.dropSaved(sb.ID, pauseDir, filesTar)
 	case caisson.Paused:
-		if !paused {
-			return become(caisson.Failed, "its pause is gone from disk")
-		}
-		if running { // ended too late
-			return become(caisson.Paused, "")
-		}
+		return r.c.dropSaved(sb.ID, filesTar)
+	case caisson.Stopped:
+		return r.c.dropSaved(sb.ID, pauseDir)
 	}
 	return nil
 }
 
-// settleRunning is for a sandbox that may stand still because of a change that did not happen.
-func (r *reconciler) settleRunning(ctx context.Context, sb *caisson.Sandbox, running bool, become func(caisson.State, string) error) error {
-	if !running {
-		return become(caisson.Failed, lost)
+// fate is the state of a sandbox whose row says was, by what there is of it: processes that run, its pause, its files.
+// Removing means that it is to be removed.
+func fate(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
+	switch was {
+	case caisson.Creating, caisson.Removing:
+		return caisson.Removing, ""
+	case caisson.Created, caisson.Failed:
+		return was, ""
+	case caisson.Starting:
+		if files {
+			return caisson.Stopped, ""
+		}
+		return caisson.Created, ""
+	case caisson.Stopped:
+		if !files {
+			return caisson.Failed, "its files are gone from disk"
+		}
+		return was, ""
+	case caisson.Paused:
+		if !paused {
+			return caisson.Failed, "its pause is gone from disk"
+		}
+		return was, ""
+	case caisson.Pausing, caisson.Resuming:
+		if paused {
+			return caisson.Paused, ""
+		}
+	case caisson.Stopping:
+		// A stop has saved the files before it ends the sandbox, so either they are here or it still runs.
+		if !running && files {
+			return caisson.Stopped, ""
+		}
+		if !running && paused {
+			return caisson.Paused, ""
+		}
 	}
-	// Thawing what is not frozen is an error, and no harm.
-	_ = r.c.Runtime.Thaw(ctx, sb.ID)
-	return become(caisson.Running, "")
+	if running {
+		return caisson.Running, ""
+	}
+	return caisson.Failed, lost
 }
 
 // CollectGarbage removes what belongs to this data directory and to no object of the store, and returns it.
 func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	var found []caisson.Garbage
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{}
-	for _, sb := range boxes {
-		known[string(sb.ID)] = true
-	}
+	// First the host, then what is hidden, then the store: intent is stored, or hidden, before anything is made, so what
+	// was there a moment ago and is in neither by now is nobody's.
 	list, err := c.Runtime.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ids := make([]caisson.ID, 0, len(list))
+	ids, err := c.Runtime.Remains()
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range list {
 		ids = append(ids, r.ID)
 	}
-	remains, err := c.Runtime.Remains()
+	boxDirs, err := os.ReadDir(filepath.Join(c.Dir, "sandboxes"))
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
-	for _, id := range append(ids, remains...) {
-		if known[string(id)] || c.inUse(id) {
-			continue
-		}
-		errs = append(errs, c.host.halt(ctx, id))
-		found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
-	}
-	dirs, err := (&reconciler{c}).sweep("sandboxes", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
-	errs = append(errs, err)
-	found = append(found, dirs...)
-	snaps, err := all(ctx, c.Store.Snapshots(), caisson.Everyone(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
-	if err != nil {
-		return found, errors.Join(append(errs, err)...)
-	}
-	for _, s := range snaps {
-		known[string(s.ID)] = true
-	}
-	dirs, err = (&reconciler{c}).sweep("snapshots", func(name string) bool { return known[name] || c.inUse(caisson.ID(name)) })
-	found = append(found, dirs...)
-	return found, errors.Join(append(errs, err)...)
-}
-
-// inUse reports whether something under way uses this id; see hide.
-func (c *Core) inUse(id caisson.ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hidden[id]
-}
-
-// sweep removes the directories below kind that keep does not know, and half-written ones.
-func (r *reconciler) sweep(kind string, keep func(name string) bool) (found []caisson.Garbage, err error) {
-	parent := filepath.Join(r.c.Dir, kind)
-	entries, err := os.ReadDir(parent)
+	snapDirs, err := os.ReadDir(filepath.Join(c.Dir, "snapshots"))
 	if err != nil {
 		return nil, err
 	}
+	known, err := c.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []caisson.Garbage
 	var errs []error
-	for _, e := range entries {
-		if keep(e.Name()) {
-			errs = append(errs, sweepParts(filepath.Join(parent, e.Name())))
-			continue
+	for _, id := range ids {
+		if !known[id] {
+			errs = append(errs, c.host.halt(ctx, id))
+			found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
 		}
-		errs = append(errs, os.RemoveAll(filepath.Join(parent, e.Name())))
-		found = append(found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, e.Name())})
+	}
+	r := &reconciler{c}
+	for _, e := range boxDirs {
+		if id := caisson.ID(e.Name()); known[id] {
+			errs = append(errs, r.sweepParts(id))
+		} else {
+			errs = append(errs, r.sweep("sandboxes", e.Name(), &found))
+		}
+	}
+	for _, e := range snapDirs {
+		// What is being written has a name of its own, and is no more in the store than when it is done.
+		id := strings.TrimSuffix(e.Name(), partSuffix)
+		if !known[caisson.ID(id)] {
+			errs = append(errs, r.sweep("snapshots", e.Name(), &found))
+		}
 	}
 	return found, errors.Join(errs...)
 }
 
-// sweepParts removes what a crash left half-written.
-func sweepParts(dir string) error {
-	entries, err := os.ReadDir(dir)
+// known returns the ids of sandboxes and snapshots that are in the store or in use.
+func (c *Core) known(ctx context.Context) (map[caisson.ID]bool, error) {
+	c.mu.Lock()
+	known := maps.Clone(c.hidden)
+	c.mu.Unlock()
+	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
-		return err
+		return nil, err
+	}
+	snaps, err := all(ctx, c.Store.Snapshots(), caisson.Everyone(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range boxes {
+		known[s.ID] = true
+	}
+	for _, s := range snaps {
+		known[s.ID] = true
+	}
+	return known, nil
+}
+
+// sweep removes what is called name below kind, and notes it in found.
+func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
+	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
+	return os.RemoveAll(filepath.Join(r.c.Dir, kind, name))
+}
+
+// sweepParts removes what a crash has left half-written of a sandbox; while a change is under way it is that one's.
+func (r *reconciler) sweepParts(id caisson.ID) error {
+	release, err := r.c.locks.try(id)
+	if err != nil {
+		return nil
+	}
+	defer release()
+	dir := r.c.sandboxDir(id)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // removed meanwhile
 	}
 	var errs []error
 	for _, e := range entries {
@@ -242,7 +272,7 @@ func sweepParts(dir string) error {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 // Idle reports whether no sandbox needs a daemon: none runs, changes, or has a deadline.

@@ -11,6 +11,7 @@
 //	    output       FIFO to which the command writes; the sandbox keeps it open
 //	    log, log.old what came out of it, bounded
 //	    mounts.json  host directories it was made with
+//	    depends.json what it was started on
 //	    files.tar    changes to the root file system while it is stopped
 //	    pause/       memory and files while it is paused
 //	    runtime/     the runtime's own
@@ -87,7 +88,8 @@ type Core struct {
 
 	mu     sync.Mutex
 	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
-	wg     sync.WaitGroup      // goroutines of this core
+	closed bool                // guarded by mu
+	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
 	ctx    context.Context     // ends with Close; for work that outlives a request
 	stop   context.CancelCauseFunc
 }
@@ -103,14 +105,14 @@ func New(cfg Config) (*Core, error) {
 		}
 	}
 	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, locks: newLocks(), hidden: map[caisson.ID]bool{}}
-	c.events = newHub(cfg.Store.Events(), cfg.Log)
-	c.host = &host{c}
+	c.host = &host{c: c, starting: map[caisson.ID]bool{}}
 	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.events = newHub(cfg.Store.Events(), cfg.Log, c.ctx.Done())
 	return c, nil
 }
 
@@ -119,19 +121,24 @@ var errClosing = errors.New("the daemon is ending")
 // Close ends everything that runs in this process. Sandboxes run on.
 func (c *Core) Close() error {
 	c.stop(errClosing)
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	c.deadlines.close()
 	c.guests.close()
 	c.wg.Wait()
 	return nil
 }
 
-// do runs f in a goroutine of the core's.
-func (c *Core) do(f func(ctx context.Context)) {
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		f(c.ctx)
-	}()
+// do runs f in a goroutine of the core's, and reports false if the core is closed.
+func (c *Core) do(f func(ctx context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Go(func() { f(c.ctx) })
+	return true
 }
 
 // hide keeps what is in use but in no table (a stand-in, the sandbox of a set-up, the capture of a fork) from being taken for
@@ -198,6 +205,9 @@ func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, ch
 			s.ChangedAt = now()
 		}
 		s.State = to
+		if !to.Live() {
+			s.PauseAt = nil // only what runs can be paused
+		}
 		return nil
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// dependsFile is beside a checkpoint and says what it can be restored on.
+// dependsFile is in a sandbox's directory and says what it was started on; beside a checkpoint, what that can be restored on.
 const dependsFile = "depends.json"
 
 func writeDepends(dir string, d caisson.Dependencies) error {
@@ -31,6 +31,15 @@ func readDepends(dir string) (d caisson.Dependencies, err error) {
 		err = json.Unmarshal(data, &d)
 	}
 	return d, err
+}
+
+// copyDepends passes on what a sandbox was started on: a checkpoint is made by what runs, not by what is here now.
+func copyDepends(from, to string) error {
+	d, err := readDepends(from)
+	if err != nil {
+		return err
+	}
+	return writeDepends(to, d)
 }
 
 // mismatch says why what depends on had cannot be restored here, or "".
@@ -69,8 +78,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	defer release()
 	snap := &caisson.Snapshot{
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
-		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Depends: c.host.depends(sb), Labels: req.Labels,
-		Rootfs: sb.Rootfs, CreatedAt: now(),
+		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
 	defer c.hide(snap.ID)() // until it is in the store
 	dir := c.snapshotDir(snap.ID)
@@ -79,6 +87,9 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	}
 	var back undo.Stack
 	back.Push(func() error { return os.RemoveAll(dir) })
+	if snap.Depends, err = readDepends(dir); err != nil {
+		return nil, errors.Join(err, back.Run())
+	}
 	snap.Size = diskUse(dir)
 	if err := c.Store.Snapshots().Insert(ctx, snap); err != nil {
 		return nil, errors.Join(err, back.Run())
@@ -112,7 +123,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 // capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
 func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
-		if err := writeDepends(part, s.c.host.depends(sb)); err != nil {
+		if err := copyDepends(s.c.sandboxDir(sb.ID), part); err != nil {
 			return err
 		}
 		switch {
@@ -198,7 +209,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 		return nil, err
 	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
-		return c.Snapshots().forkFrom(ctx, origin{snap.ID, snap.Account, snap.Template, snap.Spec, snap.Rootfs, snap.Memory}, c.snapshotDir(snap.ID), req)
+		return c.Snapshots().forkFrom(ctx, originOf(snap), c.snapshotDir(snap.ID), req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
 		return nil, err
 	}
@@ -283,13 +294,14 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, lab
 		return nil, err
 	}
 	defer release()
-	if err := s.c.host.admit(ctx, sb); err != nil {
+	admitted, err := s.c.host.admit(ctx, sb.ID)
+	if err != nil {
 		return nil, err
 	}
+	defer admitted()
 	if len(sb.Spec.Mounts) > 0 {
 		return nil, caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
 	}
-	setDeadlines(sb)
 	if err := s.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
@@ -313,6 +325,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, lab
 	back.Push(func() error { return s.c.host.halt(clean, sb.ID) })
 	made, err := s.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
 		s.Reason = reason
+		setDeadlines(s)
 		return nil
 	})
 	if err != nil {
@@ -327,15 +340,23 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, lab
 
 // createFromSnapshot makes a sandbox from a snapshot, by way of a fork.
 func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
-	if _, err := s.GetSnapshot(ctx, string(req.Snapshot)); err != nil {
-		return nil, err
-	}
-	forks, err := s.Fork(ctx, string(req.Snapshot), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
+	snap, err := s.GetSnapshot(ctx, string(req.Snapshot))
 	if err != nil {
 		return nil, err
 	}
-	if req.TTL == nil && req.HardTTL == nil {
-		return forks[0], nil
+	if req.TTL != nil {
+		snap.Spec.TTL = *req.TTL
 	}
-	return s.c.Sandboxes().Extend(ctx, string(forks[0].ID), req.TTL, req.HardTTL)
+	if req.HardTTL != nil {
+		snap.Spec.HardTTL = *req.HardTTL
+	}
+	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
+	if err != nil {
+		return nil, err
+	}
+	return forks[0], nil
+}
+
+func originOf(s *caisson.Snapshot) origin {
+	return origin{s.ID, s.Account, s.Template, s.Spec, s.Rootfs, s.Memory}
 }

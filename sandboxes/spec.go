@@ -185,6 +185,16 @@ func validateUser(field, user string) error {
 	return nil
 }
 
+func validateTTLs(ttl, hardTTL *caisson.Duration) error {
+	if ttl != nil && *ttl < 0 {
+		return caisson.Invalidf("ttl", "is negative")
+	}
+	if hardTTL != nil && *hardTTL < 0 {
+		return caisson.Invalidf("hardTtl", "is negative")
+	}
+	return nil
+}
+
 func validateLabels(field string, labels map[string]string) error {
 	if len(labels) > 64 {
 		return caisson.Invalidf(field, "more than 64 labels")
@@ -252,15 +262,20 @@ func validateCreate(req *caisson.CreateRequest) error {
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
+		validateTTLs(req.TTL, req.HardTTL),
 	} {
 		if err != nil {
 			return err
 		}
 	}
-	if req.Snapshot != "" {
-		if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 {
-			return caisson.Invalidf("snapshot", "a snapshot brings its own image, command, user and resources; leave the others out")
-		}
+	if req.Snapshot == "" {
+		return nil
+	}
+	if req.NoStart {
+		return caisson.Invalidf("noStart", "a sandbox from a snapshot is started at once")
+	}
+	if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 {
+		return caisson.Invalidf("snapshot", "a snapshot brings its own image, command, user and resources; leave the others out")
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,12 @@ type source struct {
 }
 
 // host is what the core does with runtime and wires: the processes of sandboxes.
-type host struct{ c *Core }
+type host struct {
+	c *Core
+
+	mu       sync.Mutex
+	starting map[caisson.ID]bool // admitted, and perhaps not yet in the runtime's list; guarded by mu
+}
 
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
 func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
@@ -31,6 +37,13 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 		return err
 	}
 	spec.Files = from.files
+	depends, err := h.depends(ctx, sb)
+	if err != nil {
+		return err
+	}
+	if err := writeDepends(h.c.sandboxDir(sb.ID), depends); err != nil {
+		return err
+	}
 	if h.c.Wires != nil {
 		netns, err := h.c.Wires.Attach(ctx, sb.ID)
 		if err != nil {
@@ -129,8 +142,20 @@ func (h *host) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// depends is what a memory snapshot taken now depends on.
-func (h *host) depends(sb *caisson.Sandbox) caisson.Dependencies {
+// depends is what a memory snapshot of a sandbox that starts now depends on.
+func (h *host) depends(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := h.c.Runtime.Capabilities()
-	return caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
+	d = caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
+	if len(sb.Rootfs.Binds) == 0 {
+		return d, nil // layers do not change
+	}
+	// The host's own directories do, under the digest they had when the sandbox was made.
+	img, err := h.c.Images.Host(ctx)
+	if err != nil {
+		return d, err
+	}
+	if img.Digest != d.Rootfs {
+		d.Rootfs += " on " + img.Digest
+	}
+	return d, nil
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -163,7 +164,7 @@ func validateTemplate(t *caisson.Template) error {
 	}
 	for _, err := range []error{
 		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
-		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources),
+		validateUser("user", t.User), validateLabels("labels", t.Labels), validateResources("resources", t.Resources), validateTTLs(&t.TTL, &t.HardTTL),
 	} {
 		if err != nil {
 			return err
@@ -220,7 +221,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	}
 	built := &caisson.Built{Key: key, Rootfs: rootfs, At: now()}
 	done, err := c.Store.Templates().Update(ctx, caisson.In(tpl.Account), name, func(stored *caisson.Template) error {
-		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) {
+		if stored.Image != tpl.Image || !sameSteps(stored.Setup, tpl.Setup) || !maps.Equal(stored.Env, tpl.Env) {
 			return caisson.Errorf(caisson.Conflict, "the template was changed while it was built; build it again")
 		}
 		stored.Built = built
@@ -262,9 +263,11 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	if err := t.c.host.admit(ctx, sb); err != nil {
+	admitted, err := t.c.host.admit(ctx, sb.ID)
+	if err != nil {
 		return rootfs, err
 	}
+	defer admitted()
 	// Not in the store: nobody sees it, and after a crash it is garbage.
 	defer t.c.hide(sb.ID)()
 	var back undo.Stack
@@ -322,21 +325,27 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 		defer cancel()
 		_ = proc.Signal(sctx, int(unix.SIGKILL))
 	})()
-	last := make(chan string, 2)
+	said := make(chan string, 2)
+	var mu sync.Mutex
+	one := func(s string) { mu.Lock(); defer mu.Unlock(); line(s) }
 	for _, r := range []io.Reader{proc.Stdout(), proc.Stderr()} {
-		go func() { last <- scan(r, line) }()
+		go func() { said <- scan(r, one) }()
 	}
-	<-last
-	said := <-last
 	status, err := proc.Wait(ctx)
+	// What the step has left running may hold its outputs open for ever.
+	defer time.AfterFunc(outputTime, func() { proc.Close() }).Stop()
+	last := first(<-said, <-said)
 	if err != nil {
 		return err
 	}
 	if !status.Success() {
-		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, said)
+		return caisson.Errorf(caisson.Invalid, "set-up step %.100q %s; it said last: %.200q", strings.Join(step.Run, " "), status, last)
 	}
 	return nil
 }
+
+// outputTime is how long a step's output may take to end after the step.
+const outputTime = 2 * time.Second
 
 // maxLine bounds a line of a step's output; longer ones are cut.
 const maxLine = 4096

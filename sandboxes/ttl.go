@@ -38,17 +38,6 @@ func (d *deadlines) close() {
 	}
 }
 
-// rearm counts the ttl of a resumed sandbox anew; the hard ttl goes on.
-func (d *deadlines) rearm(sb *caisson.Sandbox) {
-	updated, err := d.c.Store.Sandboxes().Update(d.c.ctx, caisson.Everyone(), string(sb.ID), func(s *caisson.Sandbox) error {
-		s.PauseAt = deadline(s.Spec.TTL)
-		return nil
-	})
-	if err == nil {
-		d.arm(updated)
-	}
-}
-
 // arm sets the timer for a sandbox's next deadline, replacing an earlier one.
 func (d *deadlines) arm(sb *caisson.Sandbox) {
 	d.mu.Lock()

@@ -12,20 +12,22 @@ type watches struct {
 	c *Core
 
 	mu   sync.Mutex
-	ends map[caisson.ID]func() // end a sandbox's watch; guarded by mu
+	ends map[caisson.ID]func() // end a sandbox's watch and wait until its log is complete; guarded by mu
 }
 
 // watch follows a sandbox that has been started: its command's output and end, and its own.
 func (w *watches) watch(sb *caisson.Sandbox) {
+	w.unwatch(sb.ID)
 	ctx, cancel := context.WithCancel(w.c.ctx)
+	var collecting sync.WaitGroup
 	w.mu.Lock()
-	if end := w.ends[sb.ID]; end != nil {
-		end()
-	}
-	w.ends[sb.ID] = cancel
+	w.ends[sb.ID] = func() { cancel(); collecting.Wait() }
 	w.mu.Unlock()
 	if len(sb.Spec.Command) > 0 {
-		w.c.do(func(context.Context) { w.collect(ctx, sb.ID) })
+		collecting.Add(1)
+		if !w.c.do(func(context.Context) { defer collecting.Done(); w.collect(ctx, sb.ID) }) {
+			collecting.Done()
+		}
 		if sb.Exit == nil {
 			w.c.do(func(context.Context) { w.watchCommand(ctx, sb) })
 		}
@@ -40,13 +42,24 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	})
 }
 
+// rewatch is watch for what went on, unless it has been followed all the time.
+func (w *watches) rewatch(sb *caisson.Sandbox) {
+	w.mu.Lock()
+	_, followed := w.ends[sb.ID]
+	w.mu.Unlock()
+	if !followed {
+		w.watch(sb)
+	}
+}
+
 // unwatch ends the watch before a sandbox is ended on purpose.
 func (w *watches) unwatch(id caisson.ID) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if end := w.ends[id]; end != nil {
+	end := w.ends[id]
+	delete(w.ends, id)
+	w.mu.Unlock()
+	if end != nil {
 		end()
-		delete(w.ends, id)
 	}
 }
 
