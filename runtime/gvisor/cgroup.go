@@ -38,11 +38,8 @@ func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, err
 	if err != nil {
 		return nil, fmt.Errorf("read processor time: %w", err)
 	}
-	file := "memory.usage_in_bytes"
-	if cgroup.IsOnlyV2() {
-		file = "memory.current"
-	}
-	memory, err := readNumber(filepath.Join(g.MakePath("memory"), file))
+	used, _ := memoryFiles(cgroup.IsOnlyV2())
+	memory, err := readNumber(filepath.Join(g.MakePath("memory"), used))
 	if err != nil {
 		return nil, fmt.Errorf("read memory use: %w", err)
 	}
@@ -53,6 +50,15 @@ func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, err
 	return &caisson.Stats{
 		At: time.Now().UTC(), CPUNanos: int64(cpu), Memory: caisson.Size(memory), MemoryMax: s.state.Memory, PIDs: len(procs),
 	}, nil
+}
+
+// memoryFiles returns the names of the files that tell how much memory a cgroup uses, and whether the kernel had to kill
+// for want of it.
+func memoryFiles(v2 bool) (used, events string) {
+	if v2 {
+		return "memory.current", "memory.events"
+	}
+	return "memory.usage_in_bytes", "memory.oom_control"
 }
 
 func readNumber(path string) (int64, error) {
@@ -86,20 +92,20 @@ func (s *sandbox) outOfMemory() bool {
 	if err != nil {
 		return false
 	}
-	file := "memory.oom_control"
-	if cgroup.IsOnlyV2() {
-		file = "memory.events"
-	}
-	data, err := os.ReadFile(filepath.Join(g.MakePath("memory"), file))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
+	_, events := memoryFiles(cgroup.IsOnlyV2())
+	data, err := os.ReadFile(filepath.Join(g.MakePath("memory"), events))
+	return err == nil && oomKills(string(data)) > 0
+}
+
+// oomKills reads how many processes were killed out of either version's file; their line for it is the same.
+func oomKills(events string) int {
+	for line := range strings.Lines(events) {
 		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
-			return strings.TrimSpace(n) != "0"
+			kills, _ := strconv.Atoi(strings.TrimSpace(n))
+			return kills
 		}
 	}
-	return false
+	return 0
 }
 
 // controllers are the hierarchies of cgroup v1 that gVisor makes groups in; on v2 all have one path.

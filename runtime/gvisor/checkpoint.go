@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,29 +19,23 @@ import (
 const FilesName = "files.tar"
 
 // Checkpoint implements [caisson.Checkpointer]. Memory is written without compression: a restore can then map pages as
-// they are needed.
-func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
+// they are needed. Files and memory are of one instant because the guest stands still.
+func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error {
 	s, err := r.getRunning(id)
 	if err != nil {
 		return err
 	}
-	// Files and memory are of one instant because the guest stands still from here on, if it did not already.
-	frozen, err := s.freeze(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if frozen && (keep || err != nil) {
-			_, thawErr := s.thaw(context.WithoutCancel(ctx))
-			err = errors.Join(err, thawErr)
-		}
-	}()
+	return s.whileFrozen(ctx, !keep, func() error { return s.capture(ctx, dir) })
+}
+
+// capture writes files and memory into dir.
+func (s *sandbox) capture(ctx context.Context, dir string) error {
 	files, err := os.OpenFile(filepath.Join(dir, FilesName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer files.Close()
-	if err := r.SaveFiles(ctx, id, files); err != nil {
+	if err := s.saveFiles(ctx, files); err != nil {
 		return err
 	}
 	opts := &control.SaveOpts{
@@ -81,7 +74,11 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	if err != nil {
 		return err
 	}
-	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(id)}
+	return s.saveFiles(ctx, w)
+}
+
+func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
+	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(s.id)}
 	if err := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, w); err != nil {
 		return fmt.Errorf("save files: %w", err)
 	}

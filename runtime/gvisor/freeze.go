@@ -2,12 +2,18 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
 )
+
+// pauseTimeout bounds a pause or a resume, neither of which ends with its caller's context: half done they would leave a
+// sandbox that stands still without anybody knowing.
+const pauseTimeout = 5 * time.Second
 
 // freezer is what is known of whether a sandbox stands still. gVisor counts pauses, and panics at a resume too many, so each
 // one has to be exact.
@@ -22,9 +28,12 @@ type freezer struct {
 func newFreezer() freezer { return freezer{lock: make(chan struct{}, 1)} }
 
 // lockFrozen holds s.frozen's lock and returns whether the sandbox stands still. If that is not known, because an earlier
-// daemon or a cancelled call may have changed it, the sandbox is asked.
+// daemon or a call that timed out may have changed it, the sandbox is asked.
 func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), err error) {
 	f := &s.frozen
+	if ctx.Err() != nil {
+		return false, nil, context.Cause(ctx)
+	}
 	select {
 	case f.lock <- struct{}{}:
 	case <-ctx.Done():
@@ -43,17 +52,8 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	return f.frozen, unlock, nil
 }
 
-// freeze reports whether it had to.
-func (s *sandbox) freeze(ctx context.Context) (bool, error) {
-	return s.setFrozen(ctx, true, boot.ContMgrPause)
-}
-
-// thaw reports whether it had to.
-func (s *sandbox) thaw(ctx context.Context) (bool, error) {
-	return s.setFrozen(ctx, false, boot.ContMgrResume)
-}
-
-func (s *sandbox) setFrozen(ctx context.Context, want bool, method string) (changed bool, err error) {
+// setFrozen changes whether the sandbox stands still; it reports false if it was so already.
+func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
 		return false, err
@@ -62,12 +62,41 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool, method string) (chan
 	if frozen == want {
 		return false, nil
 	}
-	if err := s.call(ctx, method, nil, nil); err != nil {
-		s.frozen.known = false // it may be under way
-		return false, err
+	return true, s.pause(ctx, want)
+}
+
+// pause stops the sandbox or lets it go on. s.frozen's lock must be held, and the sandbox be in the other state.
+func (s *sandbox) pause(ctx context.Context, stop bool) error {
+	method := boot.ContMgrResume
+	if stop {
+		method = boot.ContMgrPause
 	}
-	s.frozen.frozen = want
-	return true, nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
+	defer cancel()
+	err := s.call(ctx, method, nil, nil)
+	s.frozen.frozen, s.frozen.known = stop, err == nil // after a failure it may be under way
+	return err
+}
+
+// whileFrozen calls do while the sandbox stands still, and leaves it as it was; but with stay, if do succeeds, frozen.
+// Meanwhile [Runtime.Exec] waits.
+func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (err error) {
+	frozen, unlock, err := s.lockFrozen(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if frozen {
+		return do()
+	}
+	err = s.pause(ctx, true)
+	if err == nil {
+		err = do()
+	}
+	if !s.frozen.known || (stay && err == nil) {
+		return err
+	}
+	return errors.Join(err, s.pause(ctx, false))
 }
 
 // Freeze implements [caisson.Freezer].
@@ -76,7 +105,7 @@ func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	if changed, err := s.freeze(ctx); err != nil || changed {
+	if changed, err := s.setFrozen(ctx, true); err != nil || changed {
 		return err
 	}
 	return caisson.Errorf(caisson.Conflict, "sandbox %s is frozen already", id)
@@ -88,7 +117,7 @@ func (r *Runtime) Thaw(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	if changed, err := s.thaw(ctx); err != nil || changed {
+	if changed, err := s.setFrozen(ctx, false); err != nil || changed {
 		return err
 	}
 	return caisson.Errorf(caisson.Conflict, "sandbox %s is not frozen", id)

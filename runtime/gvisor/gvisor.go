@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -137,7 +138,8 @@ type sandbox struct {
 	state   state
 	control *controls
 	frozen  freezer
-	done    chan struct{} // closed when the main process has ended
+	exit    atomic.Pointer[caisson.ExitStatus] // of the command; nil while nobody has asked for it
+	done    chan struct{}                      // closed when the main process has ended
 }
 
 // newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.

@@ -67,16 +67,21 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return err
 	}
-	if s.state.Main, err = processOf(reply.PID); err != nil {
+	main, err := processOf(reply.PID)
+	if err != nil {
 		return fmt.Errorf("the sandbox's main process has ended: %w", err)
 	}
-	if s.state.Gofer, err = processOf(reply.GoferPID); err != nil {
+	gofer, err := processOf(reply.GoferPID)
+	if err != nil {
 		return fmt.Errorf("the sandbox's gofer has ended: %w", err)
 	}
+	r.mu.Lock() // List reads them meanwhile
+	s.state.Main, s.state.Gofer = main, gofer
+	r.mu.Unlock()
 	if err := s.save(); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Gofer.PID, nil); err != nil {
+	if err := r.watch.add(s.state.Gofer.PID, s.goferEnded); err != nil {
 		return err
 	}
 	if err := r.watch.add(s.state.Main.PID, s.end); err != nil {

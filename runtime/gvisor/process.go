@@ -109,7 +109,14 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	if !s.state.HasCommand {
 		return caisson.ExitStatus{}, caisson.Errorf(caisson.Conflict, "sandbox %s has no command to wait for", id)
 	}
-	return s.waitPID(ctx, commandPID)
+	if st := s.exit.Load(); st != nil {
+		return *st, nil
+	}
+	st, err := s.waitPID(ctx, commandPID)
+	if err == nil && !st.Unknown {
+		s.exit.Store(&st) // its zombie may end with the sandbox
+	}
+	return st, err
 }
 
 // waitPID waits for a process of the sandbox. If the sandbox ends first the status is unknown.

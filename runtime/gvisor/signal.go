@@ -33,12 +33,17 @@ func (r *Runtime) Signal(ctx context.Context, id caisson.ID, pid, signal int) er
 	if pid != -1 {
 		return caisson.Invalidf("pid", "%d is not a process id; use -1 for all", pid)
 	}
-	procs, err := r.Processes(ctx, id)
+	// Standing still, they cannot fork away from it.
+	return s.whileFrozen(ctx, false, func() error { return r.signalAll(ctx, s, signal) })
+}
+
+func (r *Runtime) signalAll(ctx context.Context, s *sandbox, signal int) error {
+	procs, err := r.Processes(ctx, s.id)
 	if err != nil {
 		return err
 	}
 	for _, p := range procs {
-		if p.PID == 1 {
+		if p.PID == initPID {
 			continue
 		}
 		if err := sendSignal(ctx, s, p.PID, signal, boot.DeliverToProcess); err != nil && !isNoProcess(err) {

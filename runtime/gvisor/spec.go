@@ -88,13 +88,14 @@ func rlimit(name string, n int) specs.POSIXRlimit {
 }
 
 // systemMounts are the file systems that gVisor itself provides. Those in memory have a size: their pages count as the
-// sandbox's memory, but a limit of their own ends a runaway writer with ENOSPC instead of an OOM kill.
+// sandbox's memory, but a limit of their own ends a runaway writer with ENOSPC instead of an OOM kill. gVisor's /dev takes no
+// limit: the guest's root, who alone can write there, can use up the sandbox's own memory with it.
 func systemMounts(res caisson.Resources) []specs.Mount {
 	size := func(s caisson.Size) string { return "size=" + strconv.FormatInt(int64(s), 10) }
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{size(64 << 10), "mode=0755"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"mode=1777", size(res.Memory / 4)}},
 		{Destination: "/tmp", Type: "tmpfs", Source: "tmp", Options: []string{"mode=1777", size(min(res.Memory/2, res.Disk))}},

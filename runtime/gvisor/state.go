@@ -91,7 +91,7 @@ func (r *Runtime) adopt() error {
 			if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
 				s.end()
 			}
-			r.watch.add(s.state.Gofer.PID, nil)
+			r.watch.add(s.state.Gofer.PID, s.goferEnded)
 		}
 		r.sandboxes[id] = s
 	}

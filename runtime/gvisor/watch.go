@@ -15,13 +15,8 @@ type watcher struct {
 	stop  int // eventfd
 
 	mu    sync.Mutex
-	procs map[int32]watched // by pidfd; guarded by mu
-	ended chan struct{}     // closed when the goroutine has returned
-}
-
-type watched struct {
-	pid    int
-	onExit func() // may be nil
+	procs map[int32]func() // what to call, by pidfd; guarded by mu
+	ended chan struct{}    // closed when the goroutine has returned
 }
 
 func newWatcher() (*watcher, error) {
@@ -33,7 +28,7 @@ func newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	w := &watcher{epoll: epoll, stop: stop, procs: map[int32]watched{}, ended: make(chan struct{})}
+	w := &watcher{epoll: epoll, stop: stop, procs: map[int32]func(){}, ended: make(chan struct{})}
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(stop)}); err != nil {
 		return nil, err
 	}
@@ -41,8 +36,8 @@ func newWatcher() (*watcher, error) {
 	return w, nil
 }
 
-// add calls onExit (on the watcher's goroutine, so it must not block) when process pid has ended, and reaps it if it is
-// a child.
+// add calls onExit (on the watcher's goroutine, so it must not block; it may be nil) when process pid has ended, and reaps
+// it if it is a child.
 func (w *watcher) add(pid int, onExit func()) error {
 	fd, err := unix.PidfdOpen(pid, 0) // always close-on-exec
 	if err != nil {
@@ -50,7 +45,7 @@ func (w *watcher) add(pid int, onExit func()) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.procs[int32(fd)] = watched{pid, onExit}
+	w.procs[int32(fd)] = onExit
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 		delete(w.procs, int32(fd))
 		unix.Close(fd)
@@ -72,13 +67,13 @@ func (w *watcher) run() {
 				return
 			}
 			w.mu.Lock()
-			p := w.procs[e.Fd]
+			onExit := w.procs[e.Fd]
 			delete(w.procs, e.Fd)
 			w.mu.Unlock()
-			unix.Close(int(e.Fd)) // also leaves the epoll set
-			unix.Wait4(p.pid, nil, unix.WNOHANG, nil)
-			if p.onExit != nil {
-				p.onExit()
+			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // ECHILD if it is no child
+			unix.Close(int(e.Fd))                                                     // also leaves the epoll set
+			if onExit != nil {
+				onExit()
 			}
 		}
 	}
