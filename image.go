@@ -76,4 +76,7 @@ type PullRequest struct {
 	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee owns
 	// and closes it.
 	Source Handle `json:"-"`
+	// Local says that the caller is on this host and may have it speak to whatever it can reach. The core sets it from
+	// the [Caller]; for others only public addresses and what the administrator lists can be reached.
+	Local bool `json:"-"`
 }

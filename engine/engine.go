@@ -34,6 +34,7 @@ type Config struct {
 	Platform           string // gVisor's: systrap or ptrace; "" or auto is systrap
 	Limits             sandboxes.Limits
 	InsecureRegistries []string
+	RegistryCA         string        // PEM file of authorities to trust besides the host's; "" for none
 	EventRetention     time.Duration // 0 keeps events for ever
 	Version            string
 	Log                *slog.Logger
@@ -125,7 +126,7 @@ func (e *Engine) drivers() error {
 	}
 	e.images, err = image.New(image.Config{
 		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
-		Log: e.cfg.Log.With("component", "image"),
+		RegistryCA: e.cfg.RegistryCA, Log: e.cfg.Log.With("component", "image"),
 	})
 	if err != nil {
 		return err

@@ -5,6 +5,11 @@
 // and shared. An account may use a layer only after the bytes of it have passed through a pull of its own, so that
 // knowing a digest is not a way to another account's files.
 //
+// Registries are spoken to with TLS, and trusted if an authority vouches for them that this host trusts or that
+// Config.RegistryCA names. Jobs have no environment, so SSL_CERT_FILE and proxy variables of the process mean nothing to
+// them. Where a pull may go is decided at each connection: callers on the host reach what it reaches, except its metadata
+// service; others reach public addresses only, and the registries that the administrator lists.
+//
 // On disk, below Config.Dir:
 //
 //	layers/sha256-<hex>/       a layer, ready for overlayfs mounted with userxattr
@@ -43,9 +48,11 @@ type Config struct {
 	Worker *worker.Runner
 	// MaxCompressed and MaxUncompressed bound one image, in bytes; 0 means 16 GiB.
 	MaxCompressed, MaxUncompressed int64
-	// InsecureRegistries may be spoken to without TLS; they are written as in references, with the port if there is one.
-	// Those on this host always may.
+	// InsecureRegistries may be spoken to without TLS, and may be where only this host can reach them; they are written as
+	// in references, with the port if there is one. For local callers those on this host always may.
 	InsecureRegistries []string
+	// RegistryCA is a PEM file of the authorities to trust besides the host's; "" for none. It is read for each pull.
+	RegistryCA string
 	// HostRoot is the root directory of the host image; "" means "/".
 	HostRoot string
 	// Log gets what pulls leave out; nil discards it.
@@ -54,14 +61,15 @@ type Config struct {
 
 // A Driver pulls images and keeps their layers. It is safe for concurrent use.
 type Driver struct {
-	worker   *worker.Runner
-	maxIn    int64
-	maxOut   int64
-	insecure []string
-	log      *slog.Logger
-	slots    chan struct{} // one for each layer in work
-	layers   *layerStore
-	host     *hostImage
+	worker     *worker.Runner
+	maxIn      int64
+	maxOut     int64
+	insecure   []string
+	registryCA string
+	log        *slog.Logger
+	slots      chan struct{} // one for each layer in work
+	layers     *layerStore
+	host       *hostImage
 }
 
 // New returns a driver on cfg.Dir and removes what a crash has left there.
@@ -70,7 +78,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, caisson.Errorf(caisson.Invalid, "image: an absolute directory and a worker are required")
 	}
 	d := &Driver{worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed, insecure: cfg.InsecureRegistries,
-		log: cfg.Log, slots: make(chan struct{}, pipelines)}
+		registryCA: cfg.RegistryCA, log: cfg.Log, slots: make(chan struct{}, pipelines)}
 	if d.maxIn <= 0 {
 		d.maxIn = defaultMaxSize
 	}
@@ -81,6 +89,9 @@ func New(cfg Config) (*Driver, error) {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.log = d.log.With("component", "image")
+	if _, err := readCA(d.registryCA); err != nil {
+		return nil, err
+	}
 	layers, err := newLayerStore(cfg.Dir)
 	if err != nil {
 		return nil, err

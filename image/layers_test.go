@@ -19,7 +19,7 @@ func TestPullLayerListedTwice(t *testing.T) {
 	d, reg := newDriver(t), newRegistry(t)
 	twice, between := layerOf(t, archiveOf(t, file("a", "1"))), layerOf(t, archiveOf(t, file(".wh.a", "")))
 	ref := reg.push(t, "twice", imageOf(t, runtime.GOARCH, v1.Config{}, twice, between, twice))
-	img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil)
+	img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=1][a whiteout]" {
 		t.Errorf("%+v, %v", img, err)
 	}
@@ -31,7 +31,7 @@ func TestPullSharesLayers(t *testing.T) {
 	var shared string
 	for _, name := range []string{"one", "two"} {
 		ref := reg.push(t, name, imageOf(t, runtime.GOARCH, v1.Config{}, base, layerOf(t, archiveOf(t, file(name, "")))))
-		img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil)
+		img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestPullZstd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: reg.push(t, "zstd", imageOf(t, runtime.GOARCH, v1.Config{}, layer))}, "alice", nil)
+	img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.push(t, "zstd", imageOf(t, runtime.GOARCH, v1.Config{}, layer))}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=1]" {
 		t.Errorf("%+v, %v", img, err)
 	}

@@ -40,8 +40,8 @@ func isPath(ref string) bool { return strings.HasPrefix(ref, "dir:") || strings.
 // and is called by one goroutine at a time.
 //
 // Errors: Invalid for references, platforms and images that make no sense; NotFound if there is no such image, or it would
-// have to be fetched and req says not to; Denied if the registry wants another login, or for host paths without a
-// descriptor; Exhausted if a limit or the disk is reached; Unavailable if the registry cannot be reached.
+// have to be fetched and req says not to; Denied if the registry wants another login, for host paths without a descriptor,
+// or for a registry that a caller who is not local may not reach; Exhausted if a limit or the disk is reached; Unavailable if the registry cannot be reached.
 func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error) {
 	if req.Source != nil {
 		defer req.Source.Close()
@@ -70,7 +70,12 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	if err != nil {
 		return nil, err
 	}
-	src := source{Reference: ref, Platform: platform, Username: req.Auth.Username, Password: req.Auth.Password.Reveal(), Plain: d.insecure}
+	ca, err := readCA(d.registryCA)
+	if err != nil {
+		return nil, err
+	}
+	src := source{Reference: ref, Platform: platform, Username: req.Auth.Username, Password: req.Auth.Password.Reveal(),
+		Local: req.Local, Plain: d.insecure, CA: ca}
 	return d.pullRemote(ctx, src, account, report)
 }
 

@@ -31,18 +31,24 @@ import (
 
 // testRegistry is a real registry in this process.
 type testRegistry struct {
-	host  string
-	blobs atomic.Int32 // downloads of blobs
-	hook  atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
+	host   string
+	client http.RoundTripper // for pushing; nil is the usual one
+	blobs  atomic.Int32      // downloads of blobs
+	hook   atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 }
 
 const blobPath = "/blobs/sha256:"
 
 func newRegistry(t *testing.T) *testRegistry {
 	t.Helper()
+	return newRegistryOn(t, httptest.NewServer)
+}
+
+func newRegistryOn(t *testing.T, serve func(http.Handler) *httptest.Server) *testRegistry {
+	t.Helper()
 	r := &testRegistry{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	srv := serve(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if hook := r.hook.Load(); hook != nil && (*hook)(w, req) {
 			return
 		}
@@ -52,7 +58,7 @@ func newRegistry(t *testing.T) *testRegistry {
 		inner.ServeHTTP(w, req)
 	}))
 	t.Cleanup(srv.Close)
-	r.host = strings.TrimPrefix(srv.URL, "http://")
+	_, r.host, _ = strings.Cut(srv.URL, "://")
 	return r
 }
 
@@ -65,6 +71,9 @@ func (r *testRegistry) push(t *testing.T, repo string, img v1.Image, opts ...rem
 	ref, err := name.ParseReference(r.host + "/" + repo)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if r.client != nil {
+		opts = append(opts, remote.WithTransport(r.client))
 	}
 	if err := remote.Write(ref, img, opts...); err != nil {
 		t.Fatal(err)
@@ -122,7 +131,7 @@ func TestPull(t *testing.T) {
 	img := imageOf(t, runtime.GOARCH, v1.Config{Env: []string{"PATH=/bin", "A=b=c"}, Cmd: []string{"sh"}, WorkingDir: "/work", User: "42:42"}, base, top)
 	ref := reg.push(t, "a/b:1", img)
 	var stages []string
-	got, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", func(p caisson.Progress) { stages = append(stages, p.Stage) })
+	got, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", func(p caisson.Progress) { stages = append(stages, p.Stage) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +158,7 @@ func TestPull(t *testing.T) {
 
 	pinned := strings.TrimSuffix(ref, ":1") + "@" + digest.String()
 	before := reg.blobs.Load()
-	again, err := d.Pull(testContext(t), caisson.PullRequest{Reference: pinned}, "alice", nil)
+	again, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: pinned}, "alice", nil)
 	if err != nil || again.Rootfs.Digest != got.Rootfs.Digest {
 		t.Errorf("pinned: %+v, %v", again, err)
 	}
@@ -173,7 +182,7 @@ func TestPullPicksPlatform(t *testing.T) {
 		t.Fatal(err)
 	}
 	for platform, want := range map[string]string{"": runtime.GOARCH, "linux/amd64": "amd64", "linux/arm64": "arm64"} {
-		img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref.Name(), Platform: platform}, "alice", nil)
+		img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref.Name(), Platform: platform}, "alice", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +190,7 @@ func TestPullPicksPlatform(t *testing.T) {
 			t.Errorf("%q: %s", platform, got)
 		}
 	}
-	_, err = d.Pull(testContext(t), caisson.PullRequest{Reference: ref.Name(), Platform: "linux/riscv64"}, "alice", nil)
+	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref.Name(), Platform: "linux/riscv64"}, "alice", nil)
 	wantKind(t, err, caisson.NotFound)
 }
 
@@ -198,13 +207,13 @@ func TestPullPrivate(t *testing.T) {
 	ref := reg.push(t, "private", imageOf(t, runtime.GOARCH, v1.Config{}, layerOf(t, archiveOf(t, file("a", "1")))),
 		remote.WithAuth(&authn.Basic{Username: "bob", Password: "s3cret"}))
 	for _, auth := range []caisson.RegistryAuth{{}, {Username: "bob", Password: caisson.NewSecret("wrong-one")}} {
-		_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref, Auth: auth}, "alice", nil)
+		_, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref, Auth: auth}, "alice", nil)
 		wantKind(t, err, caisson.Denied)
 		if err != nil && strings.Contains(err.Error(), "wrong-one") {
 			t.Errorf("the error shows the password: %v", err)
 		}
 	}
-	img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref, Auth: caisson.RegistryAuth{Username: "bob", Password: caisson.NewSecret("s3cret")}}, "alice", nil)
+	img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref, Auth: caisson.RegistryAuth{Username: "bob", Password: caisson.NewSecret("s3cret")}}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=1]" {
 		t.Errorf("%+v, %v", img, err)
 	}
@@ -248,7 +257,7 @@ func TestPromise4PullRefuses(t *testing.T) {
 			if err := remote.Write(ref, tt.img, remote.WithNondistributable); err != nil {
 				t.Fatal(err)
 			}
-			_, err = d.Pull(testContext(t), caisson.PullRequest{Reference: ref.Name()}, "alice", nil)
+			_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref.Name()}, "alice", nil)
 			wantKind(t, err, tt.kind)
 		})
 	}
@@ -274,15 +283,15 @@ func TestPullChecksDigests(t *testing.T) {
 		t.Fatal(err)
 	}
 	lie := reg.push(t, "lie", imageOf(t, runtime.GOARCH, v1.Config{}, lyingLayer{fake, diffID}))
-	_, err = d.Pull(testContext(t), caisson.PullRequest{Reference: lie}, "mallory", nil)
+	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: lie}, "mallory", nil)
 	wantKind(t, err, caisson.Invalid)
 
 	// The name was not taken by the lie, and once the truth is there, the lie gets nothing of it.
-	img, err := d.Pull(testContext(t), caisson.PullRequest{Reference: reg.push(t, "truth", imageOf(t, runtime.GOARCH, v1.Config{}, real))}, "alice", nil)
+	img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.push(t, "truth", imageOf(t, runtime.GOARCH, v1.Config{}, real))}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=real]" {
 		t.Fatalf("%+v, %v", img, err)
 	}
-	_, err = d.Pull(testContext(t), caisson.PullRequest{Reference: lie}, "mallory", nil)
+	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: lie}, "mallory", nil)
 	wantKind(t, err, caisson.Invalid)
 
 	// A blob changed on its way.
@@ -297,7 +306,7 @@ func TestPullChecksDigests(t *testing.T) {
 		io.Copy(w, rc)
 		return true
 	})
-	if _, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil); err == nil {
+	if _, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", nil); err == nil {
 		t.Error("a changed blob was accepted")
 	}
 	reg.intercept(func(w http.ResponseWriter, r *http.Request) bool {
@@ -310,7 +319,7 @@ func TestPullChecksDigests(t *testing.T) {
 		io.CopyN(w, rc, size/2)
 		panic(http.ErrAbortHandler)
 	})
-	_, err = d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil)
+	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", nil)
 	wantKind(t, err, caisson.Unavailable)
 }
 
@@ -329,7 +338,7 @@ func TestPullConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
-			if _, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil); err != nil {
+			if _, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "alice", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -343,7 +352,7 @@ func TestPullConcurrently(t *testing.T) {
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%v, %v", layers, err)
 	}
-	if _, err := d.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "bob", nil); err != nil {
+	if _, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: ref}, "bob", nil); err != nil {
 		t.Fatal(err)
 	}
 	after, err := d.Layers()
@@ -356,7 +365,7 @@ func TestPromise9KnowingADigestIsNotEnough(t *testing.T) {
 	d, reg := newDriver(t), newRegistry(t)
 	layer := layerOf(t, archiveOf(t, file("secret", "alice's")))
 	img := imageOf(t, runtime.GOARCH, v1.Config{}, layer)
-	if _, err := d.Pull(testContext(t), caisson.PullRequest{Reference: reg.push(t, "private", img)}, "alice", nil); err != nil {
+	if _, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.push(t, "private", img)}, "alice", nil); err != nil {
 		t.Fatal(err)
 	}
 	// Mallory's registry has manifest and configuration, which name the layer, but not its blob.
@@ -368,6 +377,6 @@ func TestPromise9KnowingADigestIsNotEnough(t *testing.T) {
 		}
 		return false
 	})
-	_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: reg.host + "/private"}, "mallory", nil)
+	_, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.host + "/private"}, "mallory", nil)
 	wantKind(t, err, caisson.NotFound)
 }

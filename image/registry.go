@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -30,7 +29,9 @@ type source struct {
 	Platform  string
 	Username  string
 	Password  string
-	Plain     []string // registries, as in references, that may be spoken to without TLS
+	Local     bool     // on behalf of somebody on this host, who could reach whatever it can
+	Plain     []string // registries, as in references, that may be spoken to without TLS and be anywhere
+	CA        string   // certificates, as PEM, to trust besides the host's
 }
 
 // resolved is what a registry says an image is. All of it is hostile until checked.
@@ -172,11 +173,15 @@ func (s source) open(ctx context.Context) (name.Reference, []remote.Option, erro
 		return nil, nil, err
 	}
 	host := ref.Context().RegistryStr()
-	plain := isLoopback(host) || slices.Contains(s.Plain, host)
+	plain := s.Local && isLoopback(host) || slices.Contains(s.Plain, host)
 	if plain {
 		if ref, err = name.ParseReference(s.Reference, name.Insecure); err != nil {
 			return nil, nil, err
 		}
+	}
+	transport, err := s.transport(host, plain)
+	if err != nil {
+		return nil, nil, err
 	}
 	auth := authn.Anonymous
 	if s.Username != "" || s.Password != "" {
@@ -184,7 +189,7 @@ func (s source) open(ctx context.Context) (name.Reference, []remote.Option, erro
 	}
 	opts := []remote.Option{
 		remote.WithContext(ctx), remote.WithAuth(auth), remote.WithUserAgent("caisson"), remote.WithJobs(2),
-		remote.WithTransport(newTransport(host, plain)),
+		remote.WithTransport(transport),
 	}
 	return ref, opts, nil
 }
@@ -202,48 +207,23 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-func newTransport(host string, plain bool) http.RoundTripper {
-	dialer := &net.Dialer{Timeout: 20 * time.Second, ControlContext: onlyPlausible(isLoopback(host))}
-	t := &http.Transport{
-		DialContext:           dialer.DialContext,
+// transport returns how requests of a pull from host[:port] travel.
+func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
+	trusted, err := s.authorities()
+	if err != nil {
+		return nil, err
+	}
+	g := guard{next: &http.Transport{
+		DialContext:           s.dialer(host),
 		ForceAttemptHTTP2:     true,
 		TLSHandshakeTimeout:   20 * time.Second,
 		ResponseHeaderTimeout: time.Minute,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
-	}
-	g := guard{next: t}
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
+	}}
 	if plain {
 		g.plain = host
 	}
-	return g
-}
-
-// onlyPlausible refuses addresses where no registry is but where a registry that lies could send us for its own ends:
-// a host's metadata service (whose answer would be sent back as if it were a token), and this host itself.
-func onlyPlausible(loopback bool) func(context.Context, string, string, syscall.RawConn) error {
-	return func(_ context.Context, _, address string, _ syscall.RawConn) error {
-		ap, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		a := ap.Addr().Unmap()
-		switch {
-		case a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), a == netip.MustParseAddr("fd00:ec2::254"),
-			a == netip.MustParseAddr("100.100.100.200"), a.IsLoopback() && !loopback:
-			return caisson.Errorf(caisson.Denied, "the registry leads to the address %s, which cannot be a registry's", a)
-		}
-		return nil
-	}
-}
-
-// isLoopback reports whether host[:port] names this host.
-func isLoopback(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	a, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && a.IsLoopback()
+	return g, nil
 }
 
 // registryError gives what went wrong at a registry a kind and a sentence.
@@ -253,6 +233,9 @@ func registryError(err error, ref string) error {
 	}
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
 		return e
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be trusted (%.120s); if its authority is your own, name it in registryCA", ref, e.Err)
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		switch e.StatusCode {
@@ -266,6 +249,9 @@ func registryError(err error, ref string) error {
 			return caisson.Wrap(err, caisson.Exhausted, "the registry limits how often it may be asked; try %.200s later", ref)
 		}
 		return caisson.Wrap(err, caisson.Unavailable, "the registry answered %.200s with status %d", ref, e.StatusCode)
+	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s does not speak TLS; if that is how it must be, list it in insecureRegistries", ref)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be reached: %s", ref, networkReason(e))

@@ -17,7 +17,7 @@ import (
 
 func pullPath(t *testing.T, d *Driver, kind, path string) (*caisson.Image, error) {
 	t.Helper()
-	return d.Pull(testContext(t), caisson.PullRequest{Reference: kind + ":" + path, Source: openHandle(t, path)}, "alice", nil)
+	return d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: kind + ":" + path, Source: openHandle(t, path)}, "alice", nil)
 }
 
 func TestPullDir(t *testing.T) {

@@ -40,6 +40,7 @@ type config struct {
 	Limits   limits `yaml:"limits" json:"limits"`
 
 	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
+	RegistryCA         string           `yaml:"registryCA" json:"registryCA"`
 	LogLevel           string           `yaml:"logLevel" json:"logLevel"`
 	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
@@ -189,7 +190,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		bad("tlsCert", "tlsCert and tlsKey belong together; set both or none")
 	}
-	for _, f := range []struct{ field, path string }{{"tlsCert", c.TLSCert}, {"tlsKey", c.TLSKey}, {"caFile", c.CAFile}} {
+	for _, f := range []struct{ field, path string }{{"tlsCert", c.TLSCert}, {"tlsKey", c.TLSKey}, {"caFile", c.CAFile}, {"registryCA", c.RegistryCA}} {
 		if f.path != "" && !filepath.IsAbs(f.path) {
 			bad(f.field, "%q is not an absolute path", f.path)
 		}

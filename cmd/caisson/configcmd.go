@@ -41,8 +41,12 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  memoryReserve: 512MiB
 #  pidsReserve: 1024
 
-# Registries that are spoken to without TLS, as host or host:port. Only for tests and closed networks.
+# Registries that may be spoken to without TLS, as host or host:port. Only for tests and closed networks. Holders of a
+# token reach registries at public addresses, and these here wherever they are.
 #insecureRegistries: []
+
+# PEM file of the authorities to trust for registries, besides those that this host trusts.
+#registryCA: ""
 
 # debug, info, warn or error.
 #logLevel: info

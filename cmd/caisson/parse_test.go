@@ -171,6 +171,7 @@ func TestConfigValidate(t *testing.T) {
 		{"relative", "tlsCert: c\ntlsKey: k", []string{"tlsCert", "tlsKey"}},
 		{"no port", "listen: localhost", []string{"listen"}},
 		{"bad port", "listen: localhost:99999", []string{"listen"}},
+		{"relative authorities", "registryCA: ca.pem", []string{"registryCA"}},
 		{"data", "dataDir: ''", []string{"dataDir"}},
 		{"long data", "dataDir: /" + strings.Repeat("x", 100), []string{"dataDir"}},
 		{"host", "host: example.com", []string{"host"}},

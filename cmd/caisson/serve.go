@@ -31,7 +31,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	e, err := engine.New(ctx, engine.Config{
-		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries,
+		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
 			MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
 		},

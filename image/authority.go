@@ -1,0 +1,46 @@
+package image
+
+import (
+	"crypto/x509"
+	"io"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const maxCA = 256 << 10 // bytes; it travels with every request to a job
+
+// readCA returns the certificates in a PEM file, or "" for no file.
+func readCA(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the authorities of registries (registryCA)")
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxCA+1))
+	switch {
+	case err != nil:
+		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the authorities of registries (registryCA)")
+	case len(data) > maxCA:
+		return "", caisson.Errorf(caisson.Invalid, "%s (registryCA) is larger than %v", path, caisson.Size(maxCA))
+	case !x509.NewCertPool().AppendCertsFromPEM(data):
+		return "", caisson.Errorf(caisson.Invalid, "%s (registryCA) contains no certificate in PEM", path)
+	}
+	return string(data), nil
+}
+
+// authorities are the host's and the administrator's.
+func (s source) authorities() (*x509.CertPool, error) {
+	if s.CA == "" {
+		return nil, nil // the host's
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	pool.AppendCertsFromPEM([]byte(s.CA))
+	return pool, nil
+}

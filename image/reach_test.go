@@ -1,0 +1,112 @@
+package image
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func TestOnlyPlausible(t *testing.T) {
+	for address, want := range map[string]bool{
+		"93.184.216.34:443": true, "10.1.2.3:443": true, "127.0.0.1:443": false, "[::1]:443": false, "169.254.169.254:80": false,
+		"[fe80::1]:443": false, "[::ffff:169.254.169.254]:80": false, "0.0.0.0:443": false, "[fd00:ec2::254]:80": false,
+	} {
+		if err := onlyPlausible(false)(t.Context(), "tcp", address, nil); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+func TestPublic(t *testing.T) {
+	for address, want := range map[string]bool{
+		"93.184.216.34": true, "203.0.113.7": true, "192.0.2.1": true, "172.32.0.1": true, "2606:4700::1": true,
+		"64:ff9b::5db8:d822": true, "::ffff:93.184.216.34": true,
+		"127.0.0.1": false, "127.8.9.10": false, "0.0.0.0": false, "10.1.2.3": false, "172.16.0.1": false, "172.31.255.255": false,
+		"192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false, "100.100.100.200": false, "168.63.129.16": false,
+		"198.18.0.1": false, "192.0.0.170": false, "224.0.0.1": false, "240.0.0.1": false, "255.255.255.255": false,
+		"::": false, "::1": false, "::ffff:127.0.0.1": false, "::127.0.0.1": false, "fe80::1": false, "fe80::1%lo": false,
+		"2606:4700::1%lo": false, "fd00:ec2::254": false, "fec0::1": false, "ff02::1": false, "64:ff9b::7f00:1": false,
+		"64:ff9b::a9fe:a9fe": false, "64:ff9b:1::a00:1": false, "2002:7f00:1::1": false, "2001::1": false,
+	} {
+		if got := public(netip.MustParseAddr(address)); got != want {
+			t.Errorf("public(%s) = %t", address, got)
+		}
+	}
+}
+
+// A public address of this host's own is as near as its loopback.
+func TestIsOwn(t *testing.T) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if own, err := isOwn(netip.AddrPortFrom(p.Addr(), 5000)); err != nil || !own {
+			t.Errorf("%s is on an interface of this host, but isOwn says %t, %v", p, own, err)
+		}
+	}
+}
+
+// Whoever holds a token must not learn what listens on this host or near it.
+func TestPromise4TokensReachNoPrivateRegistry(t *testing.T) {
+	reg, other := newRegistry(t), newRegistry(t)
+	var asked atomic.Int32
+	count := func(http.ResponseWriter, *http.Request) bool { asked.Add(1); return false }
+	ref := reg.push(t, "a/b", imageOf(t, runtime.GOARCH, v1.Config{}, layerOf(t, archiveOf(t, file("a", "1")))))
+	reg.intercept(count)
+	other.intercept(count)
+	_, port, err := net.SplitHostPort(reg.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDriver(t)
+	for _, host := range []string{
+		reg.host, "localhost:" + port, "127.1.2.3:" + port, "[::1]:" + port, "0.0.0.0:" + port, "10.255.255.1", "192.168.255.1:5000",
+		"169.254.169.254", "[fd00:ec2::254]", "100.64.0.1", "[::ffff:7f00:1]:" + port,
+	} {
+		_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: host + "/a/b"}, "alice", nil)
+		wantKind(t, err, caisson.Denied)
+		if err != nil && !strings.Contains(err.Error(), "insecureRegistries") {
+			t.Errorf("%s: the error does not say what to do: %v", host, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests were made", n)
+	}
+
+	// What the administrator lists can be used, for itself only.
+	listed := newDriver(t, func(c *Config) { c.InsecureRegistries = []string{reg.host} })
+	img, err := listed.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil)
+	if err != nil || mergedListing(t, img) != "[a=1]" {
+		t.Fatalf("%v, %v", img, err)
+	}
+	asked.Store(0)
+	_, err = listed.Pull(testContext(t), caisson.PullRequest{Reference: other.host + "/a/b"}, "alice", nil)
+	wantKind(t, err, caisson.Denied)
+	for _, elsewhere := range []string{"http://" + other.host, "https://" + other.host, "https://localhost:" + port} {
+		reg.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.Contains(r.URL.Path, blobPath) {
+				return false
+			}
+			http.Redirect(w, r, elsewhere+r.URL.Path, http.StatusTemporaryRedirect)
+			return true
+		})
+		_, err = listed.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "bob", nil)
+		wantKind(t, err, caisson.Denied)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests were made where nobody may", n)
+	}
+}
