@@ -1,0 +1,151 @@
+// Package bench measures Caisson next to what it is built on: the same work done by gVisor's own command line ("bare runsc",
+// see the command in bench/runsc), of the same version, with the same spec, flags and user namespace, in the same run and
+// interleaved with ours, so that whatever else the machine does happens to both.
+//
+// Ours is measured through the API of a real daemon, from the request to the answer. The baseline has less to do: its root
+// file system is put together beforehand, its network namespace is empty, it has no store, no wire and no accounts.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says what to measure with what. Bin and Dir are required.
+type Config struct {
+	Bin  string    // directory with caisson, caisson-sentry, caisson-inside and runsc, as make bench builds them
+	Dir  string    // empty directory for everything that the measurements make; the caller removes it
+	Rows string    // only rows whose name begins so
+	N    int       // samples of each row that is quick to sample; 0 means 20
+	Log  io.Writer // what is being done; nil for silence
+}
+
+// suite is a run of the benchmarks.
+type suite struct {
+	Config
+	*daemon
+	bare *runsc
+	rows []Row
+}
+
+// benchmarks are the functions that measure, with the prefix of the rows they add.
+var benchmarks = []struct {
+	rows    string
+	measure func(*suite, context.Context) error
+}{
+	{"sandbox.create.cold", (*suite).createCold},
+	{"sandbox.claim.warm", (*suite).claimWarm},
+	{"sandbox.create.burst50", (*suite).createBurst},
+	{"exec.api", (*suite).execAPI},
+	{"snapshot.small", (*suite).snapshotSmall},
+	{"fork.small", (*suite).forkSmall},
+	{"sandbox.idle.memory", (*suite).idleMemory},
+	{"daemon.memory", (*suite).daemonMemory},
+}
+
+// Run measures and returns the rows. It must run in a mount namespace of its own, which it changes, and as root; sandboxes
+// that an error leaves behind end with the processes of the caller's pid namespace.
+func Run(ctx context.Context, cfg Config) ([]Row, error) {
+	if cfg.N == 0 {
+		cfg.N = 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = io.Discard
+	}
+	for _, name := range []string{"caisson", "caisson-sentry", "caisson-inside", "runsc"} {
+		if _, err := os.Stat(filepath.Join(cfg.Bin, name)); err != nil {
+			return nil, fmt.Errorf("%w; run make bench", err)
+		}
+	}
+	s := &suite{Config: cfg}
+	var selected []func(*suite, context.Context) error
+	for _, b := range benchmarks {
+		if strings.HasPrefix(b.rows, cfg.Rows) || strings.HasPrefix(cfg.Rows, b.rows) {
+			selected = append(selected, b.measure)
+		}
+	}
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("no row begins with %q", cfg.Rows)
+	}
+	err := s.run(ctx, selected)
+	s.rows = slices.DeleteFunc(s.rows, func(r Row) bool { return !strings.HasPrefix(r.Name, cfg.Rows) })
+	return s.rows, err
+}
+
+func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context) error) (err error) {
+	unix.Umask(0o077)
+	if s.daemon, err = startDaemon(ctx, s.Config, "main"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.daemon.stop()) }()
+	// The donor is the sandbox whose bundle the baseline uses.
+	donor, err := s.create(ctx)
+	if err != nil {
+		return err
+	}
+	if s.bare, err = newRunsc(ctx, s.Config, s.daemon, donor); err != nil {
+		return fmt.Errorf("prepare the baseline: %w", err)
+	}
+	for _, measure := range selected {
+		if err := measure(s, ctx); err != nil {
+			said, _ := os.ReadFile(s.daemon.dir + ".log")
+			return fmt.Errorf("%w; the daemon's log:\n%s", err, said)
+		}
+	}
+	return s.api.Remove(ctx, donor)
+}
+
+func (s *suite) add(r Row) {
+	s.rows = append(s.rows, r)
+	fmt.Fprintln(s.Log, r)
+}
+
+// side is one of the things that are compared. do is timed; before and after are not, and may be nil.
+type side struct {
+	before func(context.Context) error
+	do     func(context.Context) error
+	after  func(context.Context) error
+}
+
+// compare takes n samples of each side, in turns, after one of each that does not count. Who begins changes with each turn.
+func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
+	all := make([]samples, len(sides))
+	for turn := range n + 1 {
+		for i := range sides {
+			at := (turn + i) % len(sides)
+			d, err := sides[at].sample(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if turn > 0 {
+				all[at] = append(all[at], d)
+			}
+		}
+	}
+	return all, nil
+}
+
+// sample returns how many milliseconds do took.
+func (s side) sample(ctx context.Context) (ms float64, err error) {
+	if s.before != nil {
+		if err := s.before(ctx); err != nil {
+			return 0, err
+		}
+	}
+	start := time.Now()
+	err = s.do(ctx)
+	ms = float64(time.Since(start).Microseconds()) / 1000
+	if err == nil && s.after != nil {
+		err = s.after(ctx)
+	}
+	return ms, err
+}

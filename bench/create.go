@@ -1,0 +1,178 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// createCold compares the time from a request to the end of the first process. gVisor's command line has two ways: one
+// process that runs a container whose only process is the program, which ends with the removal of the sandbox; and what Caisson
+// does, an idle sandbox and then an exec in it.
+func (s *suite) createCold(ctx context.Context) error {
+	var id, once, idle string
+	all, err := compare(ctx, s.N,
+		side{
+			do: func(ctx context.Context) (err error) {
+				if id, err = s.create(ctx); err != nil {
+					return err
+				}
+				return s.exec(ctx, id)
+			},
+			after: func(ctx context.Context) error { return s.api.Remove(ctx, id) },
+		},
+		s.runsOnce(&once),
+		side{
+			before: func(context.Context) (err error) { idle, err = s.bare.bundle(); return err },
+			do: func(ctx context.Context) error {
+				if err := s.bare.start(ctx, idle); err != nil {
+					return err
+				}
+				return s.bare.exec(ctx, idle)
+			},
+			after: func(ctx context.Context) error { return s.bare.remove(ctx, idle) },
+		},
+	)
+	if err != nil {
+		return err
+	}
+	s.add(newRow("sandbox.create.cold", "ms", all[0], "runsc run", all[1]).atMostTimes(1.15))
+	s.add(newRow("sandbox.create.cold.exec", "ms", all[0], "runsc run -detach, exec", all[2]).atMostTimes(1.15))
+	return nil
+}
+
+// runsOnce is the baseline that creates, runs the program and removes, in one process.
+func (s *suite) runsOnce(id *string) side {
+	return side{
+		before: func(context.Context) (err error) { *id, err = s.bare.bundle(program); return err },
+		do:     func(ctx context.Context) error { return s.bare.run(ctx, *id) },
+	}
+}
+
+const (
+	poolTemplate = "bench-pool"
+	poolSize     = 4
+)
+
+// claimWarm is createCold from a template with a pool that is full.
+func (s *suite) claimWarm(ctx context.Context) error {
+	_, err := s.api.PutTemplate(ctx, caisson.Template{Name: poolTemplate, Image: "host", Pool: poolSize})
+	if err != nil {
+		return err
+	}
+	var id, once string
+	all, err := compare(ctx, s.N,
+		side{
+			before: s.awaitPool,
+			do: func(ctx context.Context) error {
+				sb, err := s.api.Create(ctx, caisson.CreateRequest{Template: poolTemplate})
+				if err != nil {
+					return err
+				}
+				id = string(sb.ID)
+				return s.exec(ctx, id)
+			},
+			after: func(ctx context.Context) error { return s.api.Remove(ctx, id) },
+		},
+		s.runsOnce(&once),
+	)
+	if err != nil {
+		return err
+	}
+	s.add(newRow("sandbox.claim.warm", "ms", all[0], "runsc run", all[1]).under(15))
+	if err := s.awaitPool(ctx); err != nil {
+		return err
+	}
+	return s.api.RemoveTemplate(ctx, poolTemplate)
+}
+
+// awaitPool returns when the pool is full and at rest.
+func (s *suite) awaitPool(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for ready := 0; ready < poolSize; {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the pool has %d of %d sandboxes: %w", ready, poolSize, ctx.Err())
+		}
+		list, _, err := s.api.List(ctx, caisson.Filter{States: []caisson.State{caisson.Running}, Limit: 1000})
+		if err != nil {
+			return err
+		}
+		ready = 0
+		for _, sb := range list {
+			if sb.Pooled {
+				ready++
+			}
+		}
+	}
+	return nil
+}
+
+const burst = 50
+
+// createBurst compares the time in which so many idle sandboxes, asked for at once, all run.
+func (s *suite) createBurst(ctx context.Context) error {
+	var ours, theirs [burst]string
+	all, err := compare(ctx, min(3, s.N),
+		side{
+			do: func(ctx context.Context) error {
+				return atOnce(ctx, burst, func(ctx context.Context, i int) (err error) {
+					ours[i], err = s.create(ctx)
+					return err
+				})
+			},
+			after: func(ctx context.Context) error { return s.removeAll(ctx, ours[:]) },
+		},
+		side{
+			before: func(context.Context) (err error) {
+				for i := range theirs {
+					if theirs[i], err = s.bare.bundle(); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			do: func(ctx context.Context) error {
+				return atOnce(ctx, burst, func(ctx context.Context, i int) error { return s.bare.start(ctx, theirs[i]) })
+			},
+			after: func(ctx context.Context) error { return s.bare.remove(ctx, theirs[:]...) },
+		},
+	)
+	if err != nil {
+		return err
+	}
+	s.add(newRow("sandbox.create.burst50", "ms", all[0], "50 × runsc run -detach", all[1]).atMostTimes(1.15))
+	return nil
+}
+
+// atOnce calls f n times at the same moment.
+func atOnce(ctx context.Context, n int, f func(context.Context, int) error) error {
+	var begin sync.WaitGroup
+	begin.Add(1)
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range n {
+		g.Go(func() error {
+			begin.Wait()
+			return f(ctx, i)
+		})
+	}
+	begin.Done()
+	return g.Wait()
+}
+
+// removeAll removes sandboxes, a few at a time.
+func (d *daemon) removeAll(ctx context.Context, ids []string) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, id := range ids {
+		g.Go(func() error { return d.api.Remove(ctx, id) })
+	}
+	return g.Wait()
+}

@@ -1,0 +1,98 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// daemon is a "caisson serve" on a data directory of its own, with nothing but its defaults, and a client of it.
+type daemon struct {
+	dir string
+	cmd *exec.Cmd
+	api *client.Client
+}
+
+// startDaemon starts a daemon and returns when it serves.
+func startDaemon(ctx context.Context, cfg Config, name string) (*daemon, error) {
+	d := &daemon{dir: filepath.Join(cfg.Dir, name)}
+	log, err := os.Create(d.dir + ".log")
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer ready.Close()
+	d.cmd = exec.CommandContext(ctx, filepath.Join(cfg.Bin, "caisson"), "serve", "--data", d.dir)
+	d.cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "CAISSON_READY_FD=3"}
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.ExtraFiles = []*os.File{theirs}
+	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
+	d.cmd.WaitDelay = 10 * time.Second
+	err = d.cmd.Start()
+	theirs.Close()
+	if err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(ready).ReadString('\n')
+	if line = strings.TrimSpace(line); line != "ok" {
+		return nil, errors.Join(fmt.Errorf("the daemon says %q; see %s", line, log.Name()), err, d.stop())
+	}
+	d.api, err = client.New(client.Config{Socket: filepath.Join(d.dir, "caisson.sock")})
+	return d, err
+}
+
+// stop ends the daemon. Sandboxes run on.
+func (d *daemon) stop() error {
+	if d.api != nil {
+		d.api.Close()
+	}
+	d.cmd.Process.Signal(syscall.SIGTERM)
+	var exit *exec.ExitError
+	if err := d.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	return nil
+}
+
+// create makes an idle sandbox of the host image.
+func (d *daemon) create(ctx context.Context) (id string, err error) {
+	sb, err := d.api.Create(ctx, caisson.CreateRequest{})
+	if err != nil {
+		return "", err
+	}
+	return string(sb.ID), nil
+}
+
+// program is what the benchmarks run: it does nothing.
+const program = "/usr/bin/true"
+
+// exec runs the program in one request.
+func (d *daemon) exec(ctx context.Context, id string) error {
+	res, err := d.api.Run(ctx, id, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: []string{program}}})
+	if err != nil {
+		return err
+	}
+	if !res.Exit.Success() {
+		return fmt.Errorf("%s %s", program, res.Exit)
+	}
+	return nil
+}
+
+// runtimeDir is where the runtime keeps a sandbox's files, and sandboxDir the sandbox's whole directory.
+func (d *daemon) sandboxDir(id string) string { return filepath.Join(d.dir, "sandboxes", id) }
+func (d *daemon) runtimeDir(id string) string { return filepath.Join(d.sandboxDir(id), "runtime") }

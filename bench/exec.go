@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor"
+)
+
+// execAPI compares one exec of a program that does nothing: in one request, over a WebSocket, in-process through the
+// runtime package, and with a process of runsc's.
+func (s *suite) execAPI(ctx context.Context) error {
+	id, err := s.create(ctx)
+	if err != nil {
+		return err
+	}
+	// A runtime of our own that adopts the daemon's sandboxes. It only looks at them.
+	rt, err := gvisor.New(gvisor.Config{
+		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
+		Exe: filepath.Join(s.Bin, "caisson-sentry"), Inside: filepath.Join(s.Bin, "caisson-inside"), Build: "bench",
+	})
+	if err != nil {
+		return err
+	}
+	bare, err := s.bare.bundle()
+	if err == nil {
+		err = s.bare.start(ctx, bare)
+	}
+	if err != nil {
+		return errors.Join(err, rt.Close())
+	}
+	all, err := compare(ctx, 5*s.N,
+		side{do: func(ctx context.Context) error { return s.exec(ctx, id) }},
+		side{do: func(ctx context.Context) error {
+			p, err := s.api.Exec(ctx, id, caisson.ExecRequest{Command: []string{program}})
+			return finish(ctx, p, err)
+		}},
+		side{do: func(ctx context.Context) error {
+			p, err := rt.Exec(ctx, caisson.ID(id), caisson.RuntimeExec{Command: []string{program}})
+			return finish(ctx, p, err)
+		}},
+		side{do: func(ctx context.Context) error { return s.bare.exec(ctx, bare) }},
+	)
+	if err := errors.Join(err, rt.Close(), s.bare.remove(ctx, bare), s.api.Remove(ctx, id)); err != nil {
+		return err
+	}
+	s.add(newRow("exec.api", "ms", all[0], "runsc exec", all[3]).atMostTimes(0.6))
+	s.add(newRow("exec.api.overhead", "ms", all[0], "runtime/gvisor in-process", all[2]).atMostOver(1))
+	s.add(newRow("exec.api.stream", "ms", all[1], "runsc exec", all[3]).atMostTimes(0.6))
+	s.add(newRow("exec.api.stream.overhead", "ms", all[1], "runtime/gvisor in-process", all[2]).atMostOver(1))
+	return nil
+}
+
+// finish reads a process to its end.
+func finish(ctx context.Context, p caisson.Process, err error) error {
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for _, r := range []io.Reader{p.Stdout(), p.Stderr()} {
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			return err
+		}
+	}
+	status, err := p.Wait(ctx)
+	if err == nil && !status.Success() {
+		err = fmt.Errorf("%s %s", program, status)
+	}
+	return err
+}

@@ -1,0 +1,152 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// settle is how long things are left alone before their memory is measured.
+const settle = 3 * time.Second
+
+func rest(ctx context.Context) error {
+	select {
+	case <-time.After(settle):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+const idleSandboxes = 20
+
+// idleMemory compares what all processes of an idle sandbox (main process, gofer and those that run guest code) have to
+// themselves.
+func (s *suite) idleMemory(ctx context.Context) error {
+	var pairs [idleSandboxes]pair
+	for i := range pairs {
+		var err error
+		if pairs[i], err = s.makePair(ctx); err != nil {
+			return err
+		}
+	}
+	if err := rest(ctx); err != nil {
+		return err
+	}
+	instance, err := os.ReadFile(filepath.Join(s.daemon.dir, "instance"))
+	if err != nil {
+		return err
+	}
+	var ours, theirs samples
+	for _, p := range pairs {
+		for group, to := range map[string]*samples{
+			filepath.Join("/caisson", string(instance), p.ours): &ours, filepath.Join(s.bare.cgroup, p.bare): &theirs,
+		} {
+			mb, err := privateDirty(group)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, mb)
+		}
+	}
+	for _, p := range pairs {
+		err = errors.Join(err, s.removePair(ctx, p))
+	}
+	s.add(newRow("sandbox.idle.memory", "MB", ours, "runsc run -detach, same init", theirs).atMostTimes(1.1))
+	return err
+}
+
+// privateDirty adds up the private dirty memory of a cgroup's processes, in MB.
+func privateDirty(group string) (mb float64, err error) {
+	pids, err := processesIn(group)
+	if err != nil {
+		return 0, err
+	}
+	if len(pids) < 3 {
+		return 0, fmt.Errorf("cgroup %s has %d processes, less than a sandbox", group, len(pids))
+	}
+	for _, pid := range pids {
+		n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Private_Dirty:")
+		if err != nil {
+			return 0, err
+		}
+		mb += n
+	}
+	return mb, nil
+}
+
+// field returns a line's number of kB from a file in /proc, in MB.
+func field(path, name string) (mb float64, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {
+			kb, err := strconv.ParseFloat(f[1], 64)
+			return kb * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", path, name)
+}
+
+// daemonMemory measures the anonymous memory of a daemon that has just started, and of its wire process, and what is added by
+// 50 idle sandboxes.
+func (s *suite) daemonMemory(ctx context.Context) (err error) {
+	d, err := startDaemon(ctx, s.Config, "memory")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	engine, wire, err := d.anonymous(ctx)
+	if err != nil {
+		return err
+	}
+	var ids [burst]string
+	for i := range ids {
+		if ids[i], err = d.create(ctx); err != nil {
+			return err
+		}
+	}
+	engine50, wire50, err := d.anonymous(ctx)
+	if err != nil {
+		return err
+	}
+	more := (engine50 + wire50 - engine - wire) / burst
+	s.add(newRow("daemon.memory", "MB", samples{engine + wire}, "", nil).under(20))
+	s.add(newRow("daemon.memory.engine", "MB", samples{engine}, "", nil))
+	s.add(newRow("daemon.memory.wire", "MB", samples{wire}, "", nil))
+	s.add(newRow("daemon.memory.sandbox", "MB", samples{more}, "", nil).under(0.5))
+	s.add(newRow("daemon.memory.sandbox.wire", "MB", samples{(wire50 - wire) / burst}, "", nil))
+	return d.removeAll(ctx, ids[:])
+}
+
+// anonymous returns the anonymous memory of the daemon and its wire process, in MB, after a rest.
+func (d *daemon) anonymous(ctx context.Context) (engine, wire float64, err error) {
+	if err := rest(ctx); err != nil {
+		return 0, 0, err
+	}
+	if engine, err = field(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid), "RssAnon:"); err != nil {
+		return 0, 0, err
+	}
+	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, file := range children {
+		data, _ := os.ReadFile(file)
+		for _, pid := range strings.Fields(string(data)) {
+			if argv, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(argv, []byte("caisson-wire\x00")) {
+				wire, err = field("/proc/"+pid+"/status", "RssAnon:")
+				return engine, wire, err
+			}
+		}
+	}
+	return 0, 0, errors.New("the daemon has no wire process")
+}

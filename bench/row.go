@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+)
+
+// A Row is one line of the table. Numbers are in Unit; medians are of N samples.
+type Row struct {
+	Name        string  `json:"name"`
+	Unit        string  `json:"unit"` // ms or MB (10^6 bytes)
+	N           int     `json:"n"`
+	P50         float64 `json:"p50"`
+	P95         float64 `json:"p95"`
+	Baseline    string  `json:"baseline"` // what it is compared with; "" if with nothing
+	BaselineP50 float64 `json:"baselineP50"`
+	Ratio       float64 `json:"ratio"`  // P50 by BaselineP50; 0 without a baseline
+	Target      string  `json:"target"` // "" if the row is there to explain another
+	Met         bool    `json:"met"`
+}
+
+// samples are measurements in the row's unit.
+type samples []float64
+
+// quantile returns the q-th quantile by nearest rank.
+func (s samples) quantile(q float64) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
+}
+
+// mean returns the average.
+func (s samples) mean() float64 {
+	sum := 0.0
+	for _, v := range s {
+		sum += v
+	}
+	return sum / float64(len(s))
+}
+
+// newRow makes a row without a target.
+func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
+	r := Row{
+		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),
+		Baseline: baseline, BaselineP50: round(theirs.quantile(0.5)), Met: true,
+	}
+	if r.BaselineP50 > 0 {
+		r.Ratio = round(r.P50 / r.BaselineP50)
+	}
+	return r
+}
+
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// atMostTimes adds the target that the median is at most factor times the baseline's.
+func (r Row) atMostTimes(factor float64) Row {
+	return r.want(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
+}
+
+// atMostOver adds the target that the median is at most so much over the baseline's.
+func (r Row) atMostOver(limit float64) Row {
+	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), r.P50-r.BaselineP50 <= limit)
+}
+
+// under adds the target that the median is under limit.
+func (r Row) under(limit float64) Row {
+	return r.want(fmt.Sprintf("< %g %s", limit, r.Unit), r.P50 < limit)
+}
+
+// want adds a target; a row with several meets all or none.
+func (r Row) want(target string, met bool) Row {
+	if r.Target != "" {
+		target = r.Target + ", " + target
+	}
+	r.Target, r.Met = target, r.Met && met
+	return r
+}
+
+// String is the row as one line.
+func (r Row) String() string {
+	s := fmt.Sprintf("%s: %.2f %s (p95 %.2f, n %d)", r.Name, r.P50, r.Unit, r.P95, r.N)
+	if r.Baseline != "" {
+		s += fmt.Sprintf("; %s: %.2f, × %.2f", r.Baseline, r.BaselineP50, r.Ratio)
+	}
+	return s
+}
+
+// WriteTable prints rows for people, as a table that is Markdown too.
+func WriteTable(w io.Writer, rows []Row) error {
+	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	fmt.Fprintln(t, "| name\t| p50\t| p95\t| n\t| baseline\t| its p50\t| ratio\t| target\t| met\t|")
+	fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	for _, r := range rows {
+		base, ratio, met := "", "", ""
+		if r.Baseline != "" {
+			base, ratio = fmt.Sprintf("%.2f", r.BaselineP50), fmt.Sprintf("%.2f", r.Ratio)
+		}
+		if r.Target != "" {
+			met = map[bool]string{true: "yes", false: "no"}[r.Met]
+		}
+		fmt.Fprintf(t, "| `%s`\t| %.2f %s\t| %.2f\t| %d\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
+			r.Name, r.P50, r.Unit, r.P95, r.N, r.Baseline, base, ratio, r.Target, met)
+	}
+	return t.Flush()
+}

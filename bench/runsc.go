@@ -1,0 +1,266 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+	"github.com/caisson-dev/caisson/sqlite"
+)
+
+// runsc is the baseline: each step is a process of gVisor's own command line.
+//
+// Its spec and flags are those that Caisson gave to gVisor for a sandbox of the same template, the donor, except for what
+// cannot be shared: the root file system is made once beforehand, from the same layers and directories; the network
+// namespace is a new one without devices, which runsc makes; the cgroup is another one with the same limits.
+type runsc struct {
+	exe    string
+	dir    string // bundles, files of the overlays, checkpoints
+	root   string // gVisor's --root
+	cgroup string
+	flags  []string
+	spec   specs.Spec
+	next   atomic.Int64
+}
+
+func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
+	r := &runsc{
+		exe: filepath.Join(cfg.Bin, "runsc"), dir: filepath.Join(cfg.Dir, "bare"), root: filepath.Join(cfg.Dir, "bare", "state"),
+		cgroup: "/" + filepath.Base(cfg.Dir),
+	}
+	for _, dir := range []string{r.dir, r.root, filepath.Join(r.dir, "fs")} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(d.runtimeDir(donor), "bundle", "config.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &r.spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.flags, err = r.flagsOf(d.runtimeDir(donor)); err != nil {
+		return nil, err
+	}
+	for i, ns := range r.spec.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace {
+			r.spec.Linux.Namespaces[i].Path = ""
+		}
+	}
+	r.spec.Root.Path, err = r.mountRootfs(ctx, d, donor)
+	return r, err
+}
+
+// flagsOf returns the flags of the main process of the sandbox with that directory.
+func (r *runsc) flagsOf(dir string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	var state struct{ Main struct{ PID int } }
+	if err == nil {
+		err = json.Unmarshal(data, &state)
+	}
+	if err == nil {
+		data, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", state.Main.PID))
+	}
+	if err != nil {
+		return nil, err
+	}
+	flags := []string{"--root=" + r.root}
+	for _, arg := range strings.Split(string(data), "\x00")[1:] {
+		switch name, _, _ := strings.Cut(arg, "="); {
+		case !strings.HasPrefix(arg, "--"): // the command
+			return flags, nil
+		case name == "--root", name == "--gofer-network-namespace": // the default is the same: one for all
+		case name == "--overlay2":
+			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
+		default:
+			flags = append(flags, arg)
+		}
+	}
+	return nil, errors.New("the donor's main process has no command")
+}
+
+// mountRootfs makes the donor's root file system in this process's mount namespace, where processes of any user can reach it.
+func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (string, error) {
+	store, err := sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(d.dir, "caisson.db")})
+	if err != nil {
+		return "", err
+	}
+	defer store.Close()
+	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), donor)
+	if err != nil {
+		return "", err
+	}
+	tools, err := filepath.Glob(filepath.Join(d.dir, "tools", "*"))
+	if err != nil || len(tools) != 1 {
+		return "", fmt.Errorf("found %d layers of tools: %w", len(tools), err)
+	}
+	layers := append([]string{tools[0], filepath.Join(d.sandboxDir(donor), "etc")}, sb.Rootfs.Layers...)
+	ids, err := userNamespace(r.spec.Linux.UIDMappings[0].HostID)
+	if err != nil {
+		return "", err
+	}
+	defer ids.Close()
+
+	stage := "/mnt"
+	if err := unix.Mount("caisson-bench", stage, "tmpfs", 0, "mode=0711"); err != nil {
+		return "", err
+	}
+	for i, layer := range layers {
+		at := filepath.Join(stage, fmt.Sprint("l", i))
+		if err := mountClone(layer, at, int(ids.Fd())); err != nil {
+			return "", err
+		}
+		layers[i] = at
+	}
+	root := filepath.Join(stage, "root")
+	if err := os.Mkdir(root, 0o711); err != nil {
+		return "", err
+	}
+	options := "userxattr,lowerdir=" + strings.Join(layers, ":")
+	if err := unix.Mount("caisson-bench", root, "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return "", fmt.Errorf("mount overlay: %w", err)
+	}
+	binds := map[string]string{}
+	for _, b := range sb.Rootfs.Binds {
+		binds[b.Target] = b.Source
+	}
+	for _, target := range slices.Sorted(maps.Keys(binds)) {
+		if err := mountClone(binds[target], filepath.Join(root, target), -1); err != nil {
+			return "", err
+		}
+	}
+	return root, nil
+}
+
+// mountClone shows source at target, which is made if it does not exist.
+func mountClone(source, target string, idmap int) error {
+	if err := os.Mkdir(target, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	fd, err := sentry.CloneMount(unix.AT_FDCWD, source, unix.MOUNT_ATTR_RDONLY, idmap)
+	if err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	defer unix.Close(fd)
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// userNamespace returns one that maps the owners of layers to uid and those after it.
+func userNamespace(uid uint32) (*os.File, error) {
+	ids := []syscall.SysProcIDMap{{ContainerID: caisson.LayerUIDBase, HostID: int(uid), Size: caisson.UIDRange}}
+	cmd := exec.Command("/bin/sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: unix.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+}
+
+// bundle makes a bundle for a container that runs args, or with none Caisson's own init, which sleeps.
+func (r *runsc) bundle(args ...string) (id string, err error) {
+	id = fmt.Sprintf("bare-%06d", r.next.Add(1)) // one length: gVisor resolves ids by prefix
+	spec, process := r.spec, *r.spec.Process
+	linux := *r.spec.Linux
+	linux.CgroupsPath = filepath.Join(r.cgroup, id)
+	if len(args) > 0 {
+		process.Args = args
+	}
+	spec.Process, spec.Linux, spec.Hostname = &process, &linux, id
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(r.dir, id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	return id, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+}
+
+// do runs one command of runsc.
+func (r *runsc) do(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, r.exe, append(slices.Clone(r.flags), args...)...)
+	cmd.Env = []string{}
+	// A file, not a pipe: sandboxes inherit it, and nobody would wait for its end.
+	out, err := os.CreateTemp(r.dir, "output-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(out.Name())
+		return fmt.Errorf("runsc %v: %w: %.500s", args, err, bytes.TrimSpace(said))
+	}
+	return nil
+}
+
+// run is "create to exited" in one process: it returns when args have ended and the sandbox is gone.
+func (r *runsc) run(ctx context.Context, id string) error {
+	return r.do(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
+}
+
+// start makes a running sandbox.
+func (r *runsc) start(ctx context.Context, id string) error {
+	return r.do(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
+}
+
+func (r *runsc) exec(ctx context.Context, id string) error { return r.do(ctx, "exec", id, program) }
+
+func (r *runsc) checkpoint(ctx context.Context, id, image string) error {
+	return r.do(ctx, "checkpoint", "--leave-running", "--compression=none", "--image-path", image, id)
+}
+
+func (r *runsc) restore(ctx context.Context, id, image string) error {
+	return r.do(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
+}
+
+// remove ends sandboxes, a few at a time.
+func (r *runsc) remove(ctx context.Context, ids ...string) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for _, id := range ids {
+		g.Go(func() error { return r.do(ctx, "delete", "--force", id) })
+	}
+	return g.Wait()
+}
+
+// processesIn returns the processes in a cgroup, by its path in the memory hierarchy or the only one.
+func processesIn(group string) ([]int, error) {
+	var data []byte
+	err := errors.New("no hierarchy")
+	for _, root := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup"} {
+		if data, err = os.ReadFile(filepath.Join(root, group, "cgroup.procs")); err == nil {
+			break
+		}
+	}
+	var pids []int
+	for line := range strings.Lines(string(data)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// pair is an idle sandbox of each kind.
+type pair struct{ ours, bare string }
+
+func (s *suite) makePair(ctx context.Context) (p pair, err error) {
+	if p.ours, err = s.create(ctx); err != nil {
+		return p, err
+	}
+	if p.bare, err = s.bare.bundle(); err != nil {
+		return p, err
+	}
+	return p, s.bare.start(ctx, p.bare)
+}
+
+func (s *suite) removePair(ctx context.Context, p pair) error {
+	return errors.Join(s.api.Remove(ctx, p.ours), s.bare.remove(ctx, p.bare))
+}
+
+// snapshotSmall compares the capture of an idle sandbox, which runs on. Ours is durable when it returns, and includes the
+// changed files as an archive of their own.
+func (s *suite) snapshotSmall(ctx context.Context) error {
+	p, err := s.makePair(ctx)
+	if err != nil {
+		return err
+	}
+	var snap string
+	image := filepath.Join(s.bare.dir, "image")
+	all, err := compare(ctx, s.N,
+		side{
+			do: func(ctx context.Context) error {
+				got, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
+				if err == nil {
+					snap = string(got.ID)
+				}
+				return err
+			},
+			after: func(ctx context.Context) error { return s.api.RemoveSnapshot(ctx, snap) },
+		},
+		side{
+			do:    func(ctx context.Context) error { return s.bare.checkpoint(ctx, p.bare, image) },
+			after: func(context.Context) error { return os.RemoveAll(image) },
+		},
+	)
+	if err := errors.Join(err, s.removePair(ctx, p)); err != nil {
+		return err
+	}
+	s.add(newRow("snapshot.small", "ms", all[0], "runsc checkpoint", all[1]).under(60))
+	return nil
+}
+
+// forkSmall compares the time until a sandbox made from a snapshot runs, and from a running one. Ours has answered a first
+// process by then.
+func (s *suite) forkSmall(ctx context.Context) error {
+	p, err := s.makePair(ctx)
+	if err != nil {
+		return err
+	}
+	image, second := filepath.Join(s.bare.dir, "image"), filepath.Join(s.bare.dir, "image2")
+	if err := s.bare.checkpoint(ctx, p.bare, image); err != nil {
+		return err
+	}
+	snap, err := s.api.Snapshot(ctx, p.ours, caisson.SnapshotRequest{})
+	if err != nil {
+		return err
+	}
+	var fork, restored string
+	ours := func(ref string) side {
+		return side{
+			do: func(ctx context.Context) error {
+				forks, err := s.api.Fork(ctx, ref, caisson.ForkRequest{})
+				if err == nil {
+					fork = string(forks[0].ID)
+				}
+				return err
+			},
+			after: func(ctx context.Context) error { return s.api.Remove(ctx, fork) },
+		}
+	}
+	bundle := func(context.Context) (err error) { restored, err = s.bare.bundle(); return err }
+	all, err := compare(ctx, s.N,
+		ours(string(snap.ID)),
+		side{
+			before: bundle,
+			do:     func(ctx context.Context) error { return s.bare.restore(ctx, restored, image) },
+			after:  func(ctx context.Context) error { return s.bare.remove(ctx, restored) },
+		},
+		ours(p.ours),
+		side{
+			before: bundle,
+			do: func(ctx context.Context) error {
+				if err := s.bare.checkpoint(ctx, p.bare, second); err != nil {
+					return err
+				}
+				return s.bare.restore(ctx, restored, second)
+			},
+			after: func(ctx context.Context) error {
+				return errors.Join(s.bare.remove(ctx, restored), os.RemoveAll(second))
+			},
+		},
+	)
+	if err := errors.Join(err, s.api.RemoveSnapshot(ctx, string(snap.ID)), os.RemoveAll(image), s.removePair(ctx, p)); err != nil {
+		return err
+	}
+	s.add(newRow("fork.small", "ms", all[0], "runsc restore -detach", all[1]).under(120))
+	s.add(newRow("fork.small.running", "ms", all[2], "runsc checkpoint, restore", all[3]).under(120))
+	return nil
+}

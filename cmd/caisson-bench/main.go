@@ -1,0 +1,158 @@
+// Command caisson-bench measures Caisson next to gVisor's own command line and prints the table; "make bench" builds what it
+// needs and runs it. It needs root.
+//
+// It works in pid and mount namespaces of its own: whatever happens, no process and no mount outlives it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/bench"
+)
+
+// The roles of this binary's processes, by argv[0].
+const (
+	initRole    = "caisson-bench-init"    // process 1 of the namespaces
+	measureRole = "caisson-bench-measure" // its child
+)
+
+type options struct {
+	bin, rows, out, dir string
+	n                   int
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "directory with caisson, caisson-sentry, caisson-inside and runsc")
+	flag.StringVar(&o.rows, "rows", "", "measure only rows whose name begins so")
+	flag.StringVar(&o.out, "out", "", "also write the rows to this file, as JSON")
+	flag.StringVar(&o.dir, "dir", "", "where to work; default a temporary directory")
+	flag.IntVar(&o.n, "n", 20, "samples of each row that is quick to sample")
+	flag.Parse()
+	var err error
+	switch os.Args[0] {
+	case initRole:
+		os.Exit(reap())
+	case measureRole:
+		err = measure(o)
+	default:
+		err = isolate(o)
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		os.Exit(max(exit.ExitCode(), 1)) // it has said why
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "caisson-bench:", err)
+		os.Exit(1)
+	}
+}
+
+// isolate runs this binary again in its namespaces, and removes afterwards what is not part of them: files and cgroups.
+func isolate(o options) (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("this needs root: sandboxes are made")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dir, err := os.MkdirTemp(o.dir, "caisson-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeCgroups(dir), os.RemoveAll(dir)) }()
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-bin", o.bin, "-rows", o.rows, "-out", o.out, "-dir", dir, fmt.Sprintf("-n=%d", o.n))
+	cmd.Args[0] = initRole
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL}
+	return cmd.Run()
+}
+
+// removeCgroups removes the empty groups of the daemons whose data directories are in dir, and of the baseline.
+func removeCgroups(dir string) error {
+	names := []string{filepath.Base(dir)}
+	instances, err := filepath.Glob(filepath.Join(dir, "*", "instance"))
+	for _, file := range instances {
+		if id, err := os.ReadFile(file); err == nil && len(id) > 0 {
+			names = append(names, filepath.Join("caisson", string(id)))
+		}
+	}
+	for _, name := range names {
+		for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			groups, _ := filepath.Glob(filepath.Join(root, name, "*/")) // the pattern is well-formed
+			own, _ := filepath.Glob(filepath.Join(root, name))
+			for _, group := range append(groups, own...) {
+				if e := unix.Rmdir(group); e != nil && e != unix.ENOENT && e != unix.ENOTDIR && e != unix.EPERM {
+					err = errors.Join(err, fmt.Errorf("remove cgroup %s: %w", group, e))
+				}
+			}
+		}
+	}
+	return err
+}
+
+// reap prepares the namespaces, runs the measurements and collects the orphans until these have ended.
+func reap() int {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fail(err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fail(err)
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", append([]string{measureRole}, os.Args[1:]...), &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2},
+	})
+	if err != nil {
+		return fail(err)
+	}
+	for {
+		var status syscall.WaitStatus
+		switch got, err := syscall.Wait4(-1, &status, 0, nil); {
+		case err == syscall.EINTR:
+		case err != nil:
+			return fail(err)
+		case got == pid && status.Exited():
+			return status.ExitStatus()
+		case got == pid:
+			return 1
+		}
+	}
+}
+
+func fail(err error) int {
+	fmt.Fprintln(os.Stderr, "caisson-bench:", err)
+	return 1
+}
+
+func measure(o options) error {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	rows, err := bench.Run(context.Background(), bench.Config{Bin: bin, Dir: o.dir, Rows: o.rows, N: o.n, Log: os.Stderr})
+	if len(rows) > 0 {
+		err = errors.Join(err, bench.WriteTable(os.Stdout, rows))
+	}
+	if err != nil || o.out == "" {
+		return err
+	}
+	data, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(o.out, append(data, '\n'), 0o644)
+}
