@@ -203,10 +203,10 @@ func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, er
 func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
 		l.c.guests.dropGuest(sb.ID)
-		if err := copyDepends(l.c.sandboxDir(sb.ID), dir); err != nil {
+		if err := l.c.Runtime.Checkpoint(ctx, sb.ID, dir, false); err != nil {
 			return err
 		}
-		return l.c.Runtime.Checkpoint(ctx, sb.ID, dir, false)
+		return copyDepends(l.c.sandboxDir(sb.ID), dir)
 	})
 	if err != nil {
 		// A failed checkpoint leaves the sandbox running; one that failed later has left it standing still.

@@ -123,22 +123,24 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 // capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
 func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
-		if err := copyDepends(s.c.sandboxDir(sb.ID), part); err != nil {
-			return err
+		if sb.State == caisson.Paused {
+			// What it depends on is among it: what the sandbox was paused on, not what is here now.
+			return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
 		}
+		tar := filepath.Join(part, filesTar)
+		var err error
 		switch {
 		case sb.State == caisson.Running && memory:
-			return s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
+			err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
 		case sb.State == caisson.Running:
-			return writeTar(filepath.Join(part, filesTar), func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
-		case sb.State == caisson.Paused:
-			return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
-		default: // stopped; one that never ran has no files of its own
-			if from := existing(s.c.inDir(sb.ID, filesTar)); from != "" {
-				return linkFile(from, filepath.Join(part, filesTar))
-			}
-			return nil
+			err = writeTar(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
+		default:
+			err = linkFile(s.c.inDir(sb.ID, filesTar), tar)
 		}
+		if err != nil {
+			return err
+		}
+		return copyDepends(s.c.sandboxDir(sb.ID), part)
 	})
 }
 
@@ -149,12 +151,7 @@ func linkCheckpoint(from, to string, memory bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() == dependsFile {
-			// The paused sandbox's own: what it was paused on, not what is here now.
-			if err := os.Remove(filepath.Join(to, dependsFile)); err != nil {
-				return err
-			}
-		} else if !memory && e.Name() != filesTar {
+		if !memory && e.Name() != filesTar && e.Name() != dependsFile {
 			continue
 		}
 		if err := linkFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {

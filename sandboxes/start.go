@@ -66,14 +66,13 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 	return nil
 }
 
-// halt ends the processes of a sandbox at once and frees what they had on the host.
+// halt ends the processes of a sandbox at once and frees what they had on the host. While they cannot be ended they keep it.
 func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	h.c.guests.dropGuest(id)
-	err := h.c.Runtime.Destroy(ctx, id)
-	if h.c.Wires != nil {
-		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
+	if err := h.c.Runtime.Destroy(ctx, id); err != nil || h.c.Wires == nil {
+		return err
 	}
-	return err
+	return h.c.Wires.Detach(ctx, id)
 }
 
 // runtimeSpec translates a sandbox for the runtime. release closes what it opened, and may be called in any case.

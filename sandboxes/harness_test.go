@@ -1,0 +1,368 @@
+package sandboxes_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/runtime/fake"
+	"github.com/caisson-dev/caisson/runtime/fake/guest"
+	"github.com/caisson-dev/caisson/sandboxes"
+	"github.com/caisson-dev/caisson/sqlite"
+)
+
+// patience is how long anything may take before it counts as hung.
+const patience = 20 * time.Second
+
+// testRuntime is the fake with what a host may still have of a sandbox that the fake knows nothing of.
+type testRuntime struct {
+	*fake.Runtime
+
+	mu      sync.Mutex
+	remains []caisson.ID // guarded by mu
+	cpu     string       // guarded by mu
+}
+
+func (r *testRuntime) Remains() ([]caisson.ID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.remains), nil
+}
+
+func (r *testRuntime) Destroy(ctx context.Context, id caisson.ID) error {
+	r.mu.Lock()
+	r.remains = slices.DeleteFunc(r.remains, func(x caisson.ID) bool { return x == id })
+	r.mu.Unlock()
+	return r.Runtime.Destroy(ctx, id)
+}
+
+func (r *testRuntime) Capabilities() caisson.Capabilities {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	caps := r.Runtime.Capabilities()
+	caps.CPU += r.cpu
+	return caps
+}
+
+// world is a core with everything around it, on a directory of the test's.
+type world struct {
+	*sandboxes.Core
+	t       *testing.T
+	config  sandboxes.Config
+	dir     string
+	store   *faultyStore
+	runtime *testRuntime
+	images  *images
+	wires   *wires
+	logs    *safeBuffer
+}
+
+// plan says what is unusual about a world.
+type plan struct {
+	limits   sandboxes.Limits
+	wires    bool
+	programs map[string]func([]string) fake.Program
+}
+
+func newWorld(t *testing.T) *world { return plan{}.world(t) }
+
+func (p plan) world(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), logs: &safeBuffer{}}
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db")})
+	must(t, err)
+	w.store = &faultyStore{Store: store}
+	programs := guest.Programs()
+	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
+	maps.Copy(programs, p.programs)
+	rt, err := fake.New(fake.Config{Dir: t.TempDir(), Programs: programs})
+	must(t, err)
+	w.runtime = &testRuntime{Runtime: rt}
+	w.images = newImages(t.TempDir())
+	w.config = sandboxes.Config{
+		Dir: w.dir, Store: w.store, Runtime: w.runtime, Images: w.images, Node: "here", Build: "b1", Limits: p.limits,
+		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
+	}
+	if p.wires {
+		w.wires = &wires{attached: map[caisson.ID]bool{}}
+		w.config.Wires = w.wires
+	}
+	w.boot()
+	t.Cleanup(func() {
+		must(t, w.Close())
+		leaked(t)
+		list, err := rt.List(context.Background())
+		must(t, err)
+		for _, x := range list {
+			must(t, rt.Destroy(context.Background(), x.ID))
+		}
+		must(t, store.Close())
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", w.logs)
+		}
+	})
+	return w
+}
+
+// boot makes a core as a daemon does at its start, and returns what its reconciliation removed.
+func (w *world) boot() []caisson.Garbage {
+	w.t.Helper()
+	core, err := sandboxes.New(w.config)
+	must(w.t, err)
+	w.Core = core
+	garbage, err := core.Reconcile(w.t.Context(), func(caisson.ID) (*os.File, error) { return os.Open(os.DevNull) })
+	must(w.t, err)
+	return garbage
+}
+
+// restart ends the daemon and starts another one, on the same store and host.
+func (w *world) restart() []caisson.Garbage {
+	w.t.Helper()
+	must(w.t, w.Close())
+	leaked(w.t)
+	w.runtime = &testRuntime{Runtime: w.runtime.Reopen(), remains: w.runtime.remains, cpu: w.runtime.cpu}
+	w.config.Runtime = w.runtime
+	return w.boot()
+}
+
+// leaked fails t if a goroutine of a closed core is still there.
+func leaked(t *testing.T) {
+	t.Helper()
+	var left string
+	ok := func() bool {
+		b := make([]byte, 1<<20)
+		left = ""
+		for _, g := range strings.Split(string(b[:runtime.Stack(b, true)]), "\n\n") {
+			if strings.Contains(g, "caisson/sandboxes.(") && !strings.Contains(g, "_test.") {
+				left = g
+			}
+		}
+		return left == ""
+	}
+	for deadline := time.Now().Add(5 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Errorf("a goroutine is left after Close:\n%s", left)
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// ctx is a request of a local caller who acts for the account local.
+func (w *world) ctx() context.Context {
+	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: caisson.LocalAccount, Local: true})
+}
+
+// as is a request that came with a token of the account.
+func (w *world) as(account string) context.Context {
+	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
+}
+
+func (w *world) create(req caisson.CreateRequest) *caisson.Sandbox {
+	w.t.Helper()
+	return got(w.Sandboxes().Create(w.ctx(), req))(w.t)
+}
+
+// command is a program that every sandbox of the tests has.
+func command(args ...string) []string { return append([]string{guest.Path, "test"}, args...) }
+
+// counting makes a sandbox with a command that counts in memory and keeps the number in /count.
+func (w *world) counting() *caisson.Sandbox {
+	w.t.Helper()
+	sb := w.create(caisson.CreateRequest{Command: command("counter", "/count")})
+	w.counts(sb.ID, 1)
+	return sb
+}
+
+// counts waits until the counter of a sandbox has passed at least, and returns it.
+func (w *world) counts(id caisson.ID, least int) (n int) {
+	w.t.Helper()
+	poll.Until(w.t, patience, func() bool {
+		n = 0
+		for _, c := range strings.TrimSpace(w.read(string(id), "/count")) {
+			n = n*10 + int(c-'0')
+		}
+		return n >= least
+	})
+	return n
+}
+
+// read returns what a file holds, "" if it cannot be read.
+func (w *world) read(ref, path string) string {
+	r, err := w.Files().ReadFile(w.ctx(), ref, path, 0, 0)
+	if err != nil {
+		return ""
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+func (w *world) write(ref, path, content string) {
+	w.t.Helper()
+	got(w.Files().WriteFile(w.ctx(), ref, path, 0, strings.NewReader(content)))(w.t)
+}
+
+// run executes a program of the tests and returns what it printed and how it ended.
+func (w *world) run(ref string, req caisson.ExecRequest) (string, caisson.ExitStatus) {
+	w.t.Helper()
+	p := got(w.Processes().Exec(w.ctx(), ref, req))(w.t)
+	defer p.Close()
+	out := got(io.ReadAll(p.Stdout()))(w.t)
+	return string(out), got(p.Wait(w.ctx()))(w.t)
+}
+
+// state returns the stored state.
+func (w *world) state(id caisson.ID) caisson.State {
+	sb, err := w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id))
+	if err != nil {
+		return ""
+	}
+	return sb.State
+}
+
+func (w *world) wantState(id caisson.ID, want caisson.State) {
+	w.t.Helper()
+	if s := w.state(id); s != want {
+		w.t.Errorf("sandbox is %q, want %q", s, want)
+	}
+}
+
+func (w *world) waitState(id caisson.ID, want caisson.State) *caisson.Sandbox {
+	w.t.Helper()
+	poll.Until(w.t, patience, func() bool { return w.state(id) == want })
+	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id)))(w.t)
+}
+
+// running returns the sandboxes that the runtime runs.
+func (w *world) running() (ids []caisson.ID) {
+	w.t.Helper()
+	for _, r := range got(w.runtime.Runtime.List(context.Background()))(w.t) {
+		if !r.Running {
+			w.t.Errorf("the runtime has remains of %s", r.ID)
+		}
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// holds checks that the host has exactly the sandboxes ids running, and directories of boxes and snapshots that the
+// store accounts for.
+func (w *world) holds(ids ...caisson.ID) {
+	w.t.Helper()
+	have := w.running()
+	slices.Sort(ids)
+	if !slices.Equal(have, ids) {
+		w.t.Errorf("the runtime runs %v, want %v", have, ids)
+	}
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	var rows []string
+	for _, b := range boxes {
+		rows = append(rows, "sandboxes/"+string(b.ID))
+	}
+	for _, s := range snaps {
+		rows = append(rows, "snapshots/"+string(s.ID))
+	}
+	slices.Sort(rows)
+	if dirs := w.dirs(); !slices.Equal(dirs, rows) {
+		w.t.Errorf("directories are %v, the store has %v", dirs, rows)
+	}
+	if w.wires != nil {
+		if at := w.wires.list(); !slices.Equal(at, ids) {
+			w.t.Errorf("wires are attached to %v, want %v", at, ids)
+		}
+	}
+}
+
+func (w *world) dirs() (dirs []string) {
+	w.t.Helper()
+	for _, kind := range []string{"sandboxes", "snapshots"} {
+		for _, e := range got(os.ReadDir(filepath.Join(w.dir, kind)))(w.t) {
+			dirs = append(dirs, kind+"/"+e.Name())
+		}
+	}
+	return dirs
+}
+
+// has reports whether the sandbox's directory has the file.
+func (w *world) has(id caisson.ID, name string) bool {
+	_, err := os.Lstat(filepath.Join(w.dir, "sandboxes", string(id), name))
+	return err == nil
+}
+
+// events returns the types of the stored events about an object.
+func (w *world) events(subject string) (types []string) {
+	w.t.Helper()
+	for _, e := range w.record(subject) {
+		types = append(types, e.Type)
+	}
+	return types
+}
+
+func (w *world) record(subject string) []caisson.Event {
+	w.t.Helper()
+	return got(w.store.Store.Events().After(context.Background(), caisson.Everyone(), subject, 0, 1000))(w.t)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func got[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+func wantKind(t testing.TB, err error, kind caisson.Kind) {
+	t.Helper()
+	if err == nil || caisson.KindOf(err) != kind {
+		t.Errorf("error is %v (%s), want %s", err, caisson.KindOf(err), kind)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+var errInjected = errors.New("injected")
+
+// safeBuffer is a buffer for several writers.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
