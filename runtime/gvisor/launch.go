@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
@@ -149,6 +150,10 @@ func (r *Runtime) runLauncher(ctx context.Context, req *sentry.LaunchRequest, fi
 	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
 	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
 	cmd.SysProcAttr = sentry.LaunchAttr()
+	// The kernel ends the launcher when the thread that started it ends, and a thread may end at any time: one that has
+	// changed its namespaces does.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	err = cmd.Start()
 	reqR.Close()
 	replyW.Close()

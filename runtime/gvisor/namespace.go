@@ -62,6 +62,8 @@ func (r *Runtime) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: int(gid), HostID: int(to), Size: n}},
 		Pdeathsig:   unix.SIGKILL,
 	}
+	runtime.LockOSThread() // with this thread would end that process
+	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
 	}
