@@ -107,16 +107,16 @@ func TestPullTar(t *testing.T) {
 
 func TestLayerFromFrozenArchive(t *testing.T) {
 	d := newDriver(t)
-	archive := archiveOf(t, dir("./"), device("./gone", 0), file("./.wh.x", "1"), entry{name: "./f", body: "2", uid: 1000, mode: 0o644})
+	archive := archiveOf(t, dir("./"), device("./gone", 0), hardlink("./gone too", "./gone"), file("./.wh.x", "1"), entry{name: "./f", body: "2", uid: 1000, mode: 0o644})
 	l, err := d.Layer(testContext(t), "alice", bytes.NewReader(archive))
-	if err != nil || listing(t, l.Path) != ".wh.x=1\nf=2\ngone whiteout\n" {
+	if err != nil || listing(t, l.Path) != ".wh.x=1\nf=2\ngone whiteout\ngone too whiteout\n" {
 		t.Fatalf("%v, %v", l, err)
 	}
 	again, err := d.Layer(testContext(t), "alice", iotest.OneByteReader(bytes.NewReader(archive)))
 	if err != nil || again != l {
 		t.Errorf("%v, %v", again, err)
 	}
-	_, err = d.Layer(testContext(t), "alice", bytes.NewReader(archive[:len(archive)/2+100]))
+	_, err = d.Layer(testContext(t), "alice", bytes.NewReader(archive[:700]))
 	wantKind(t, err, caisson.Invalid)
 	_, err = d.Layer(testContext(t), "alice", io.MultiReader(bytes.NewReader(archive[:700]), iotest.ErrReader(errors.New("broken"))))
 	wantKind(t, err, caisson.Internal)
