@@ -13,7 +13,7 @@ build:
 	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
 	@cmp -s bin/caisson-inside $(LEAN)/inside || cp bin/caisson-inside $(LEAN)/inside
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
-	$(STATIC) -o bin/caisson ./cmd/caisson
+	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
 
 # Tests start sandboxes with the static binaries that were just built, one package at a time: two packages full of sandboxes
 # at once measure each other.

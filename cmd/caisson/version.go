@@ -5,6 +5,9 @@ import (
 	"runtime/debug"
 )
 
+// release is set by make, through the linker; without it the version is what Go knows of the module.
+var release string
+
 // versionCmd prints the version.
 type versionCmd struct{}
 
@@ -27,7 +30,9 @@ func buildVersion() version {
 	if !ok {
 		return v
 	}
-	v.Version = info.Main.Version
+	if v.Version = info.Main.Version; release != "" {
+		v.Version = release
+	}
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
