@@ -74,10 +74,10 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	if len(t.Setup) > 0 && t.Built == nil {
 		return nil, from, nil, caisson.Errorf(caisson.Conflict, "template %s has set-up steps and has not been built; run caisson template build %s", t.Name, t.Name)
 	}
-	hold = l.c.Images.Hold()
+	release := l.c.Images.Hold()
 	defer func() {
 		if err != nil {
-			hold()
+			release()
 		}
 	}()
 	img, err := l.c.ImageService().image(ctx, t.Image)
@@ -93,7 +93,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 		State: caisson.Creating, Labels: req.Labels, Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
 		Node: l.c.Node, Build: l.c.Build, CreatedAt: now(), ChangedAt: now(),
 	}
-	return sb, from, hold, nil
+	return sb, from, release, nil
 }
 
 // create makes a prepared sandbox, and starts it unless the request says not to.

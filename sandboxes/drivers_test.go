@@ -283,6 +283,19 @@ type faultyStore struct {
 	fault func(op string) error // guarded by mu
 }
 
+// call makes the next write called op (insert, inserted, update, delete) call f before it; inserted is after an insert.
+func (s *faultyStore) call(op string, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = func(did string) error {
+		if did == op && f != nil {
+			f()
+			f = nil
+		}
+		return nil
+	}
+}
+
 // failOn makes the nth write of sandboxes and snapshots from now called op (insert, update, delete) fail.
 func (s *faultyStore) failOn(op string, nth int) {
 	s.mu.Lock()
@@ -292,6 +305,7 @@ func (s *faultyStore) failOn(op string, nth int) {
 			nth--
 		}
 		if nth == 0 && did == op {
+			nth--
 			return errInjected
 		}
 		return nil
@@ -324,7 +338,10 @@ func (f faultyTable[T]) Insert(ctx context.Context, obj *T) error {
 	if err := f.s.check("insert"); err != nil {
 		return err
 	}
-	return f.Table.Insert(ctx, obj)
+	if err := f.Table.Insert(ctx, obj); err != nil {
+		return err
+	}
+	return f.s.check("inserted")
 }
 
 func (f faultyTable[T]) Update(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {

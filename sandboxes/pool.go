@@ -127,6 +127,9 @@ func (p *pool) fill(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		if tpl.Pool == 0 {
+			return p.drain(ctx, tpl.Account, tpl.Name)
+		}
 		sb, from, hold, err := p.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Template: name})
 		if err != nil {
 			return err
