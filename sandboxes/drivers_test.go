@@ -265,6 +265,13 @@ func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
+// forget is what the end of a daemon does: it holds no wire any longer.
+func (w *wires) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.attached)
+}
+
 func (w *wires) list() (ids []caisson.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -135,6 +135,9 @@ func (w *world) restart() []caisson.Garbage {
 	leaked(w.t)
 	w.runtime = &testRuntime{Runtime: w.runtime.Reopen(), remains: w.runtime.remains, cpu: w.runtime.cpu}
 	w.config.Runtime = w.runtime
+	if w.wires != nil {
+		w.wires.forget()
+	}
 	return w.boot()
 }
 
@@ -365,4 +368,9 @@ func (s *safeBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
+}
+
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	poll.Until(t, patience, cond)
 }

@@ -120,6 +120,9 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 		}
 		r.c.event(ctx, updated, "sandbox."+string(to), map[string]string{"reconciled": string(sb.State)})
 	}
+	if err := r.sweepParts(sb.ID); err != nil {
+		return err
+	}
 	switch to {
 	case caisson.Running:
 		return r.c.dropSaved(sb.ID, pauseDir, filesTar)
@@ -210,9 +213,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	}
 	r := &reconciler{c}
 	for _, e := range boxDirs {
-		if id := caisson.ID(e.Name()); known[id] {
-			errs = append(errs, r.sweepParts(id))
-		} else {
+		if !known[caisson.ID(e.Name())] {
 			errs = append(errs, r.sweep("sandboxes", e.Name(), &found))
 		}
 	}
@@ -254,17 +255,12 @@ func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
 	return os.RemoveAll(filepath.Join(r.c.Dir, kind, name))
 }
 
-// sweepParts removes what a crash has left half-written of a sandbox; while a change is under way it is that one's.
+// sweepParts removes what a crash has left half-written of a sandbox.
 func (r *reconciler) sweepParts(id caisson.ID) error {
-	release, err := r.c.locks.try(id)
-	if err != nil {
-		return nil
-	}
-	defer release()
 	dir := r.c.sandboxDir(id)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // removed meanwhile
+		return nil
 	}
 	var errs []error
 	for _, e := range entries {
