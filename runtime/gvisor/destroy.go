@@ -37,6 +37,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	}
 	select {
 	case <-s.done:
+	case <-r.watch.ended: // closed; nobody tells, but killByDir has seen the end
 	case <-ctx.Done():
 		return fmt.Errorf("sandbox %s does not end: %w", id, context.Cause(ctx))
 	}

@@ -160,7 +160,11 @@ func (r *Runtime) runLauncher(ctx context.Context, req *sentry.LaunchRequest, fi
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot start a process for the sandbox; is the host out of processes or memory?")
 	}
-	defer cmd.Wait()
+	defer func() {
+		if cmd.Wait() != nil {
+			r.endOrphans(cmd.Process.Pid, spec.UIDBase)
+		}
+	}()
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
 	defer stop()
 

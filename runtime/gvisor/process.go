@@ -72,9 +72,15 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := bytes.Cut(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
+	return parseState(data)
+}
+
+// parseState reads the state from /proc/PID/stat. The second field is the command's name in parentheses and may contain
+// anything.
+func parseState(data []byte) (byte, error) {
+	rest, ok := bytes.CutPrefix(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
 	if !ok || len(rest) == 0 {
-		return 0, fmt.Errorf("the sandbox's process %d has no state", pid)
+		return 0, fmt.Errorf("a process's state reads %.40q", data)
 	}
 	return rest[0], nil
 }

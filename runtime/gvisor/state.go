@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,19 +40,37 @@ func (p process) alive() bool {
 }
 
 func startTime(pid int) (uint64, error) {
+	st, err := readStat(pid)
+	if err == nil && (st.state == 'Z' || st.state == 'X') {
+		err = os.ErrProcessDone
+	}
+	return st.start, err
+}
+
+// stat is what /proc/PID/stat says of a process.
+type stat struct {
+	state           byte
+	parent, session int
+	start           uint64
+}
+
+func readStat(pid int) (st stat, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return st, err
 	}
 	// The second field is the command's name in parentheses and may contain anything.
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
-		return 0, errors.New("malformed stat of process " + strconv.Itoa(pid))
+		return st, errors.New("malformed stat of process " + strconv.Itoa(pid))
 	}
-	if fields[0] == "Z" || fields[0] == "X" {
-		return 0, os.ErrProcessDone
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
+	st.state = fields[0][0]
+	st.parent, err = strconv.Atoi(fields[1])
+	session, err2 := strconv.Atoi(fields[3])
+	st.session = session
+	start, err3 := strconv.ParseUint(fields[19], 10, 64)
+	st.start = start
+	return st, errors.Join(err, err2, err3)
 }
 
 func (s *sandbox) save() error {

@@ -55,8 +55,12 @@ func (r *LaunchRequest) buildRootfs() error {
 	if err := attach(state, r.root); err != nil {
 		return err
 	}
+	points, err := r.mountPoints(stage)
+	if err != nil {
+		return err
+	}
 	root := filepath.Join(stage, "root")
-	if err := mountLayers(stage, root, layers); err != nil {
+	if err := mountLayers(stage, root, layers, points); err != nil {
 		return err
 	}
 	// Shorter targets first: /usr before /usr/local.
@@ -92,13 +96,39 @@ func (r *LaunchRequest) makeStage() (string, error) {
 	return "", fmt.Errorf("none of %s exists; create /mnt", strings.Join(stages, ", "))
 }
 
-// mountLayers overlays the layers, topmost first, at root. There is no upper layer: gVisor keeps what is written.
-func mountLayers(stage, root string, layers []int) error {
+// mountPoints makes a layer with the directories on which host directories are mounted: the image need not have them.
+func (r *LaunchRequest) mountPoints(stage string) (string, error) {
+	layer := filepath.Join(stage, "points")
+	owner := -1
+	if ids := r.Spec.Linux.UIDMappings; len(ids) > 0 {
+		owner = int(ids[0].HostID)
+	}
+	dirs := []string{layer}
+	for _, m := range r.Mounts {
+		dir := layer
+		for name := range strings.SplitSeq(strings.Trim(filepath.Clean("/"+m.Target), "/"), "/") {
+			dir = filepath.Join(dir, name)
+			dirs = append(dirs, dir)
+		}
+	}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0); errors.Is(err, os.ErrExist) {
+			continue
+		} else if err != nil {
+			return "", fmt.Errorf("make mount point: %w", err)
+		}
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, owner, owner)); err != nil {
+			return "", fmt.Errorf("make mount point: %w", err)
+		}
+	}
+	return layer, nil
+}
+
+// mountLayers overlays the layers, topmost first, at root, with the directory lowest below them. There is no upper layer:
+// gVisor keeps what is written.
+func mountLayers(stage, root string, layers []int, lowest string) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
-	}
-	if len(layers) == 1 {
-		return attach(layers[0], root)
 	}
 	var dirs []string
 	for i, fd := range layers {
@@ -111,7 +141,7 @@ func mountLayers(stage, root string, layers []int) error {
 		}
 		dirs = append(dirs, dir)
 	}
-	data := "userxattr,lowerdir=" + strings.Join(dirs, ":")
+	data := "userxattr,lowerdir=" + strings.Join(append(dirs, lowest), ":")
 	if err := unix.Mount("caisson", root, "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		return fmt.Errorf("overlay %d layers: %w", len(layers), err)
 	}
