@@ -25,6 +25,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dispatchRole() { // gVisor and the other helpers re-execute this binary; they must not run its tests
+		return
+	}
 	testscript.Main(m, map[string]func(){
 		// Scripts run the command line as it is; the daemon that it starts serves cores in memory.
 		"caisson": func() {
@@ -90,12 +93,16 @@ func serveMemory(dir string) error {
 	return errors.Join(api.Close(), l.Close(), r.Close())
 }
 
+// quickRace keeps the race detector from sleeping a second at the end of every command.
+const quickRace = "atexit_sleep_ms=1"
+
 func params(t *testing.T, dir string) testscript.Params {
 	return testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			data := filepath.Join(env.WorkDir, "data")
 			env.Setenv("CAISSON_DATA", data)
+			env.Setenv("GORACE", quickRace)
 			env.Setenv("CAISSON_CONFIG", filepath.Join(env.WorkDir, "config.yaml"))
 			env.Defer(func() { endDaemon(t, data) })
 			return os.WriteFile(filepath.Join(env.WorkDir, "config.yaml"), []byte("logLevel: info\n"), 0o600)

@@ -41,7 +41,7 @@ func onScreen(t *testing.T, args ...string) *screen {
 	if err := os.WriteFile(config, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "CAISSON_DATA="+data, "CAISSON_CONFIG="+config, "TERM=xterm")
+	env := append(os.Environ(), "CAISSON_DATA="+data, "CAISSON_CONFIG="+config, "TERM=xterm", "GORACE="+quickRace)
 	t.Cleanup(func() { endDaemon(t, data) })
 	create := exec.Command("caisson", "sandbox", "create", "--name", "web")
 	create.Env = env

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -17,6 +18,9 @@ const (
 	Warning = "warning" // works, with a limit that Detail states
 	Failed  = "failed"  // Caisson does not work, or not safely
 )
+
+// probeTimeout bounds one try of gVisor, which takes a tenth of a second where it works.
+const probeTimeout = 15 * time.Second
 
 // A Probe tries whether gVisor can run here.
 type Probe interface {
@@ -72,16 +76,23 @@ func platforms(ctx context.Context, p Probe) []caisson.Check {
 	if p == nil {
 		return nil
 	}
-	systrap := p.Probe(ctx, "systrap")
+	systrap := try(ctx, p, "systrap")
 	if systrap == nil {
 		return []caisson.Check{ok("platform", "gVisor runs on systrap")}
 	}
-	if ptrace := p.Probe(ctx, "ptrace"); ptrace != nil {
+	if ptrace := try(ctx, p, "ptrace"); ptrace != nil {
 		return []caisson.Check{failed("platform", "allow seccomp filters and ptrace on this machine",
 			"gVisor runs neither on systrap (%v) nor on ptrace (%v)", systrap, ptrace)}
 	}
 	return []caisson.Check{warning("platform", "set platform: ptrace, or find out what blocks systrap",
 		"gVisor does not run on systrap (%v), only on ptrace, which is slower", systrap)}
+}
+
+// try is Probe within probeTimeout: what hangs does not work.
+func try(ctx context.Context, p Probe, platform string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return p.Probe(ctx, platform)
 }
 
 // existing returns dir, or the nearest directory above it that exists: it is on the file system that dir will be on.
