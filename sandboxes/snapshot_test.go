@@ -1,0 +1,215 @@
+package sandboxes_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/fake"
+)
+
+func TestForks(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		state  caisson.State
+		direct bool // fork the sandbox itself, not a snapshot of it
+		files  bool // without memory
+	}{
+		{"snapshot of running", caisson.Running, false, false},
+		{"snapshot of paused", caisson.Paused, false, false},
+		{"snapshot of stopped", caisson.Stopped, false, true},
+		{"files of running", caisson.Running, false, true},
+		{"files of paused", caisson.Paused, false, true},
+		{"running", caisson.Running, true, false},
+		{"paused", caisson.Paused, true, false},
+		{"stopped", caisson.Stopped, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := plan{wires: true}.world(t)
+			parent := w.create(caisson.CreateRequest{Name: "parent", Command: command("counter", "/count")})
+			n := w.counts(parent.ID, 10)
+			w.write("parent", "/root/a", "parent's")
+			switch c.state {
+			case caisson.Paused:
+				got(w.Sandboxes().Pause(w.ctx(), "parent"))(t)
+			case caisson.Stopped:
+				got(w.Sandboxes().Stop(w.ctx(), "parent", 0))(t)
+			}
+			from := parent.ID
+			if !c.direct {
+				snap := got(w.Snapshots().Snapshot(w.ctx(), "parent", caisson.SnapshotRequest{
+					Name: "snap", FilesOnly: c.files && c.state != caisson.Stopped, Labels: map[string]string{"a": "b"},
+				}))(t)
+				if snap.Memory == c.files || snap.Size == 0 || snap.Depends.Build != "b1" || snap.Depends.Rootfs != parent.Spec.Digest || snap.Sandbox != parent.ID {
+					t.Errorf("snapshot is %+v", snap)
+				}
+				from = snap.ID
+			}
+			w.wantState(parent.ID, c.state)
+			forks := got(w.Snapshots().Fork(w.ctx(), string(from), caisson.ForkRequest{Count: 3, Name: "fork", Labels: map[string]string{"x": "y"}}))(t)
+			if !c.direct {
+				must(t, w.Snapshots().RemoveSnapshot(w.ctx(), "snap")) // forks need it no longer
+			}
+			seen := map[string]bool{}
+			running := []caisson.ID{}
+			if c.state == caisson.Running {
+				running = append(running, parent.ID)
+			}
+			for i, f := range forks {
+				running = append(running, f.ID)
+				id := string(f.ID)
+				if f.Name != fmt.Sprintf("fork-%d", i+1) || f.Parent != from || f.Labels["x"] != "y" || f.State != caisson.Running {
+					t.Errorf("fork is %+v", f)
+				}
+				for _, file := range []string{"/etc/machine-id", "/etc/hostname", "/proc/sys/kernel/hostname"} {
+					s := w.read(id, file)
+					if strings.TrimSpace(s) == "" || seen[file+s] {
+						t.Errorf("%s of a fork is %q, which another has too", file, s)
+					}
+					if seen[file+s] = true; strings.HasSuffix(file, "hostname") && strings.TrimSpace(s) != id {
+						t.Errorf("%s is %q in %s", file, s, id)
+					}
+				}
+				if !strings.Contains(w.read(id, "/etc/hosts"), id) {
+					t.Errorf("/etc/hosts does not name %s", id)
+				}
+				if s := w.read(id, "/root/a"); s != "parent's" {
+					t.Errorf("file in the fork: %q", s)
+				}
+				w.write(id, "/count", "0")
+				if m := w.counts(f.ID, 1); c.files != (m < n) {
+					t.Errorf("the fork's counter is at %d, its parent's was at %d", m, n)
+				}
+				w.write(id, "/root/a", "the fork's")
+			}
+			w.holds(running...)
+			if s := w.read("parent", "/root/a"); s != "parent's" {
+				t.Errorf("file in the parent: %q", s)
+			}
+			got(w.Sandboxes().Pause(w.ctx(), "fork-1"))(t) // a fork can do what its parent could
+			got(w.Sandboxes().Resume(w.ctx(), "fork-1"))(t)
+		})
+	}
+}
+
+func TestFailedForkLeavesNone(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(w *world)
+		kind  caisson.Kind
+	}{
+		{"restore", func(w *world) { w.runtime.FailNext(fake.OpRestore, errInjected) }, caisson.Internal},
+		{"wire", func(w *world) { w.wires.failNext(errInjected) }, caisson.Internal},
+		{"last note", func(w *world) { w.store.failOn("update", 3) }, caisson.Internal},
+		{"name", func(w *world) { w.create(caisson.CreateRequest{Name: "fork-4"}) }, caisson.Conflict},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := plan{wires: true}.world(t)
+			w.create(caisson.CreateRequest{Name: "parent"})
+			snap := got(w.Snapshots().Snapshot(w.ctx(), "parent", caisson.SnapshotRequest{}))(t)
+			c.spoil(w)
+			ran := w.running()
+			for _, from := range []string{string(snap.ID), "parent"} {
+				_, err := w.Snapshots().Fork(w.ctx(), from, caisson.ForkRequest{Count: 6, Name: "fork"})
+				wantKind(t, err, c.kind)
+				w.holds(ran...)
+				if c.kind != caisson.Conflict {
+					break // the fault is used up
+				}
+			}
+		})
+	}
+}
+
+func TestFailedSnapshotLeavesNothing(t *testing.T) {
+	w := newWorld(t)
+	sb := w.counting()
+	id := string(sb.ID)
+	for name, spoil := range map[string]func(){
+		"checkpoint": func() { w.runtime.FailNext(fake.OpCheckpoint, errInjected) },
+		"insert":     func() { w.store.failOn("insert", 1) },
+	} {
+		spoil()
+		if _, err := w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{}); !errors.Is(err, errInjected) {
+			t.Errorf("%s: %v", name, err)
+		}
+		w.holds(sb.ID)
+		w.counts(sb.ID, w.counts(sb.ID, 1)+2)
+	}
+	_, err := w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{Name: "A b"})
+	wantKind(t, err, caisson.Invalid)
+	got(w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{Name: "s"}))(t)
+	_, err = w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{Name: "s"})
+	wantKind(t, err, caisson.Conflict)
+	w.holds(sb.ID)
+	for _, n := range []int{-1, 101} {
+		_, err = w.Snapshots().Fork(w.ctx(), id, caisson.ForkRequest{Count: n})
+		wantKind(t, err, caisson.Invalid)
+	}
+}
+
+func TestCreateFromSnapshot(t *testing.T) {
+	w := newWorld(t)
+	parent := w.create(caisson.CreateRequest{TTL: ptr(caisson.Duration(time.Hour))})
+	w.write(string(parent.ID), "/root/a", "x")
+	snap := got(w.Snapshots().Snapshot(w.ctx(), string(parent.ID), caisson.SnapshotRequest{}))(t)
+	sb := w.create(caisson.CreateRequest{Snapshot: snap.ID, Name: "child", Labels: map[string]string{"a": "b"}, HardTTL: ptr(caisson.Duration(time.Hour))})
+	if sb.PauseAt == nil || sb.RemoveAt == nil || sb.Name != "child" || sb.Labels["a"] != "b" || sb.Parent != snap.ID {
+		t.Errorf("got %+v", sb)
+	}
+	if s := w.read("child", "/root/a"); s != "x" {
+		t.Errorf("file is %q", s)
+	}
+	if sb := w.create(caisson.CreateRequest{Snapshot: snap.ID, TTL: ptr(caisson.Duration(0))}); sb.PauseAt != nil {
+		t.Errorf("pauseAt %v", sb.PauseAt)
+	}
+}
+
+// TestSnapshotAfterUpgrade: a snapshot of a paused sandbox depends on what that was paused on.
+func TestSnapshotAfterUpgrade(t *testing.T) {
+	w := newWorld(t)
+	sb := w.counting()
+	got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
+	w.config.Build = "b2"
+	w.restart()
+	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
+	if snap.Depends.Build != "b1" {
+		t.Errorf("the snapshot depends on build %s", snap.Depends.Build)
+	}
+	for _, ref := range []string{string(snap.ID), string(sb.ID)} {
+		fork := got(w.Snapshots().Fork(w.ctx(), ref, caisson.ForkRequest{}))(t)[0]
+		if !strings.Contains(fork.Reason, "another build") || fork.Build != "b2" {
+			t.Errorf("fork: %+v", fork)
+		}
+		if e := w.record(string(fork.ID)); !strings.Contains(e[len(e)-1].Data["reason"], "another build") {
+			t.Errorf("event: %+v", e)
+		}
+	}
+}
+
+func TestSnapshotList(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(caisson.CreateRequest{})
+	var ids []caisson.ID
+	for range 3 {
+		ids = append(ids, got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{FilesOnly: true}))(t).ID)
+	}
+	page, more, err := w.Snapshots().ListSnapshots(w.ctx(), caisson.Filter{Limit: 2})
+	must(t, err)
+	rest, end, err := w.Snapshots().ListSnapshots(w.ctx(), caisson.Filter{Limit: 2, After: page[len(page)-1].ID})
+	must(t, err)
+	var listed []caisson.ID
+	for _, s := range append(page, rest...) {
+		listed = append(listed, s.ID)
+	}
+	if !more || end || !slices.Equal(listed, ids) {
+		t.Errorf("listed %v (more %v, %v), want %v", listed, more, end, ids)
+	}
+	must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
+	w.holds()
+	got(w.Snapshots().Fork(w.ctx(), string(ids[0]), caisson.ForkRequest{}))(t) // a snapshot outlives its sandbox
+}
