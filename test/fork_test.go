@@ -1,0 +1,143 @@
+package test_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+)
+
+// count starts a program that counts in memory and shows its number in /tmp/count.
+func (h *host) count(sandbox string) {
+	h.t.Helper()
+	h.ok("exec", "-d", sandbox, "--", "/.caisson/inside", "test", "counter", "/tmp/count")
+	poll.Until(h.t, settle, func() bool { return h.run("exec", sandbox, "--", "test", "-s", "/tmp/count").code == 0 })
+}
+
+func (h *host) counted(sandbox string) int {
+	h.t.Helper()
+	n, err := strconv.Atoi(h.ok("exec", sandbox, "--", "cat", "/tmp/count"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+// countsOn waits until the program that counts has come further than n.
+func (h *host) countsOn(sandbox string, n int) {
+	h.t.Helper()
+	poll.Until(h.t, settle, func() bool { return h.counted(sandbox) > n })
+}
+
+// stopCount freezes the number that a sandbox's program has reached by ending the program.
+func (h *host) stopCount(sandbox string) int {
+	h.t.Helper()
+	h.ok("sandbox", "kill", "-s", "KILL", sandbox, "--", "-1")
+	return h.counted(sandbox)
+}
+
+// A number that exists only in the memory of a program goes on in a fork, and from there each goes its own way.
+func TestPromise6ForkContinuesMemoryAndDiffers(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ok("sandbox", "create", "--name", "parent", "host")
+	h.count("parent")
+	h.countsOn("parent", 20)
+	before := h.counted("parent")
+	h.ok("sandbox", "snapshot", "--name", "snap", "parent")
+	after := h.stopCount("parent")
+	h.ok("sandbox", "fork", "--name", "one", "snap")
+	h.ok("sandbox", "fork", "--name", "two", "snap")
+	h.countsOn("one", before)
+	h.countsOn("two", before)
+	// A program that had begun anew would be far below the parent's number for as long as that took to reach.
+	h.countsOn("one", after+50)
+	one := h.stopCount("one")
+	h.countsOn("two", one)
+	if parent := h.counted("parent"); parent != after {
+		t.Errorf("the parent's number went from %d to %d after it had ended: a fork wrote it", after, parent)
+	}
+	if again := h.counted("one"); again != one {
+		t.Errorf("the first fork's number went from %d to %d after it had ended: the second wrote it", one, again)
+	}
+}
+
+// Parent and forks write the same paths, in every writable place, and see only what is theirs.
+func TestPromise6ForkSharesNothingWritable(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ok("sandbox", "create", "--name", "parent", "host")
+	places := []string{"/file", "/root/file", "/tmp/file", "/dev/shm/file", "/etc/passwd", "/usr/bin/env", "/dev/file"}
+	script := func(who string) string {
+		s := ""
+		for _, p := range places {
+			s += "echo " + who + " > " + p + "; "
+		}
+		return s + "mkdir -p /var/dir && echo " + who + " > /var/dir/" + who
+	}
+	h.sh("parent", script("before"))
+	h.ok("sandbox", "fork", "-n", "2", "--name", "fork", "parent")
+	h.ok("sandbox", "snapshot", "--no-memory", "--name", "files", "parent")
+	h.ok("sandbox", "fork", "--name", "cold", "files")
+	for _, p := range places[:3] {
+		if got := h.ok("exec", "fork-1", "--", "cat", p); got != "before" {
+			t.Errorf("%s in a fork holds %q", p, got)
+		}
+	}
+	all := []string{"parent", "fork-1", "fork-2", "cold"}
+	for _, who := range all {
+		h.sh(who, script(who))
+	}
+	for _, who := range all {
+		for _, p := range places {
+			if got := h.ok("exec", who, "--", "cat", p); got != who {
+				t.Errorf("%s: %s holds what %q wrote", who, p, got)
+			}
+		}
+		for _, other := range all {
+			if other != who && h.run("exec", who, "--", "test", "-e", "/var/dir/"+other).code == 0 {
+				t.Errorf("%s sees what %s made", who, other)
+			}
+		}
+	}
+	// What is removed in one is there in the others.
+	h.sh("fork-1", "rm -rf /var/dir /usr/bin/env")
+	if got := h.sh("parent", "cat /var/dir/parent /usr/bin/env"); got != "parent\nparent" {
+		t.Errorf("the parent has %q left after its fork removed files", got)
+	}
+}
+
+// What tells machines apart is a fork's own, and it outlives what it came from.
+func TestPromise6ForkHasItsOwnIdentity(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ok("sandbox", "create", "--name", "parent", "host")
+	h.ok("sandbox", "snapshot", "--name", "snap", "parent")
+	h.ok("sandbox", "fork", "--name", "one", "snap")
+	h.ok("sandbox", "fork", "--name", "two", "snap")
+	seen := map[string]string{}
+	for _, who := range []string{"parent", "one", "two"} {
+		id := string(h.show(who).ID)
+		if names := h.sh(who, "hostname; cat /etc/hostname"); names != id+"\n"+id {
+			t.Errorf("%s has the id %s and the host names %q", who, id, names)
+		}
+		for _, v := range []string{id, h.ok("exec", who, "--", "cat", "/etc/machine-id")} {
+			if other := seen[v]; other != "" {
+				t.Errorf("%s and %s are both %s", who, other, v)
+			}
+			seen[v] = who
+		}
+	}
+	if p := h.show("one").Parent; p != shows[caisson.Snapshot](h, "snapshot", "show", "snap").ID {
+		t.Errorf("the fork's parent is %q", p)
+	}
+	h.ok("snapshot", "rm", "snap")
+	h.ok("sandbox", "rm", "parent")
+	for _, who := range []string{"one", "two"} {
+		h.sh(who, "ls -R /usr/share > /dev/null; echo alive")
+		h.ok("sandbox", "pause", who)
+		h.ok("sandbox", "resume", who)
+		h.sh(who, "echo alive")
+	}
+}
