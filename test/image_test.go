@@ -3,13 +3,18 @@ package test_test
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"log"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -19,6 +24,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/caisson-dev/caisson"
 )
 
 // TestFrozenLayer: what set-up steps add, change, remove and replace is so in each sandbox of the template, as gVisor wrote
@@ -142,11 +149,50 @@ func TestImageFromRegistry(t *testing.T) {
 	if got := h.ok("sandbox", "files", "ls", "-q", sb+":/data/dir"); got != "above" {
 		t.Errorf("/data/dir has %q", got)
 	}
-	t.Log(h.ok("sandbox", "files", "stat", sb+":/data/kept","-o","json"))
-	t.Log(h.ok("sandbox", "files", "stat", sb+":/data/dir/above"))
+	for path, want := range map[string]string{"kept": "0640 42:42", "dir/above": "4755 0:0"} {
+		f := shows[caisson.FileInfo](h, "sandbox", "files", "stat", sb+":/data/"+path)
+		if got := fmt.Sprintf("%s %d:%d", f.Mode, f.UID, f.GID); got != want {
+			t.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
 }
 
-// TestImageFromPath makes images of a directory and of an archive, and runs the host's programs on neither.
+// TestPromise4TokensPullNothingPrivate: over TCP nobody makes the daemon speak to what listens on its host.
+func TestPromise4TokensPullNothingPrivate(t *testing.T) {
+	h := newHost(t)
+	var asked atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(srv.Close)
+	ref := strings.TrimPrefix(srv.URL, "http://") + "/some/image"
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	d := h.serve("--listen", address)
+	defer d.end()
+	h.fails(3, "the registry has no", "image", "pull", ref)
+	if asked.Swap(0) == 0 {
+		t.Error("a local caller did not reach the registry")
+	}
+	remote := *h
+	remote.env = append(slices.DeleteFunc(slices.Clone(h.env), func(s string) bool { return strings.HasPrefix(s, "CAISSON_HOST=") }),
+		"CAISSON_HOST=http://"+address, "CAISSON_TOKEN="+h.ok("token", "create", "-q", "test"))
+	remote.ok("sandbox", "ls")
+	remote.ok("template", "put", h.write("t.yaml", "name: private\nimage: "+ref+"\n"))
+	for _, command := range [][]string{{"image", "pull", ref}, {"template", "build", "private"}, {"sandbox", "create", "private"}} {
+		remote.fails(5, "insecureRegistries", command...)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests were made for a token", n)
+	}
+}
+
+// TestImageFromPath makes images of a directory and of an archive, which have no programs but their own.
 func TestImageFromPath(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Dir(h.write("root/etc/who", "from a directory\n"))
@@ -165,6 +211,6 @@ func TestImageFromPath(t *testing.T) {
 		if got := h.ok("sandbox", "files", "cat", sb+":/etc/who"); got != "from a directory" {
 			t.Errorf("%s: got %q", ref, got)
 		}
-		h.fails(127, "", "exec", sb, "--", "sh")
+		h.fails(2, "cannot execute", "exec", sb, "--", "sh")
 	}
 }
