@@ -97,9 +97,10 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 		// Nobody was told that it exists; or somebody was told that it will not.
 		return r.c.Sandboxes().remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
 	case caisson.Running:
-		if sb.State != caisson.Running {
-			// It may stand still because of a change that did not happen. Thawing what is not frozen is an error, and no harm.
-			_ = r.c.Runtime.Thaw(ctx, sb.ID)
+		// It may stand still because of a change that did not happen or, with its row saying that it runs, because of a
+		// snapshot or fork that ended with the daemon. Thawing what is not frozen is a Conflict, and no harm.
+		if err := r.c.Runtime.Thaw(ctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
+			r.c.Log.WarnContext(ctx, "a sandbox may stand still", "sandbox", sb.ID, "err", err)
 		}
 	default:
 		if found.ID != "" {

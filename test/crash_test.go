@@ -240,7 +240,9 @@ func TestPromise7SandboxKilledFromTheHost(t *testing.T) {
 		var r result
 		var wg sync.WaitGroup
 		wg.Go(func() { r = h.run("exec", id, "--", "sleep", "1000") })
-		poll.Until(t, settle, func() bool { return strings.Contains(h.run("ps", id).stdout, "1000") || strings.Count(h.run("ps", id).stdout, "sleep") > 1 })
+		poll.Until(t, settle, func() bool {
+			return strings.Contains(h.run("ps", id).stdout, "1000") || strings.Count(h.run("ps", id).stdout, "sleep") > 1
+		})
 		for pid, args := range h.sandboxProcesses() {
 			if strings.HasPrefix(args, kind) && strings.Contains(args, id) {
 				syscall.Kill(pid, syscall.SIGKILL)
