@@ -19,7 +19,7 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	proc, err := p.c.Runtime.Exec(ctx, id, e)
+	proc, err := p.c.host.exec(ctx, id, e)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	if req.Detach {
 		return p.detached(ctx, sb.ID, e)
 	}
-	proc, err := p.c.Runtime.Exec(ctx, sb.ID, e)
+	proc, err := p.c.host.exec(ctx, sb.ID, e)
 	if err != nil || req.Timeout == 0 {
 		return proc, err
 	}

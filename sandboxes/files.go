@@ -108,7 +108,7 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 	case g.users > 0:
 		return
 	case gs.open[id] != g: // dropped while in use
-		go g.close()
+		gs.finish(g)
 		return
 	case g.end == nil:
 		return
@@ -121,9 +121,16 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 		}
 		gs.mu.Unlock()
 		if idle {
-			g.close()
+			gs.finish(g)
 		}
 	})
+}
+
+// finish closes a client that nobody uses or can find any longer, in the background, for which Core.Close waits.
+func (gs *guests) finish(g *guest) {
+	if !gs.c.do(func(context.Context) { g.close() }) {
+		g.close()
+	}
 }
 
 // dropGuest ends the file client of a sandbox that is about to end or to change.
@@ -131,8 +138,9 @@ func (gs *guests) dropGuest(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
+	unused := g != nil && (g.end == nil || g.users == 0) // else the last user closes it
 	gs.mu.Unlock()
-	if g != nil && (g.end == nil || g.users == 0) {
+	if unused {
 		g.close()
 	}
 }
@@ -140,7 +148,7 @@ func (gs *guests) dropGuest(id caisson.ID) {
 // client returns a client of a running sandbox's files. It works as the guest's root.
 func (gs *guests) client(id caisson.ID) *inside.Client {
 	return inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return gs.c.Runtime.Exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return gs.c.host.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 

@@ -296,6 +296,21 @@ func (w *world) holds(ids ...caisson.ID) {
 	}
 }
 
+// settles waits until what ends in the background has: the host then has exactly the sandboxes ids, see holds.
+func (w *world) settles(ids ...caisson.ID) {
+	w.t.Helper()
+	waitFor(w.t, func() bool {
+		list, err := w.runtime.Runtime.List(context.Background())
+		if err != nil || len(list) != len(ids) {
+			return false
+		}
+		boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+		dirs, err2 := os.ReadDir(filepath.Join(w.dir, "sandboxes"))
+		return err == nil && err2 == nil && len(dirs) == len(boxes)
+	})
+	w.holds(ids...)
+}
+
 func (w *world) dirs() (dirs []string) {
 	w.t.Helper()
 	for _, kind := range []string{"sandboxes", "snapshots"} {

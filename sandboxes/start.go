@@ -118,6 +118,15 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	}, nil
 }
 
+// exec starts a process in a sandbox that ran a moment ago.
+func (h *host) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	p, err := h.c.Runtime.Exec(ctx, id, e)
+	if caisson.KindOf(err) == caisson.NotFound { // the sandbox, which its caller has just seen
+		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
+	}
+	return p, err
+}
+
 // probeTime bounds how long a restored sandbox may take to run a first process.
 const probeTime = 20 * time.Second
 
