@@ -32,7 +32,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	}
 	s.kill()
 	// Besides the two processes there may be a launcher, and processes of a launch whose state was never written.
-	if err := r.killByDir(ctx, s.dir); err != nil {
+	if err := r.watch.killByDir(ctx, s.dir); err != nil {
 		return err
 	}
 	select {
@@ -73,14 +73,14 @@ func (s *sandbox) kill() {
 
 // killByDir kills the gVisor processes of the sandboxes in or below dir, and waits until there are none. What a killed
 // launcher left is the daemon's to reap.
-func (r *Runtime) killByDir(ctx context.Context, dir string) error {
+func (w *watcher) killByDir(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		pids, err := processesOf(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
 		for _, pid := range pids {
-			r.watch.add(pid, nil) // it may have ended just now
+			w.add(pid, nil) // it may have ended just now
 			unix.Kill(pid, unix.SIGKILL)
 		}
 		select {

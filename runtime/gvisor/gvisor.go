@@ -50,15 +50,11 @@ type Config struct {
 // Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer] and [caisson.Freezer].
 type Runtime struct {
 	cfg      Config
-	platform string
-	exe      string
-	nullNS   *os.File
-	tools    string // layer directory
+	launcher *launcher
 	watch    *watcher
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // guarded by mu
-	idmaps    map[[2]uint32]*os.File  // user namespaces for idmapped mounts; guarded by mu
 }
 
 var (
@@ -69,24 +65,22 @@ var (
 
 // New returns a Runtime that knows the sandboxes which exist in cfg.Dir.
 func New(cfg Config) (*Runtime, error) {
-	r := &Runtime{
-		cfg: cfg, platform: cfg.Platform, exe: cfg.Exe,
-		sandboxes: map[caisson.ID]*sandbox{}, idmaps: map[[2]uint32]*os.File{},
+	r := &Runtime{cfg: cfg, sandboxes: map[caisson.ID]*sandbox{}}
+	if r.cfg.Platform == "" {
+		r.cfg.Platform = "systrap"
 	}
-	if r.platform == "" {
-		r.platform = "systrap"
-	}
-	if r.exe == "" {
-		r.exe = "/proc/self/exe"
+	if r.cfg.Exe == "" {
+		r.cfg.Exe = "/proc/self/exe"
 	}
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	var err error
-	if r.tools, err = writeTools(cfg.ToolsDir, cfg.Inside); err != nil {
+	tools, err := writeTools(cfg.ToolsDir, cfg.Inside)
+	if err != nil {
 		return nil, fmt.Errorf("write guest programs: %w", err)
 	}
-	if r.nullNS, err = emptyNetNS(); err != nil {
+	nullNS, err := emptyNetNS()
+	if err != nil {
 		return nil, fmt.Errorf("make an empty network namespace: %w", err)
 	}
 	// The main processes are orphans once their launcher has ended. As their reaper the daemon sees them end and leaves
@@ -97,6 +91,9 @@ func New(cfg Config) (*Runtime, error) {
 	if r.watch, err = newWatcher(); err != nil {
 		return nil, err
 	}
+	r.launcher = &launcher{
+		exe: r.cfg.Exe, platform: r.cfg.Platform, tools: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
+	}
 	return r, r.adopt()
 }
 
@@ -104,19 +101,15 @@ func New(cfg Config) (*Runtime, error) {
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range r.idmaps {
-		f.Close()
-	}
-	clear(r.idmaps)
 	for _, s := range r.sandboxes {
 		s.control.close()
 	}
-	return errors.Join(r.nullNS.Close(), r.watch.close())
+	return errors.Join(r.launcher.close(), r.watch.close())
 }
 
 // Capabilities implements [caisson.Runtime].
 func (r *Runtime) Capabilities() caisson.Capabilities {
-	return caisson.Capabilities{Name: "gvisor", Platform: r.platform, Version: r.cfg.Build, CPU: cpuFeatures(), Memory: true}
+	return caisson.Capabilities{Name: "gvisor", Platform: r.cfg.Platform, Version: r.cfg.Build, CPU: cpuFeatures(), Memory: true}
 }
 
 // cpuFeatures is a hash of what the processor says it can do.

@@ -65,6 +65,14 @@ func TestDescriptors(t *testing.T) {
 			return nil
 		})
 	}
+	g.Go(func() error { // as a dashboard would
+		for range 100 {
+			if _, err := r.List(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,14 +2,10 @@ package gvisor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
@@ -55,7 +51,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 			return fmt.Errorf("make the runtime's directory: %w", err)
 		}
 	}
-	req, files, owned, err := r.request(s, spec, image)
+	req, files, owned, err := r.launcher.request(s, spec, image)
 	defer func() {
 		for _, f := range owned {
 			f.Close()
@@ -64,7 +60,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return err
 	}
-	reply, err := r.runLauncher(ctx, req, files, spec)
+	reply, err := r.launcher.run(ctx, s, req, files, spec)
 	if err != nil {
 		return err
 	}
@@ -90,105 +86,4 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	}
 	started = true
 	return s.waitForCommand(ctx)
-}
-
-// request describes the sandbox for its launcher, with the descriptors that it is given; those in owned are to be closed
-// afterwards.
-func (r *Runtime) request(s *sandbox, spec caisson.RuntimeSpec, image string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
-	give := func(f *os.File) int {
-		files = append(files, f)
-		return sentry.FirstFD + len(files) - 1
-	}
-	idmap, err := r.idmap(caisson.LayerUIDBase, caisson.LayerUIDBase, spec.UIDBase, caisson.UIDRange)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	req = &sentry.LaunchRequest{
-		ID: string(s.id), Image: image,
-		Flags:   r.flags(s.dir, spec.Resources, spec.NetNS != nil),
-		Bundle:  filepath.Join(s.dir, "bundle"),
-		Spec:    ociSpec(spec, s.state.Cgroup),
-		Layers:  append([]string{r.tools}, spec.Rootfs.Layers...),
-		Binds:   map[string]string{},
-		IDMapFD: give(idmap), NullFD: give(r.nullNS), NetNSFD: -1,
-	}
-	for _, b := range spec.Rootfs.Binds {
-		req.Binds[b.Target] = b.Source
-	}
-	if spec.NetNS != nil {
-		req.NetNSFD = give(spec.NetNS)
-	}
-	for _, m := range spec.Mounts {
-		tree, err := r.cloneMount(m, spec.UIDBase)
-		if err != nil {
-			return nil, nil, owned, err
-		}
-		owned = append(owned, tree)
-		req.Mounts = append(req.Mounts, sentry.LaunchMount{FD: give(tree), Target: m.Target, Writable: m.Writable})
-	}
-	return req, files, owned, nil
-}
-
-// runLauncher starts a launcher, hands it the request and waits for its reply.
-func (r *Runtime) runLauncher(ctx context.Context, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
-	reqR, reqW, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer reqW.Close()
-	replyR, replyW, err := os.Pipe()
-	if err != nil {
-		reqR.Close()
-		return nil, err
-	}
-	defer replyR.Close()
-
-	cmd := exec.Command(r.exe)
-	cmd.Args = []string{sentry.LaunchArg0}
-	cmd.Env = []string{}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
-	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
-	cmd.SysProcAttr = sentry.LaunchAttr()
-	// The kernel ends the launcher when the thread that started it ends, and a thread may end at any time: one that has
-	// changed its namespaces does.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err = cmd.Start()
-	reqR.Close()
-	replyW.Close()
-	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot start a process for the sandbox; is the host out of processes or memory?")
-	}
-	defer func() {
-		if cmd.Wait() != nil {
-			r.endOrphans(cmd.Process.Pid, spec.UIDBase)
-		}
-	}()
-	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
-	defer stop()
-
-	if err := json.NewEncoder(reqW).Encode(req); err != nil {
-		return nil, fmt.Errorf("write to launcher: %w", err)
-	}
-	reqW.Close()
-	var reply sentry.LaunchReply
-	if err := json.NewDecoder(io.LimitReader(replyR, sentry.MaxLaunchReply)).Decode(&reply); err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, fmt.Errorf("the launcher died: %w", err)
-	}
-	if reply.Error != "" {
-		return nil, fmt.Errorf("gvisor: %s", reply.Error)
-	}
-	return &reply, nil
-}
-
-// orNil avoids an interface that holds a nil *os.File.
-func orNil(f *os.File) io.Writer {
-	if f == nil {
-		return nil
-	}
-	return f
 }

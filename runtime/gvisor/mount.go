@@ -10,8 +10,8 @@ import (
 )
 
 // cloneMount returns a detached mount of a host directory as a sandbox may see it.
-func (r *Runtime) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
-	owner, err := r.ownerMap(m, uidBase)
+func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+	owner, err := l.ownerMap(m, uidBase)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (r *Runtime) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, 
 // ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's, nil for a
 // directory of root's. Root's files are never mapped: the guest sees them as nobody's and reads what everyone may read. So
 // a guest cannot make a setuid-root file, and cannot read what only root may.
-func (r *Runtime) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
 		return nil, err
@@ -50,5 +50,5 @@ func (r *Runtime) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, er
 	if gid == 0 {
 		gid = 65534 // nobody's group: root's is never mapped
 	}
-	return r.idmap(st.Uid, gid, uidBase, 1)
+	return l.idmap(st.Uid, gid, uidBase, 1)
 }

@@ -35,13 +35,13 @@ func emptyNetNS() (*os.File, error) {
 
 // idmap returns a user namespace for mounts in which n ids from uid and gid on are shown as those from to on. It is kept
 // for the next caller.
-func (r *Runtime) idmap(uid, gid, to uint32, n int) (*os.File, error) {
+func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	key := [2]uint32{uid, to}
 	cache := n > 1 // layers: one map per account; owners of mounts are too many to keep
 	if cache {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if f, ok := r.idmaps[key]; ok {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if f, ok := l.idmaps[key]; ok {
 			return f, nil
 		}
 	}
@@ -52,7 +52,7 @@ func (r *Runtime) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	}
 	defer pr.Close()
 	defer pw.Close()
-	cmd := exec.Command(r.exe)
+	cmd := exec.Command(l.exe)
 	cmd.Args = []string{sentry.LaunchArg0}
 	cmd.Env = []string{}
 	cmd.ExtraFiles = []*os.File{pr}
@@ -71,7 +71,7 @@ func (r *Runtime) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	defer cmd.Process.Kill()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 	if err == nil && cache {
-		r.idmaps[key] = f
+		l.idmaps[key] = f
 	}
 	return f, err
 }

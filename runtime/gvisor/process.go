@@ -28,7 +28,11 @@ func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.Proce
 	if err != nil {
 		return nil, err
 	}
-	cid := string(id)
+	return s.processes(ctx)
+}
+
+func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) {
+	cid := string(s.id)
 	var procs []*control.Process
 	if err := s.call(ctx, boot.ContMgrProcesses, &cid, &procs); err != nil {
 		return nil, err

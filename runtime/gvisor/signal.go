@@ -34,11 +34,11 @@ func (r *Runtime) Signal(ctx context.Context, id caisson.ID, pid, signal int) er
 		return caisson.Invalidf("pid", "%d is not a process id; use -1 for all", pid)
 	}
 	// Standing still, they cannot fork away from it.
-	return s.whileFrozen(ctx, false, func() error { return r.signalAll(ctx, s, signal) })
+	return s.whileFrozen(ctx, false, func() error { return s.signalAll(ctx, signal) })
 }
 
-func (r *Runtime) signalAll(ctx context.Context, s *sandbox, signal int) error {
-	procs, err := r.Processes(ctx, s.id)
+func (s *sandbox) signalAll(ctx context.Context, signal int) error {
+	procs, err := s.processes(ctx)
 	if err != nil {
 		return err
 	}

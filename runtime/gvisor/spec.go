@@ -125,13 +125,13 @@ func withPath(env []string) []string {
 }
 
 // flags is gVisor's configuration for one sandbox.
-func (r *Runtime) flags(dir string, res caisson.Resources, network bool) []string {
+func (l *launcher) flags(dir string, res caisson.Resources, network bool) []string {
 	mode := "none"
 	if network {
 		mode = "sandbox"
 	}
 	return []string{
-		"--platform=" + r.platform,
+		"--platform=" + l.platform,
 		"--network=" + mode,
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, "fs"), int64(res.Disk)),
 		"--allow-rootfs-tar-annotation",

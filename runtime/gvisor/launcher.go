@@ -1,0 +1,142 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// launcher starts the short processes that make sandboxes.
+type launcher struct {
+	exe      string // of gVisor's processes
+	platform string
+	tools    string // layer directory
+	nullNS   *os.File
+	watch    *watcher
+
+	mu     sync.Mutex
+	idmaps map[[2]uint32]*os.File // user namespaces for idmapped mounts; guarded by mu
+}
+
+// close lets go of all namespaces.
+func (l *launcher) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.nullNS.Close()
+	for _, f := range l.idmaps {
+		err = errors.Join(err, f.Close())
+	}
+	clear(l.idmaps)
+	return err
+}
+
+// request describes the sandbox for its launcher, with the descriptors that it is given; those in owned are to be closed
+// afterwards.
+func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
+	give := func(f *os.File) int {
+		files = append(files, f)
+		return sentry.FirstFD + len(files) - 1
+	}
+	idmap, err := l.idmap(caisson.LayerUIDBase, caisson.LayerUIDBase, spec.UIDBase, caisson.UIDRange)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	req = &sentry.LaunchRequest{
+		ID: string(s.id), Image: image,
+		Flags:   l.flags(s.dir, spec.Resources, spec.NetNS != nil),
+		Bundle:  filepath.Join(s.dir, "bundle"),
+		Spec:    ociSpec(spec, s.state.Cgroup),
+		Layers:  append([]string{l.tools}, spec.Rootfs.Layers...),
+		Binds:   map[string]string{},
+		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
+	}
+	for _, b := range spec.Rootfs.Binds {
+		req.Binds[b.Target] = b.Source
+	}
+	if spec.NetNS != nil {
+		req.NetNSFD = give(spec.NetNS)
+	}
+	for _, m := range spec.Mounts {
+		tree, err := l.cloneMount(m, spec.UIDBase)
+		if err != nil {
+			return nil, nil, owned, err
+		}
+		owned = append(owned, tree)
+		req.Mounts = append(req.Mounts, sentry.LaunchMount{FD: give(tree), Target: m.Target, Writable: m.Writable})
+	}
+	return req, files, owned, nil
+}
+
+// run starts a launcher, hands it the request and waits for its reply.
+func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
+	reqR, reqW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer reqW.Close()
+	replyR, replyW, err := os.Pipe()
+	if err != nil {
+		reqR.Close()
+		return nil, err
+	}
+	defer replyR.Close()
+
+	cmd := exec.Command(l.exe)
+	cmd.Args = []string{sentry.LaunchArg0}
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
+	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
+	cmd.SysProcAttr = sentry.LaunchAttr()
+	// The kernel ends the launcher when the thread that started it ends, and a thread may end at any time: one that has
+	// changed its namespaces does.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = cmd.Start()
+	reqR.Close()
+	replyW.Close()
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot start a process for the sandbox; is the host out of processes or memory?")
+	}
+	defer func() {
+		if cmd.Wait() != nil {
+			l.endOrphans(cmd.Process.Pid, s.dir, spec.UIDBase)
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
+	defer stop()
+
+	if err := json.NewEncoder(reqW).Encode(req); err != nil {
+		return nil, fmt.Errorf("write to launcher: %w", err)
+	}
+	reqW.Close()
+	var reply sentry.LaunchReply
+	if err := json.NewDecoder(io.LimitReader(replyR, sentry.MaxLaunchReply)).Decode(&reply); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("the launcher died: %w", err)
+	}
+	if reply.Error != "" {
+		return nil, fmt.Errorf("gvisor: %s", reply.Error)
+	}
+	return &reply, nil
+}
+
+// orNil avoids an interface that holds a nil *os.File.
+func orNil(f *os.File) io.Writer {
+	if f == nil {
+		return nil
+	}
+	return f
+}
