@@ -55,6 +55,7 @@ type Runtime struct {
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // guarded by mu
+	closed    bool                    // guarded by mu
 }
 
 var (
@@ -97,10 +98,14 @@ func New(cfg Config) (*Runtime, error) {
 	return r, r.adopt()
 }
 
-// Close lets go of everything the Runtime holds in this process. Sandboxes run on.
+// Close lets go of everything the Runtime holds in this process. Sandboxes run on. Idempotent.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	r.closed = true
 	for _, s := range r.sandboxes {
 		s.control.close()
 	}

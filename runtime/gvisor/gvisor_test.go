@@ -26,8 +26,15 @@ func open(t *testing.T) *Runtime {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		for _, group := range groupDirs(testCgroup()) {
+			os.Remove(group) // if another test still has it, that one removes it
+		}
+	})
 	return reopen(t, dir)
 }
+
+func testCgroup() string { return fmt.Sprintf("/caisson-test/%d", os.Getpid()) }
 
 // reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
 func reopen(t *testing.T, dir string) *Runtime {
@@ -35,7 +42,7 @@ func reopen(t *testing.T, dir string) *Runtime {
 	r, err := New(Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
 		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
-		Cgroup: fmt.Sprintf("/caisson-test/%d", os.Getpid()),
+		Cgroup: testCgroup(),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,7 @@ type watcher struct {
 	stop  int // eventfd
 
 	mu    sync.Mutex
-	procs map[int32]func() // what to call, by pidfd; guarded by mu
+	procs map[int32]func() // what to call, by pidfd; nil when closed; guarded by mu
 	ended chan struct{}    // closed when the goroutine has returned
 }
 
@@ -45,6 +46,10 @@ func (w *watcher) add(pid int, onExit func()) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.procs == nil {
+		unix.Close(fd)
+		return os.ErrClosed
+	}
 	w.procs[int32(fd)] = onExit
 	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 		delete(w.procs, int32(fd))
@@ -88,7 +93,7 @@ func (w *watcher) close() error {
 	for fd := range w.procs {
 		unix.Close(int(fd))
 	}
-	clear(w.procs)
+	w.procs = nil
 	unix.Close(w.stop)
 	return unix.Close(w.epoll)
 }
