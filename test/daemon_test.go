@@ -1,0 +1,131 @@
+package test_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testbin"
+)
+
+// http returns a client of the daemon's unix socket.
+func (h *host) http() *http.Client {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", h.socket())
+	}}
+	h.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: hang}
+}
+
+// A daemon that a command started ends by itself when neither a client nor a sandbox needs it; the next command starts
+// another, which finds everything as it was.
+func TestDaemonEndsWhenIdle(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure("idleExit: 300ms")
+	id := h.ok("sandbox", "create", "--name", "a", "host")
+	first := h.daemonPID()
+	if first == 0 {
+		t.Fatal("there is no daemon")
+	}
+	// A sandbox that runs keeps it; how long is long enough cannot be polled for, so ask something meanwhile.
+	if events := h.ok("events", "--for", "1s"); !strings.Contains(events, "sandbox.running") {
+		t.Errorf("events: %s", events)
+	}
+	if h.daemonPID() != first {
+		t.Error("the daemon has gone while a sandbox runs")
+	}
+	h.ok("sandbox", "pause", "a")
+	poll.Until(t, settle, func() bool { return h.daemonPID() == 0 })
+	if got := h.ok("sandbox", "ls", "-q"); got != id {
+		t.Errorf("the next daemon knows %q", got)
+	}
+	h.ok("sandbox", "resume", "a")
+	h.ok("sandbox", "rm", "a")
+	poll.Until(t, settle, func() bool { return h.daemonPID() == 0 })
+	h.wantRemains(nil)
+}
+
+// First commands that race start one daemon between them.
+func TestFirstCommandsStartOneDaemon(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	each(6, 6, func(int) {
+		if r := h.run("exec", "--rm", "host", "--", "true"); r.code != 0 {
+			t.Errorf("%v", r)
+		}
+	})
+	if n := len(processes(func(args string) bool {
+		return strings.HasPrefix(args, "caisson serve ") && strings.Contains(args+" ", " --data "+h.data+" ")
+	})); n != 1 {
+		t.Errorf("%d daemons", n)
+	}
+	// Another one is refused.
+	h.fails(4, "another caisson daemon", "serve", "--data", h.data)
+}
+
+// An orderly end leaves sandboxes running, with their programs and wires, for the next daemon.
+func TestSandboxesOutliveTheDaemon(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.serve()
+	h.ok("sandbox", "create", "--name", "a", "host", "--", "sh", "-c", "while :; do echo tick; sleep 0.02; done")
+	h.count("a")
+	var wg sync.WaitGroup
+	var r result
+	wg.Go(func() { r = h.run("exec", "a", "--", "sleep", "1000") })
+	poll.Until(t, settle, func() bool { return h.counted("a") > 3 })
+	d.end()
+	wg.Wait()
+	if r.code == 0 {
+		t.Errorf("the session of a daemon that ended: %v", r)
+	}
+	h.serve()
+	n := h.counted("a")
+	h.countsOn("a", n)
+	size := len(h.ok("sandbox", "logs", "a"))
+	poll.Until(t, settle, func() bool { return len(h.ok("sandbox", "logs", "a")) > size })
+	// Its wire is held again: what it dials is refused, not lost.
+	if got := h.ok("exec", "a", "--", "bash", "-c", dial, "bash", "1.1.1.1:443"); !strings.HasPrefix(got, "1.1.1.1:443 refused ") {
+		t.Errorf("%q", got)
+	}
+}
+
+// Every process of Caisson's runs the initialisation of all packages in its binary: a slow one would show in everything.
+func TestStartTime(t *testing.T) {
+	bin := testbin.Path(t, "caisson")
+	for _, tt := range []struct {
+		name  string
+		limit time.Duration
+		cmd   func() *exec.Cmd
+	}{
+		{"version", 60 * time.Millisecond, func() *exec.Cmd { return exec.Command(bin, "version") }},
+		// As a helper process without its arguments: it ends as soon as it has started.
+		{"a worker", 60 * time.Millisecond, func() *exec.Cmd { return &exec.Cmd{Path: bin, Args: []string{"caisson-worker"}} }},
+		{"gVisor", 60 * time.Millisecond, func() *exec.Cmd { return &exec.Cmd{Path: bin, Args: []string{"runsc", "--version"}} }},
+	} {
+		var took []time.Duration
+		for range 11 {
+			cmd := tt.cmd()
+			cmd.Env = []string{"HOME=" + os.TempDir()}
+			begin := time.Now()
+			_ = cmd.Run() // how it ends is not the question
+			took = append(took, time.Since(begin))
+		}
+		slices.Sort(took)
+		if median := took[len(took)/2]; median > tt.limit {
+			t.Errorf("%s takes %v to start, more than %v", tt.name, median, tt.limit)
+		} else {
+			t.Logf("%s starts in %v", tt.name, median)
+		}
+	}
+}
