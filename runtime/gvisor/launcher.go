@@ -117,6 +117,9 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	defer stop()
 
 	if err := json.NewEncoder(reqW).Encode(req); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		return nil, fmt.Errorf("write to launcher: %w", err)
 	}
 	reqW.Close()
