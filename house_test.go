@@ -115,7 +115,8 @@ var directions = map[string][]string{
 	},
 	"cmd/caisson-inside": {"inside"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
-	"bench":              {"client", "engine", "runtime/gvisor", "runtime/gvisor/sentry"},
+	"bench":              {"client", "httpapi/protocol", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry"},
+	"bench/runsc":        {},
 	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},
 	"test":               {"client"},
 }

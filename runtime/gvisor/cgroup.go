@@ -163,3 +163,15 @@ func removeGroup(ctx context.Context, dir string) error {
 		}
 	}
 }
+
+// removeEmptyGroups removes a parent of sandboxes' cgroups, and its own parents, as far as nothing is in them. What is in
+// use stays: rmdir sees to it.
+func removeEmptyGroups(name string) {
+	for ; len(name) > 1; name = filepath.Dir(name) {
+		for _, dir := range groupDirs(name) {
+			if unix.Rmdir(dir) != nil {
+				return
+			}
+		}
+	}
+}

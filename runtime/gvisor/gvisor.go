@@ -109,6 +109,9 @@ func (r *Runtime) Close() error {
 	for _, s := range r.sandboxes {
 		s.control.close()
 	}
+	if len(r.sandboxes) == 0 {
+		removeEmptyGroups(r.cfg.Cgroup)
+	}
 	return errors.Join(r.launcher.close(), r.watch.close())
 }
 
