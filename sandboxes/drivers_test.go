@@ -85,11 +85,11 @@ func (d *images) Host(ctx context.Context) (*caisson.Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(d.dir, "host-srv"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.dir, "host-usr"), 0o755); err != nil {
 		return nil, err
 	}
 	conf := caisson.ImageConfig{Env: map[string]string{"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, Workdir: "/"}
-	return d.image("host", d.host, conf, []caisson.Bind{{Source: filepath.Join(d.dir, "host-srv"), Target: "/srv"}})
+	return d.image("host", d.host, conf, []caisson.Bind{{Source: filepath.Join(d.dir, "host-usr"), Target: "/usr"}})
 }
 
 // upgrade changes the host's programs.

@@ -389,3 +389,5 @@ func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()
 	poll.Until(t, patience, cond)
 }
+
+func splitLines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }

@@ -55,10 +55,10 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if err == nil {
 		name, err = c.Images.Canonical(req.Reference)
 	}
+	if req.Source != nil && (err != nil || name == "host") {
+		req.Source.Close()
+	}
 	if err != nil {
-		if req.Source != nil {
-			req.Source.Close()
-		}
 		return nil, err
 	}
 	if name == "host" {

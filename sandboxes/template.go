@@ -325,16 +325,15 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 		defer cancel()
 		_ = proc.Signal(sctx, int(unix.SIGKILL))
 	})()
-	said := make(chan string, 2)
 	var mu sync.Mutex
 	one := func(s string) { mu.Lock(); defer mu.Unlock(); line(s) }
-	for _, r := range []io.Reader{proc.Stdout(), proc.Stderr()} {
-		go func() { said <- scan(r, one) }()
-	}
+	out, errOut := make(chan string, 1), make(chan string, 1)
+	go func() { out <- scan(proc.Stdout(), one) }()
+	go func() { errOut <- scan(proc.Stderr(), one) }()
 	status, err := proc.Wait(ctx)
 	// What the step has left running may hold its outputs open for ever.
 	defer time.AfterFunc(outputTime, func() { proc.Close() }).Stop()
-	last := first(<-said, <-said)
+	last := first(<-errOut, <-out)
 	if err != nil {
 		return err
 	}

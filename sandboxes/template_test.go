@@ -1,0 +1,238 @@
+package sandboxes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/fake"
+)
+
+func TestTemplates(t *testing.T) {
+	w := newWorld(t)
+	tp := w.Templates()
+	ok := caisson.Template{Name: "tpl", Image: "debian:12"}
+	first := got(tp.PutTemplate(w.ctx(), ok))(t)
+	for _, c := range []struct {
+		field  string
+		kind   caisson.Kind
+		change func(*caisson.Template)
+	}{
+		{"name", caisson.Invalid, func(t *caisson.Template) { t.Name = "" }},
+		{"name", caisson.Invalid, func(t *caisson.Template) { t.Name = "A" }},
+		{"", caisson.Denied, func(t *caisson.Template) { t.Name = "host" }},
+		{"image", caisson.Invalid, func(t *caisson.Template) { t.Image = "" }},
+		{"image", caisson.Invalid, func(t *caisson.Template) { t.Image = "A B" }},
+		{"mounts", caisson.Invalid, func(t *caisson.Template) { t.Mounts = []caisson.Mount{{}} }},
+		{"pool", caisson.Invalid, func(t *caisson.Template) { t.Pool = -1 }},
+		{"pool", caisson.Invalid, func(t *caisson.Template) { t.Pool = 65 }},
+		{"setup", caisson.Invalid, func(t *caisson.Template) { t.Setup = make([]caisson.SetupStep, 65) }},
+		{"setup[0].run", caisson.Invalid, func(t *caisson.Template) { t.Setup = make([]caisson.SetupStep, 1) }},
+		{"setup[1].run", caisson.Invalid, func(t *caisson.Template) {
+			t.Setup = []caisson.SetupStep{{Run: []string{"a"}}, {Run: []string{"a\x00"}}}
+		}},
+		{"command", caisson.Invalid, func(t *caisson.Template) { t.Command = []string{""} }},
+		{"env", caisson.Invalid, func(t *caisson.Template) { t.Env = map[string]string{"-": ""} }},
+		{"workdir", caisson.Invalid, func(t *caisson.Template) { t.Workdir = "x" }},
+		{"user", caisson.Invalid, func(t *caisson.Template) { t.User = "-" }},
+		{"labels", caisson.Invalid, func(t *caisson.Template) { t.Labels = map[string]string{"": ""} }},
+		{"resources.memory", caisson.Invalid, func(t *caisson.Template) { t.Resources.Memory = 1 }},
+		{"ttl", caisson.Invalid, func(t *caisson.Template) { t.TTL = -1 }},
+		{"hardTtl", caisson.Invalid, func(t *caisson.Template) { t.HardTTL = -1 }},
+	} {
+		tpl := ok
+		c.change(&tpl)
+		_, err := tp.PutTemplate(w.ctx(), tpl)
+		wantKind(t, err, c.kind)
+		if caisson.FieldOf(err) != c.field {
+			t.Errorf("the field is %q, want %q: %v", caisson.FieldOf(err), c.field, err)
+		}
+	}
+	_, err := tp.PutTemplate(w.as("local"), caisson.Template{Name: "path", Image: "dir:/etc"})
+	wantKind(t, err, caisson.Denied)
+	if got(tp.GetTemplate(w.ctx(), "tpl"))(t).Image != "debian:12" {
+		t.Error("a refused change has changed the template")
+	}
+	ok.Description = "again"
+	if second := got(tp.PutTemplate(w.ctx(), ok))(t); !second.CreatedAt.Equal(first.CreatedAt) || second.Description != "again" {
+		t.Errorf("put again: %+v", second)
+	}
+	var names []string
+	for _, x := range got(tp.ListTemplates(w.ctx()))(t) {
+		names = append(names, x.Name)
+	}
+	if strings.Join(names, " ") != "host tpl" {
+		t.Errorf("listed %v", names)
+	}
+	wantKind(t, tp.RemoveTemplate(w.ctx(), "host"), caisson.Denied)
+	must(t, tp.RemoveTemplate(w.ctx(), "tpl"))
+	wantKind(t, tp.RemoveTemplate(w.ctx(), "tpl"), caisson.NotFound)
+	_, err = tp.GetTemplate(w.ctx(), "tpl")
+	wantKind(t, err, caisson.NotFound)
+	if b := got(tp.BuildTemplate(w.ctx(), "host", caisson.RegistryAuth{}, nil))(t); b.Built != nil {
+		t.Errorf("the built-in template was built: %+v", b.Built)
+	}
+}
+
+// steps makes set-up steps that write files.
+func steps(files ...string) (list []caisson.SetupStep) {
+	for _, f := range files {
+		list = append(list, caisson.SetupStep{Run: command("fill", f, "3")})
+	}
+	return list
+}
+
+// build builds a template and returns how many steps ran.
+func (w *world) build(ctx context.Context, name string) (*caisson.Template, int) {
+	w.t.Helper()
+	ran := 0
+	tpl := got(w.Templates().BuildTemplate(ctx, name, caisson.RegistryAuth{}, func(p caisson.Progress) {
+		if strings.HasPrefix(p.Stage, "setup ") && p.Message == "" {
+			ran++
+		}
+	}))(w.t)
+	return tpl, ran
+}
+
+func TestBuild(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	tp := w.Templates()
+	tpl := caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a", "/srv/b"), User: "agent"}
+	got(tp.PutTemplate(w.ctx(), tpl))(t)
+	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Template: "tpl"})
+	wantKind(t, err, caisson.Conflict)
+
+	built, ran := w.build(w.ctx(), "tpl")
+	if ran != 2 || built.Built == nil {
+		t.Fatalf("%d steps ran, built %+v", ran, built.Built)
+	}
+	w.holds()
+	sb := w.create(caisson.CreateRequest{Template: "tpl"})
+	if len(w.read(string(sb.ID), "/srv/b")) != 3 || sb.Spec.Digest != built.Built.Rootfs.Digest {
+		t.Errorf("what set-up made is not there; digest %s, built %s", sb.Spec.Digest, built.Built.Rootfs.Digest)
+	}
+	again, ran := w.build(w.ctx(), "tpl")
+	if ran != 0 || again.Built.Key != built.Built.Key {
+		t.Errorf("the second build ran %d steps", ran)
+	}
+	tpl.Description, tpl.Setup[0].Timeout = "changed", caisson.Duration(time.Minute)
+	if put := got(tp.PutTemplate(w.ctx(), tpl))(t); put.Built == nil {
+		t.Error("a change that does not matter to the build has undone it")
+	}
+	for name, change := range map[string]func(){
+		"step":  func() { tpl.Setup = steps("/srv/a", "/srv/c") },
+		"env":   func() { tpl.Env = map[string]string{"A": "b"} },
+		"image": func() { tpl.Image = "alpine:3" },
+	} {
+		change()
+		if put := got(tp.PutTemplate(w.ctx(), tpl))(t); put.Built != nil {
+			t.Errorf("%s: still built", name)
+		}
+		if changed, ran := w.build(w.ctx(), "tpl"); ran != 2 || changed.Built.Key == built.Built.Key {
+			t.Errorf("%s: %d steps ran", name, ran)
+		}
+	}
+	// Another account's build is its own, even of the same steps.
+	tpl = caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a", "/srv/b")}
+	got(tp.PutTemplate(w.as("other"), tpl))(t)
+	if other, ran := w.build(w.as("other"), "tpl"); ran != 2 || other.Built.Key == built.Built.Key || other.Built.Rootfs.Layers[0] == built.Built.Rootfs.Layers[0] {
+		t.Errorf("%d steps ran for the other account, layers %v", ran, other.Built.Rootfs.Layers)
+	}
+	w.holds(sb.ID)
+	if n := w.images.held(); n != 0 {
+		t.Errorf("%d holds are left", n)
+	}
+}
+
+func TestFailedBuild(t *testing.T) {
+	sayer := func([]string) fake.Program {
+		return fake.Func(func(_ context.Context, p *fake.Proc) int {
+			fmt.Fprintln(p.Stdout(), "working")
+			fmt.Fprintln(p.Stderr(), "it broke")
+			return 4
+		})
+	}
+	// daemon leaves a process behind that holds its output.
+	daemon := func(args []string) fake.Program {
+		return fake.Func(func(ctx context.Context, p *fake.Proc) int {
+			if _, err := p.Spawn(fake.Child{Args: command("sleep", "1h")}); err != nil {
+				return 1
+			}
+			fmt.Fprintln(p.Stdout(), "started")
+			return 0
+		})
+	}
+	w := plan{wires: true, programs: map[string]func([]string) fake.Program{"/fails": sayer, "/daemon": daemon}}.world(t)
+	tp := w.Templates()
+	for _, c := range []struct {
+		name  string
+		step  caisson.SetupStep
+		spoil func()
+		kind  caisson.Kind
+		says  []string
+	}{
+		{"fails", caisson.SetupStep{Run: []string{"/fails", "now"}}, nil, caisson.Invalid, []string{"/fails now", "exited with 4", "it broke"}},
+		{"time", caisson.SetupStep{Run: command("sleep", "1h"), Timeout: caisson.Duration(30 * time.Millisecond)}, nil, caisson.Invalid, []string{"time limit"}},
+		{"unknown", caisson.SetupStep{Run: []string{"/nowhere"}}, nil, caisson.Invalid, nil},
+		{"save", steps("/srv/x")[0], func() { w.runtime.FailNext(fake.OpSaveFiles, errInjected) }, caisson.Internal, nil},
+		{"create", steps("/srv/x")[0], func() { w.runtime.FailNext(fake.OpCreate, errInjected) }, caisson.Internal, nil},
+		{"wire", steps("/srv/x")[0], func() { w.wires.failNext(errInjected) }, caisson.Internal, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got(tp.PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Setup: append(steps("/srv/a"), c.step)}))(t)
+			if c.spoil != nil {
+				c.spoil()
+			}
+			_, err := tp.BuildTemplate(w.ctx(), "tpl", caisson.RegistryAuth{}, nil)
+			wantKind(t, err, c.kind)
+			for _, s := range c.says {
+				if !strings.Contains(caisson.MessageOf(err), s) {
+					t.Errorf("%q does not say %q", caisson.MessageOf(err), s)
+				}
+			}
+			if got(tp.GetTemplate(w.ctx(), "tpl"))(t).Built != nil {
+				t.Error("it is built")
+			}
+			w.holds()
+		})
+	}
+	got(tp.PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Setup: []caisson.SetupStep{{Run: command("sleep", "1h")}}}))(t)
+	ctx, cancel := context.WithCancel(w.ctx())
+	_, err := tp.BuildTemplate(ctx, "tpl", caisson.RegistryAuth{}, func(p caisson.Progress) {
+		if p.Stage == "setup 1/1" {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	w.holds()
+	got(tp.PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Setup: []caisson.SetupStep{{Run: []string{"/daemon"}}}}))(t)
+	said := ""
+	got(tp.BuildTemplate(w.ctx(), "tpl", caisson.RegistryAuth{}, func(p caisson.Progress) { said += p.Message }))(t)
+	if said != "started" {
+		t.Errorf("progress said %q", said)
+	}
+	w.holds()
+}
+
+// TestBuildOvertaken: the template changes while it is built.
+func TestBuildOvertaken(t *testing.T) {
+	w := newWorld(t)
+	tpl := caisson.Template{Name: "tpl", Image: "host", Setup: steps("/srv/a")}
+	got(w.Templates().PutTemplate(w.ctx(), tpl))(t)
+	tpl.Env = map[string]string{"A": "b"}
+	_, err := w.Templates().BuildTemplate(w.ctx(), "tpl", caisson.RegistryAuth{}, func(p caisson.Progress) {
+		if p.Stage == "freeze" {
+			got(w.Templates().PutTemplate(w.ctx(), tpl))(t)
+		}
+	})
+	wantKind(t, err, caisson.Conflict)
+	if got(w.Templates().GetTemplate(w.ctx(), "tpl"))(t).Built != nil {
+		t.Error("it counts as built, from what it no longer is")
+	}
+}
