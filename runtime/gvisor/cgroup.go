@@ -164,14 +164,12 @@ func removeGroup(ctx context.Context, dir string) error {
 	}
 }
 
-// removeEmptyGroups removes a parent of sandboxes' cgroups, and its own parents, as far as nothing is in them. What is in
-// use stays: rmdir sees to it.
-func removeEmptyGroups(name string) {
-	for ; len(name) > 1; name = filepath.Dir(name) {
-		for _, dir := range groupDirs(name) {
-			if unix.Rmdir(dir) != nil {
-				return
-			}
+// removeEmptyGroup removes the parent of the sandboxes' cgroups if nothing is in it. What is in use stays: rmdir sees to it.
+// The parent's own parent is shared with other instances, which may be making their groups now, and stays too.
+func removeEmptyGroup(name string) {
+	for _, dir := range groupDirs(name) {
+		if unix.Rmdir(dir) != nil {
+			return
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (r *Runtime) Close() error {
 		s.control.close()
 	}
 	if len(r.sandboxes) == 0 {
-		removeEmptyGroups(r.cfg.Cgroup)
+		removeEmptyGroup(r.cfg.Cgroup)
 	}
 	return errors.Join(r.launcher.close(), r.watch.close())
 }
