@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,6 +170,32 @@ func removeGroup(ctx context.Context, dir string) error {
 func removeEmptyGroup(name string) {
 	for _, dir := range groupDirs(name) {
 		if unix.Rmdir(dir) != nil {
+			return
+		}
+	}
+}
+
+// expectMove makes the kernel ready for a process to be moved to another cgroup, which takes 10 ms otherwise: on v1, where a
+// process cannot be born into its cgroup, it first waits until no processor is in the middle of a fork (a grace period of
+// RCU), unless it has just done so. Writing this process's id to its own cgroup moves nothing, but begins the wait while the
+// launcher is still starting. It is of no consequence if that fails.
+func expectMove() {
+	data, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(data)) {
+		// hierarchy:controllers:path; v2 has neither a number nor controllers, other groups are those of systemd and the like.
+		hierarchy, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		names, path, _ := strings.Cut(rest, ":")
+		if hierarchy == "0" || names == "" || strings.Contains(names, "=") {
+			continue
+		}
+		group := filepath.Join("/sys/fs/cgroup", names, path, "cgroup.procs")
+		pid := strconv.Itoa(os.Getpid())
+		// In a container the path may be another's here; then writing would move this process.
+		members, err := os.ReadFile(group)
+		if err == nil && slices.Contains(strings.Fields(string(members)), pid) && os.WriteFile(group, []byte(pid), 0) == nil {
 			return
 		}
 	}

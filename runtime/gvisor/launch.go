@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
@@ -46,6 +47,9 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 			s.end()
 		}
 	}()
+	var ready sync.WaitGroup
+	ready.Go(expectMove)
+	defer ready.Wait()
 	for _, dir := range []string{"", "fs", "bundle", filepath.Join("bundle", sentry.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return fmt.Errorf("make the runtime's directory: %w", err)
