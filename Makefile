@@ -21,6 +21,7 @@ test: build
 	CAISSON_TEST_BIN=$(CURDIR)/bin $(GO) test -race -p 1 -timeout 25m ./...
 
 bench: build
+	$(STATIC) -o bin/runsc ./bench/runsc
 	$(GO) run ./cmd/caisson-bench -bin $(CURDIR)/bin -rows "$(ROWS)" -out bench/results/latest.json
 
 lint:

@@ -3,7 +3,7 @@
 // interleaved with ours, so that whatever else the machine does happens to both.
 //
 // Ours is measured through the API of a real daemon, from the request to the answer. The baseline has less to do: its root
-// file system is put together beforehand, its network namespace is empty, it has no store, no wire and no accounts.
+// file system and its network are put together beforehand, it has no store, and nothing restarts or accounts for it.
 package bench
 
 import (
@@ -95,6 +95,7 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 	if s.bare, err = newRunsc(ctx, s.Config, s.daemon, donor); err != nil {
 		return fmt.Errorf("prepare the baseline: %w", err)
 	}
+	defer func() { err = errors.Join(err, s.bare.end()) }()
 	for _, measure := range selected {
 		if err := measure(s, ctx); err != nil {
 			said, _ := os.ReadFile(s.daemon.dir + ".log")

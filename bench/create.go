@@ -28,7 +28,7 @@ func (s *suite) createCold(ctx context.Context) error {
 		},
 		s.runsOnce(&once),
 		side{
-			before: func(context.Context) (err error) { idle, err = s.bare.bundle(); return err },
+			before: func(ctx context.Context) (err error) { idle, err = s.bare.bundle(ctx); return err },
 			do: func(ctx context.Context) error {
 				if err := s.bare.start(ctx, idle); err != nil {
 					return err
@@ -49,8 +49,9 @@ func (s *suite) createCold(ctx context.Context) error {
 // runsOnce is the baseline that creates, runs the program and removes, in one process.
 func (s *suite) runsOnce(id *string) side {
 	return side{
-		before: func(context.Context) (err error) { *id, err = s.bare.bundle(program); return err },
+		before: func(ctx context.Context) (err error) { *id, err = s.bare.bundle(ctx, program); return err },
 		do:     func(ctx context.Context) error { return s.bare.run(ctx, *id) },
+		after:  func(ctx context.Context) error { return s.bare.release(ctx, *id) },
 	}
 }
 
@@ -131,9 +132,9 @@ func (s *suite) createBurst(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.removeAll(ctx, ours[:]) },
 		},
 		side{
-			before: func(context.Context) (err error) {
+			before: func(ctx context.Context) (err error) {
 				for i := range theirs {
-					if theirs[i], err = s.bare.bundle(); err != nil {
+					if theirs[i], err = s.bare.bundle(ctx); err != nil {
 						return err
 					}
 				}

@@ -26,7 +26,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bare, err := s.bare.bundle()
+	bare, err := s.bare.bundle(ctx)
 	if err == nil {
 		err = s.bare.start(ctx, bare)
 	}

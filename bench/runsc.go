@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"os/exec"
@@ -14,7 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -24,13 +25,14 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/wire"
 )
 
 // runsc is the baseline: each step is a process of gVisor's own command line.
 //
 // Its spec and flags are those that Caisson gave to gVisor for a sandbox of the same template, the donor, except for what
-// cannot be shared: the root file system is made once beforehand, from the same layers and directories; the network
-// namespace is a new one without devices, which runsc makes; the cgroup is another one with the same limits.
+// cannot be shared: the root file system is made once beforehand, from the same layers and directories; the cgroup is
+// another one with the same limits. Each network namespace, with the same device in it, is made beforehand as well.
 type runsc struct {
 	exe    string
 	dir    string // bundles, files of the overlays, checkpoints
@@ -38,13 +40,20 @@ type runsc struct {
 	cgroup string
 	flags  []string
 	spec   specs.Spec
-	next   atomic.Int64
+
+	wires *wire.Manager
+	end   func() error // of the wires
+	mu    sync.Mutex
+	nets  map[string]*os.File // network namespaces by container; guarded by mu
 }
 
 func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
 	r := &runsc{
 		exe: filepath.Join(cfg.Bin, "runsc"), dir: filepath.Join(cfg.Dir, "bare"), root: filepath.Join(cfg.Dir, "bare", "state"),
-		cgroup: "/" + filepath.Base(cfg.Dir),
+		cgroup: "/" + filepath.Base(cfg.Dir), nets: map[string]*os.File{},
+	}
+	if err := r.startWires(ctx, filepath.Join(cfg.Bin, "caisson")); err != nil {
+		return nil, err
 	}
 	for _, dir := range []string{r.dir, r.root, filepath.Join(r.dir, "fs")} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -61,13 +70,27 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 	if r.flags, err = r.flagsOf(d.runtimeDir(donor)); err != nil {
 		return nil, err
 	}
-	for i, ns := range r.spec.Linux.Namespaces {
-		if ns.Type == specs.NetworkNamespace {
-			r.spec.Linux.Namespaces[i].Path = ""
-		}
-	}
 	r.spec.Root.Path, err = r.mountRootfs(ctx, d, donor)
 	return r, err
+}
+
+// startWires starts a wire process of the baseline's own.
+func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
+	r.wires, err = wire.New(wire.Config{
+		Exe: exe, Log: slog.New(slog.DiscardHandler),
+		NetNS: func(caisson.ID) (*os.File, error) { return nil, errors.New("the wire process died") },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.wires.Run(ctx) }()
+	r.end = func() error {
+		cancel()
+		return <-ended
+	}
+	return nil
 }
 
 // flagsOf returns the flags of the main process of the sandbox with that directory.
@@ -177,12 +200,26 @@ func userNamespace(uid uint32) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 }
 
-// bundle makes a bundle for a container that runs args, or with none Caisson's own init, which sleeps.
-func (r *runsc) bundle(args ...string) (id string, err error) {
-	id = fmt.Sprintf("bare-%06d", r.next.Add(1)) // one length: gVisor resolves ids by prefix
-	spec, process := r.spec, *r.spec.Process
-	linux := *r.spec.Linux
+// bundle makes a bundle and a network namespace for a container that runs args, or with none Caisson's own init, which
+// sleeps. The namespace goes with remove.
+func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err error) {
+	wire := caisson.NewID(caisson.SandboxPrefix)
+	net, err := r.wires.Attach(ctx, wire)
+	if err != nil {
+		return "", err
+	}
+	id = string(wire)
+	r.mu.Lock()
+	r.nets[id] = net
+	r.mu.Unlock()
+	spec, process, linux := r.spec, *r.spec.Process, *r.spec.Linux
 	linux.CgroupsPath = filepath.Join(r.cgroup, id)
+	linux.Namespaces = slices.Clone(linux.Namespaces)
+	for i, ns := range linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace {
+			linux.Namespaces[i].Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), net.Fd())
+		}
+	}
 	if len(args) > 0 {
 		process.Args = args
 	}
@@ -242,9 +279,18 @@ func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, id := range ids {
-		g.Go(func() error { return r.do(ctx, "delete", "--force", id) })
+		g.Go(func() error { return errors.Join(r.do(ctx, "delete", "--force", id), r.release(ctx, id)) })
 	}
 	return g.Wait()
+}
+
+// release removes the bundle and the network namespace of a container that is gone.
+func (r *runsc) release(ctx context.Context, id string) error {
+	r.mu.Lock()
+	net := r.nets[id]
+	delete(r.nets, id)
+	r.mu.Unlock()
+	return errors.Join(net.Close(), r.wires.Detach(ctx, caisson.ID(id)), os.RemoveAll(filepath.Join(r.dir, id)))
 }
 
 // processesIn returns the processes in a cgroup, by its path in the memory hierarchy or the only one.

@@ -16,7 +16,7 @@ func (s *suite) makePair(ctx context.Context) (p pair, err error) {
 	if p.ours, err = s.create(ctx); err != nil {
 		return p, err
 	}
-	if p.bare, err = s.bare.bundle(); err != nil {
+	if p.bare, err = s.bare.bundle(ctx); err != nil {
 		return p, err
 	}
 	return p, s.bare.start(ctx, p.bare)
@@ -86,7 +86,7 @@ func (s *suite) forkSmall(ctx context.Context) error {
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, fork) },
 		}
 	}
-	bundle := func(context.Context) (err error) { restored, err = s.bare.bundle(); return err }
+	bundle := func(ctx context.Context) (err error) { restored, err = s.bare.bundle(ctx); return err }
 	all, err := compare(ctx, s.N,
 		ours(string(snap.ID)),
 		side{
