@@ -103,6 +103,9 @@ func TestDetach(t *testing.T) {
 	if status := got(p.Wait(w.ctx()))(t); !status.Success() || p.PID() < 3 || p.Stdin() != nil {
 		t.Errorf("status %v, pid %d", status, p.PID())
 	}
+	if b := got(io.ReadAll(io.MultiReader(p.Stdout(), p.Stderr())))(t); len(b) != 0 {
+		t.Errorf("its session says %q", b)
+	}
 	must(t, p.Close())
 	for name, err := range map[string]error{"resize": p.Resize(1, 1), "signal": p.Signal(w.ctx(), 9)} {
 		if caisson.KindOf(err) != caisson.Conflict {

@@ -19,6 +19,11 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 	if err != nil {
 		return nil, err
 	}
+	if !sb.State.Transient() { // else the lock says it better
+		if err := l.c.allow(sb, v); err != nil {
+			return nil, err
+		}
+	}
 	release, err := l.c.locks.try(sb.ID)
 	if err != nil {
 		return nil, err

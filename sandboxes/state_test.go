@@ -2,6 +2,7 @@ package sandboxes_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +23,7 @@ func (w *world) in(s caisson.State) *caisson.Sandbox {
 	case caisson.Failed:
 		must(w.t, w.runtime.Kill(sb.ID))
 		sb = w.waitState(sb.ID, caisson.Failed)
+		waitFor(w.t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.failed") })
 	default: // a change under way is what a store says; nothing else makes one last
 		sb = got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(x *caisson.Sandbox) error {
 			x.State = s
