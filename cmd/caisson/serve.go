@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -81,7 +82,12 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 				g.Go(func() error { return endWhenIdle(gctx, time.Duration(cfg.IdleExit), clients, e, stop) })
 			}
 			log.InfoContext(gctx, "serving", "socket", cfg.SocketPath(), "listen", cfg.Listen)
-			return signalReady(nil)
+			if err := signalReady(nil); err != nil {
+				return err
+			}
+			// What starting took, a daemon that then waits would keep for minutes.
+			debug.FreeOSMemory()
+			return nil
 		})
 	})
 	return g.Wait()
