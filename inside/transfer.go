@@ -190,6 +190,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 
 func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	infos := []caisson.FileInfo{}
+	size := 0
 	for {
 		f, err := c.recv()
 		if err != nil {
@@ -214,10 +215,16 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 			if err != nil {
 				return nil, c.bad(err)
 			}
+			if size += len(info.Name) + len(info.Path) + len(info.Target); size > maxListBytes {
+				return nil, caisson.Errorf(caisson.Exhausted, "the names in %q are too long to be listed", dir)
+			}
 			infos = append(infos, *info)
 		}
 	}
 }
+
+// maxListBytes bounds the names, paths and link targets of a listing together.
+const maxListBytes = 16 << 20
 
 // listed validates e as an entry of dir.
 func (e *entry) listed(dir string) (*caisson.FileInfo, error) {

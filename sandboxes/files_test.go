@@ -96,6 +96,12 @@ func TestFiles(t *testing.T) {
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
 	changes := got(w.Files().WatchFiles(ctx, id, "/root", true))(t)
+	w.write(id, "/root/new", "new")
+	for e := range changes {
+		if e.Path == "/root/new" {
+			break
+		}
+	}
 	cancel()
 	for range changes { // it ends
 	}

@@ -25,6 +25,9 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 		}
 	}
 	release, err := l.c.locks.try(sb.ID)
+	if err != nil && !sb.State.Transient() {
+		release, err = l.c.locks.soon(ctx, sb.ID)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -304,12 +307,29 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	release, err := l.c.locks.acquire(ctx, sb.ID)
+	release, err := l.lockToEnd(ctx, sb.ID)
 	if err != nil {
 		return err
 	}
 	defer release()
 	return l.remove(ctx, sb.ID, "")
+}
+
+// patience is how long a removal waits for a change under way before it ends it.
+const patience = 2 * time.Second
+
+// lockToEnd takes a sandbox's lock for its removal. A change that does not end, because the sandbox does not answer, ends
+// with the sandbox's processes.
+func (l *Lifecycle) lockToEnd(ctx context.Context, id caisson.ID) (release func(), err error) {
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if release, err = l.c.locks.acquire(wait, id); err == nil || ctx.Err() != nil {
+		return release, err
+	}
+	if err := l.c.Runtime.Destroy(context.WithoutCancel(ctx), id); err != nil {
+		return nil, err
+	}
+	return l.c.locks.acquire(ctx, id)
 }
 
 // remove deletes a sandbox and all it had. The caller holds its lock. reason is for the record.

@@ -71,7 +71,7 @@ func TestPauseKeepsMemory(t *testing.T) {
 	}
 	w.holds()
 	w.restart()
-	resumed := got(l2(w).Resume(w.ctx(), string(sb.ID)))(t)
+	resumed := got(w.Sandboxes().Resume(w.ctx(), string(sb.ID)))(t)
 	if resumed.Reason != "" {
 		t.Errorf("reason %q", resumed.Reason)
 	}
@@ -88,8 +88,6 @@ func TestPauseKeepsMemory(t *testing.T) {
 		t.Errorf("events %v, want %v", types, want)
 	}
 }
-
-func l2(w *world) caisson.Sandboxes { return w.Sandboxes() }
 
 func TestPauseTwiceHasNewFiles(t *testing.T) {
 	w := newWorld(t)
@@ -181,7 +179,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 			w := newWorld(t)
 			sb := w.counting()
 			w.write(string(sb.ID), "/root/a", "kept")
-			n := w.counts(sb.ID, 10)
+			n := w.counts(sb.ID, 60) // more than a new one gets to while it is looked at
 			got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
 			c.change(w)
 			w.restart()

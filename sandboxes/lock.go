@@ -3,6 +3,7 @@ package sandboxes
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -42,6 +43,19 @@ func (l *locks) try(id caisson.ID) (release func(), err error) {
 		l.leave(id, k)
 		return nil, caisson.Errorf(caisson.Conflict, "another change of this sandbox is under way; try again when it is done")
 	}
+}
+
+// lingerTime is how long a change waits for what is no change: the tidying after one that is done, a look at files.
+const lingerTime = time.Second
+
+// soon waits a little, and then returns a Conflict.
+func (l *locks) soon(ctx context.Context, id caisson.ID) (release func(), err error) {
+	little, cancel := context.WithTimeout(ctx, lingerTime)
+	defer cancel()
+	if release, err = l.acquire(little, id); err != nil && ctx.Err() == nil {
+		return l.try(id)
+	}
+	return release, err
 }
 
 func (l *locks) enter(id caisson.ID) *lock {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -34,7 +35,7 @@ func (w *watches) collect(ctx context.Context, id caisson.ID) {
 	defer context.AfterFunc(ctx, func() { in.SetReadDeadline(time.Unix(1, 0)) })()
 	out := &logWriter{dir: dir}
 	defer out.close()
-	if _, err := io.Copy(out, in); err != nil && ctx.Err() == nil {
+	if _, err := io.Copy(&slowWriter{ctx, out, rate.NewLimiter(logRate, logBurst)}, in); err != nil && ctx.Err() == nil {
 		w.c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
@@ -61,6 +62,33 @@ func drain(out io.Writer, in *os.File) {
 		}
 		return true
 	})
+}
+
+// A command that writes faster than this waits for its log: the work of keeping it is the daemon's, and counts against
+// nobody's limits.
+const (
+	logRate  = 8 << 20 // bytes a second
+	logBurst = 1 << 20
+)
+
+// slowWriter writes no faster than its limit.
+type slowWriter struct {
+	ctx   context.Context
+	w     io.Writer
+	limit *rate.Limiter
+}
+
+// Write implements [io.Writer].
+func (s *slowWriter) Write(b []byte) (n int, err error) {
+	for len(b) > 0 && err == nil {
+		part := b[:min(len(b), logBurst)]
+		if err = s.limit.WaitN(s.ctx, len(part)); err == nil {
+			var m int
+			m, err = s.w.Write(part)
+			n, b = n+m, b[m:]
+		}
+	}
+	return n, err
 }
 
 // logWriter appends to a log.

@@ -42,7 +42,10 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	garbage, err := c.CollectGarbage(ctx)
 	if err != nil {
-		return garbage, err
+		if ctx.Err() != nil {
+			return garbage, context.Cause(ctx)
+		}
+		c.Log.ErrorContext(ctx, "not all that an earlier daemon had left could be removed; caisson gc tries again", "err", err)
 	}
 	boxes, err = all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {

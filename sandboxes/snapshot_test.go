@@ -31,7 +31,11 @@ func TestForks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := plan{wires: true}.world(t)
 			parent := w.create(caisson.CreateRequest{Name: "parent", Command: command("counter", "/count")})
-			n := w.counts(parent.ID, 10)
+			least := 10
+			if c.files {
+				least = 60 // more than a new one gets to while it is looked at
+			}
+			n := w.counts(parent.ID, least)
 			w.write("parent", "/root/a", "parent's")
 			switch c.state {
 			case caisson.Paused:

@@ -21,6 +21,9 @@ func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }
 
+// pauseRetry is when a pause that was due and failed is tried again.
+const pauseRetry = time.Minute
+
 // deadlines are the timers for ttl and hard ttl.
 type deadlines struct {
 	c *Core
@@ -70,16 +73,23 @@ func (d *deadlines) disarm(id caisson.ID) {
 
 // expire does what is due for a sandbox: its removal, or its pause.
 func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
-	release, err := d.c.locks.acquire(ctx, id)
-	if err != nil {
-		return
-	}
-	defer release()
+	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
 	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return
 	}
-	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
+	lock := d.c.locks.acquire
+	if due(sb.RemoveAt) {
+		lock = d.c.Sandboxes().lockToEnd
+	}
+	release, err := lock(ctx, id)
+	if err != nil {
+		return
+	}
+	defer release()
+	if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+		return
+	}
 	switch {
 	case due(sb.RemoveAt):
 		if err := d.c.Sandboxes().remove(ctx, id, "hard ttl of "+sb.Spec.HardTTL.String()+" reached"); err != nil {
@@ -93,7 +103,11 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 		})
 		if err != nil {
 			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be paused", "sandbox", id, "err", err)
-			return
+			if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+				return
+			}
+			again := now().Add(pauseRetry)
+			sb.PauseAt = &again // for the timer only; the hard ttl stays what it is
 		}
 	}
 	if sb.State != caisson.Running { // a stopped one has only its hard ttl left

@@ -49,6 +49,11 @@ func limit() error {
 		{"nofile", unix.RLIMIT_NOFILE, maxWires + 64},
 	} {
 		// Not syscall.Setrlimit: for nofile that would change what Go restores before an exec.
+		// Without CAP_SYS_RESOURCE (root in a container) the hard limit cannot be raised; fewer wires then fit.
+		var had unix.Rlimit
+		if err := unix.Getrlimit(l.resource, &had); err == nil {
+			l.max = min(l.max, had.Max)
+		}
 		if err := unix.Prlimit(0, l.resource, &unix.Rlimit{Cur: l.max, Max: l.max}, nil); err != nil {
 			return fmt.Errorf("limit %s: %w", l.name, err)
 		}

@@ -131,6 +131,7 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", cfg.Listen, err)
 	}
+	l = limitConns(l, maxRemoteConns)
 	if cfg.TLSCert == "" {
 		return l, nil // on loopback only; config.validate has seen to it
 	}

@@ -52,8 +52,8 @@ type RunResult struct {
 
 // Output is what a process wrote to one stream.
 type Output struct {
-	Text      string `json:"text,omitempty" doc:"The output, if it is UTF-8"`
-	Base64    []byte `json:"base64,omitempty" doc:"The output, if it is not UTF-8"`
+	Text      string `json:"text,omitempty" doc:"The output, if it is UTF-8 text"`
+	Base64    []byte `json:"base64,omitempty" doc:"The output, if it is not UTF-8 text"`
 	Size      int64  `json:"size" doc:"Bytes the process wrote, dropped ones included"`
 	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
 }
@@ -65,12 +65,23 @@ func NewOutput(kept []byte, size int64) Output {
 	if o.Truncated {
 		text = wholeRunes(kept)
 	}
-	if utf8.Valid(text) {
+	if utf8.Valid(text) && !swells(text) {
 		o.Text = string(text)
 	} else {
 		o.Base64 = kept
 	}
 	return o
+}
+
+// swells reports whether text would take more room in JSON than base64 does: a control character takes six bytes.
+func swells(text []byte) bool {
+	n := 0
+	for _, b := range text {
+		if b < 0x20 && b != '\n' && b != '\t' && b != '\r' {
+			n += 5
+		}
+	}
+	return n > len(text)/3
 }
 
 // wholeRunes drops a last rune that was cut in the middle.

@@ -1,11 +1,16 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
@@ -77,10 +82,73 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	return s.saveFiles(ctx, w)
 }
 
+// saveFiles lets the sandbox write to a pipe, not to w: what ends up on disk is bounded here, whatever its main process
+// does, and it keeps no descriptor of what has been saved.
 func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
-	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(s.id)}
-	if err := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, w); err != nil {
-		return fmt.Errorf("save files: %w", err)
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return err
 	}
-	return nil
+	defer pr.Close()
+	copied := make(chan error, 1)
+	go func() {
+		err := copySparse(w, pr, s.saveLimit())
+		if err != nil {
+			pr.Close() // the writer is not to wait for a reader who is gone
+		}
+		copied <- err
+	}()
+	opts := &control.TarRootfsUpperLayerOpts{ContainerID: string(s.id)}
+	callErr := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, pw)
+	pw.Close()
+	if callErr != nil {
+		pr.SetReadDeadline(time.Now().Add(time.Second)) // whoever else holds the other end
+	}
+	if err := <-copied; caisson.KindOf(err) == caisson.Exhausted || callErr == nil {
+		return err
+	}
+	return fmt.Errorf("save files: %w", callErr)
+}
+
+// saveSlack is what an archive may be larger than the disk limit: headers, and holes that it spells out.
+const saveSlack = 1 << 30
+
+func (s *sandbox) saveLimit() int64 {
+	if s.state.Disk == 0 {
+		return int64(caisson.DefaultResources().Disk) + saveSlack
+	}
+	return int64(s.state.Disk) + saveSlack
+}
+
+// copySparse copies r to the empty file w, leaving holes where r has nothing but zeroes: gVisor spells out the holes of
+// sparse files. More than limit bytes are Exhausted.
+func copySparse(w *os.File, r io.Reader, limit int64) error {
+	const block = 64 << 10
+	buf, zero := make([]byte, block), make([]byte, block)
+	var size int64
+	for {
+		n, err := io.ReadFull(r, buf)
+		if n > 0 {
+			if size += int64(n); size > limit {
+				return caisson.Errorf(caisson.Exhausted, "the sandbox's files are larger than its disk limit allows (sparse files count whole here); remove some of them")
+			}
+			if bytes.Equal(buf[:n], zero[:n]) {
+				_, err := w.Seek(int64(n), io.SeekCurrent)
+				if err != nil {
+					return err
+				}
+			} else if _, err := w.Write(buf[:n]); err != nil {
+				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+					return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
+				}
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return w.Truncate(size)
+		case err != nil:
+			return err
+		}
+	}
 }

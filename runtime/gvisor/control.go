@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
 )
 
 // maxControlReply bounds what a sandbox may answer to one call: the answer comes from the process that runs hostile code.
-const maxControlReply = 8 << 20
+const maxControlReply = 1 << 20
 
 // maxIdle bounds the connections that are kept for the next call. A call needs one of its own, as gVisor serves one call at
 // a time on each; making one costs about as much as a small call does.
@@ -35,11 +36,36 @@ type controls struct {
 	closed bool            // no connection is kept any longer; guarded by mu
 }
 
+// callTimeout bounds a call that asks for little; saveTimeout one that writes files and memory. A sandbox's main process that
+// has been taken over, or stopped, may never answer, and nobody is to wait for it for ever.
+const (
+	callTimeout = 20 * time.Second
+	saveTimeout = 10 * time.Minute
+)
+
+// timeoutOf returns the bound of a call, 0 for the one that lasts as long as a process does.
+func timeoutOf(method string) time.Duration {
+	switch method {
+	case boot.ContMgrWaitPID:
+		return 0
+	case boot.ContMgrCheckpoint, boot.FsTarRootfsUpperLayer:
+		return saveTimeout
+	}
+	return callTimeout
+}
+
+var errNoAnswer = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
+
 // call makes one call. result may be nil. Errors that the sandbox reports are of type [remoteError]; Conflict if there is
 // no sandbox that answers.
 func (c *controls) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
+	}
+	if limit := timeoutOf(method); limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		defer cancel()
 	}
 	conn, err := c.connect(ctx)
 	if err == nil {

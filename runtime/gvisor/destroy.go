@@ -107,12 +107,22 @@ func processesOf(dir string) ([]int, error) {
 		if err != nil || !strings.HasPrefix(string(data), "runsc-") {
 			continue
 		}
-		if strings.Contains(string(data), dir+"/") {
+		if strings.Contains(string(data), dir+"/") && mayBeOurs(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
 }
+
+// mayBeOurs reports whether a process belongs to root or to a sandbox. What its arguments say, anybody can say of himself.
+func mayBeOurs(pid int) bool {
+	var st unix.Stat_t
+	err := unix.Stat("/proc/"+strconv.Itoa(pid), &st)
+	return err == nil && (st.Uid == 0 || st.Uid >= minSandboxUID)
+}
+
+// minSandboxUID is below all accounts' ranges and above the users of any host that is set up in a usual way.
+const minSandboxUID = 0x50000000
 
 // Remains returns what exists on the host beyond the sandboxes that List knows: processes and cgroups of this data
 // directory whose sandbox has no directory any more. The ids are to be destroyed.

@@ -24,7 +24,7 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	s.done = make(chan struct{})
 	s.state = state{
 		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,
-		Memory: spec.Resources.Memory, Restored: image != "",
+		Memory: spec.Resources.Memory, Disk: spec.Resources.Disk, Restored: image != "",
 	}
 	r.mu.Lock()
 	if _, ok := r.sandboxes[id]; ok {

@@ -19,6 +19,7 @@ type state struct {
 	Cgroup      string
 	HasCommand  bool
 	Memory      caisson.Size
+	Disk        caisson.Size
 	Restored    bool
 }
 
