@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -191,6 +192,7 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 
 // writeTar lets save write path, which appears complete or not at all.
 func writeTar(path string, save func(*os.File) error) (err error) {
+	defer func() { err = diskFull(err) }()
 	part := path + partSuffix
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
@@ -216,6 +218,7 @@ func writeTar(path string, save func(*os.File) error) (err error) {
 
 // writeDir lets fill make the contents of the new directory path, which appears complete or not at all.
 func writeDir(path string, fill func(dir string) error) (err error) {
+	defer func() { err = diskFull(err) }()
 	part := path + partSuffix
 	if err := os.RemoveAll(part); err != nil {
 		return err
@@ -247,6 +250,19 @@ func writeDir(path string, fill func(dir string) error) (err error) {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// diskFull says so where that is why err happened. What a sandbox's own process writes for us it reports as text.
+func diskFull(err error) error {
+	if err == nil || caisson.KindOf(err) != caisson.Internal {
+		return err
+	}
+	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
+			return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
+		}
+	}
+	return err
 }
 
 func syncFile(path string) error {

@@ -26,7 +26,7 @@ import (
 
 const (
 	// hang is how long a command may take before it counts as hanging.
-	hang = 90 * time.Second
+	hang = 60 * time.Second
 	// settle is how long what was ended may take to vanish: the kernel tears namespaces down in the background.
 	settle = 20 * time.Second
 )

@@ -49,7 +49,7 @@ func TestForkBomb(t *testing.T) {
 	// As root inside as well as as anybody else.
 	h.ok("sandbox", "stop", "--grace", "0s", "a")
 	h.ok("sandbox", "start", "a")
-	h.ok("exec", "-u", "1000", "a", "--", "true")
+	h.ok("exec", "-u", "1000", "-w", "/", "a", "--", "true")
 }
 
 // Who takes more memory than the limit ends for that reason, which is said; the neighbours go on.
@@ -116,7 +116,7 @@ func TestOutputCap(t *testing.T) {
 		t.Errorf("%d of %d bytes, truncated %v; stderr %+v", len(r.Stdout.Text), r.Stdout.Size, r.Stdout.Truncated, r.Stderr)
 	}
 	begin := time.Now()
-	r = runAPI(t, h, `{"command":["sh","-c","yes"],"timeout":"1s"}`)
+	r = runAPI(t, h, `{"command":["yes"],"timeout":"1s"}`)
 	if r.Exit.Reason != "time limit" || !r.Stdout.Truncated || time.Since(begin) > 20*time.Second {
 		t.Errorf("an endless program: %+v after %v", r.Exit, time.Since(begin))
 	}
@@ -192,7 +192,7 @@ func TestDiskFull(t *testing.T) {
 	} {
 		r := h.run(args...)
 		if r.code == 0 || strings.Contains(r.stderr, "internal error") {
-			t.Errorf("on a full disk: %v", r)
+			t.Errorf("on a full disk: %v\n%s", r, h.serveLog())
 		}
 		if sb := h.show("a"); sb.State != caisson.Running {
 			t.Fatalf("after %v: %s (%s)", r, sb.State, sb.Reason)
@@ -297,7 +297,7 @@ func TestRegistryUnreachable(t *testing.T) {
 	address := freeAddress(t)
 	h.configure("insecureRegistries: [" + address + "]")
 	for _, args := range [][]string{
-		{"sandbox", "create", address + "/x:1"}, {"image", "pull", address + "/x:1"}, {"exec", "--rm", address + "/x:1", "--", "true"},
+		{"sandbox", "create", address + "/some/image:1"}, {"image", "pull", address + "/some/image:1"}, {"exec", "--rm", address + "/some/image:1", "--", "true"},
 	} {
 		r := h.run(args...)
 		if r.code != 7 || r.took > 60*time.Second {
