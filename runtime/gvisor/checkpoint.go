@@ -90,6 +90,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 		return err
 	}
 	defer pr.Close()
+	defer s.lendMemory()()
 	copied := make(chan error, 1)
 	go func() {
 		err := copySparse(w, pr, s.saveLimit())

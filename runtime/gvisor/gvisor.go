@@ -141,11 +141,12 @@ type sandbox struct {
 	frozen  freezer
 	exit    atomic.Pointer[caisson.ExitStatus] // of the command; nil while nobody has asked for it
 	done    chan struct{}                      // closed when the main process has ended
+	quit    <-chan struct{}                    // closed when the Runtime no longer watches
 }
 
 // newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.
-func newSandbox(id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed}
+func (r *Runtime) newSandbox(id caisson.ID, dir string) *sandbox {
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, quit: r.watch.ended}
 	s.control = &controls{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }

@@ -20,7 +20,7 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	if err := checkCommand(spec.Command, spec.User, true); err != nil {
 		return err
 	}
-	s := newSandbox(id, spec.Dir)
+	s := r.newSandbox(id, spec.Dir)
 	s.done = make(chan struct{})
 	s.state = state{
 		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,

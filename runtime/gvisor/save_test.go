@@ -80,3 +80,40 @@ func TestSaveSparseFiles(t *testing.T) {
 		t.Errorf("after a refused save the sandbox says %q, %v", out, status)
 	}
 }
+
+// TestSaveLargeFile: a file that fits the disk limit and not the memory limit can be saved, and no more memory is lent for
+// that than the disk limit.
+func TestSaveLargeFile(t *testing.T) {
+	r := open(t)
+	id := caisson.NewID("sb")
+	spec := newSpec(t, r, id)
+	spec.Resources.Memory, spec.Resources.Disk = 128<<20, 1<<30
+	if err := r.Create(t.Context(), id, spec); err != nil {
+		t.Fatal(err)
+	}
+	if out, status := run(t, r, id, "/bin/sh", "-c", "head -c 300M /dev/urandom > /root/large"); !status.Success() {
+		t.Fatalf("%v: %s", status, out)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "files.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := r.SaveFiles(t.Context(), id, f); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := f.Stat(); err != nil || info.Size() < 300<<20 {
+		t.Errorf("%d bytes were saved, %v", info.Size(), err)
+	}
+	s, err := r.get(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := s.group()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit, err := g.MemoryLimit(); err != nil || limit > 128<<20+1<<30 {
+		t.Errorf("the memory limit is %d afterwards, %v", limit, err)
+	}
+}

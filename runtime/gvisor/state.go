@@ -101,7 +101,7 @@ func (r *Runtime) adopt() error {
 		if err != nil {
 			continue
 		}
-		s := newSandbox(id, filepath.Join(r.cfg.Dir, e.Name()))
+		s := r.newSandbox(id, filepath.Join(r.cfg.Dir, e.Name()))
 		if _, err := os.Stat(s.dir); err != nil {
 			continue
 		}
