@@ -93,6 +93,6 @@ func (d *daemon) exec(ctx context.Context, id string) error {
 	return nil
 }
 
-// runtimeDir is where the runtime keeps a sandbox's files, and sandboxDir the sandbox's whole directory.
+// sandboxDir is a sandbox's directory, and runtimeDir the runtime's part of it.
 func (d *daemon) sandboxDir(id string) string { return filepath.Join(d.dir, "sandboxes", id) }
 func (d *daemon) runtimeDir(id string) string { return filepath.Join(d.sandboxDir(id), "runtime") }

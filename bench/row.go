@@ -34,15 +34,6 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// mean returns the average.
-func (s samples) mean() float64 {
-	sum := 0.0
-	for _, v := range s {
-		sum += v
-	}
-	return sum / float64(len(s))
-}
-
 // newRow makes a row without a target.
 func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := Row{

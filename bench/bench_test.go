@@ -1,0 +1,82 @@
+package bench
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+func TestQuantile(t *testing.T) {
+	twenty := make(samples, 20)
+	for i := range twenty {
+		twenty[i] = float64(20 - i)
+	}
+	for _, c := range []struct {
+		s    samples
+		q    float64
+		want float64
+	}{
+		{nil, 0.5, 0}, {samples{7}, 0.5, 7}, {samples{7}, 0.95, 7}, {samples{3, 1, 2}, 0.5, 2}, {twenty, 0.5, 10}, {twenty, 0.95, 19}, {twenty, 1, 20},
+	} {
+		if got := c.s.quantile(c.q); got != c.want {
+			t.Errorf("quantile %v of %v is %v, want %v", c.q, c.s, got, c.want)
+		}
+	}
+}
+
+func TestTargets(t *testing.T) {
+	row := newRow("x", "ms", samples{3}, "theirs", samples{2})
+	if row.Ratio != 1.5 || !row.Met || row.Target != "" {
+		t.Errorf("%+v", row)
+	}
+	for _, c := range []struct {
+		row    Row
+		target string
+		met    bool
+	}{
+		{row.under(3), "< 3 ms", false},
+		{row.under(3.1), "< 3.1 ms", true},
+		{row.atMostTimes(1.5), "≤ 1.5 × baseline", true},
+		{row.atMostTimes(1.4), "≤ 1.4 × baseline", false},
+		{row.atMostOver(1), "≤ 1 ms over baseline", true},
+		{row.atMostOver(1).under(2), "≤ 1 ms over baseline, < 2 ms", false},
+		{row.under(2).atMostOver(1), "< 2 ms, ≤ 1 ms over baseline", false},
+	} {
+		if c.row.Target != c.target || c.row.Met != c.met {
+			t.Errorf("target %q met %v, want %q %v", c.row.Target, c.row.Met, c.target, c.met)
+		}
+	}
+	var b strings.Builder
+	if err := WriteTable(&b, []Row{row.under(3), newRow("alone", "MB", samples{1}, "", nil)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| `x` ", "| 3.00 ms ", "| no ", "| `alone` "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+}
+
+// Sides take turns, each first as often as the other, and what does not count is left out.
+func TestCompare(t *testing.T) {
+	var order strings.Builder
+	mark := func(s string) func(context.Context) error {
+		return func(context.Context) error { order.WriteString(s); return nil }
+	}
+	all, err := compare(t.Context(), 3, side{before: mark("("), do: mark("a"), after: mark(")")}, side{do: mark("b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := order.String(); got != "(a)bb(a)(a)bb(a)" {
+		t.Errorf("order %s", got)
+	}
+	if len(all[0]) != 3 || len(all[1]) != 3 {
+		t.Errorf("%d and %d samples", len(all[0]), len(all[1]))
+	}
+}
+
+func TestNothingSelected(t *testing.T) {
+	if _, err := Run(t.Context(), Config{Bin: t.TempDir(), Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "make bench") {
+		t.Errorf("without programs: %v", err)
+	}
+}
