@@ -116,7 +116,7 @@ func TestStrangeServers(t *testing.T) {
 		answer http.HandlerFunc
 		kind   caisson.Kind
 	}{
-		"page of a proxy": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>", 503) }, caisson.Unavailable},
+		"page of a proxy": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<html>", http.StatusServiceUnavailable) }, caisson.Unavailable},
 		"no JSON":         {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }, caisson.Unavailable},
 		"cut off":         {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"id":"sb`) }, caisson.Unavailable},
 		"endless problem": {func(w http.ResponseWriter, r *http.Request) {

@@ -82,11 +82,11 @@ type slowWriter struct {
 func (s *slowWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
 		part := b[:min(len(b), logBurst)]
-		if err = s.limit.WaitN(s.ctx, len(part)); err == nil {
-			var m int
-			m, err = s.w.Write(part)
-			n, b = n+m, b[m:]
-		}
+		// When ctx ends there is no limit any more: what has been read is to be kept.
+		_ = s.limit.WaitN(s.ctx, len(part))
+		var m int
+		m, err = s.w.Write(part)
+		n, b = n+m, b[m:]
 	}
 	return n, err
 }

@@ -246,7 +246,7 @@ func (p *process) broken(c call, cause, exit error) error {
 	p.log.Warn("a worker broke down", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU*9/10: // the kernel's two clocks differ by a tick
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // of the two clocks of the kernel the one asked here counts ticks, and misses some under load
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))

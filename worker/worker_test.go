@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// What the jobs that exhaust something do it with.
+var (
+	spun atomic.Int64
+	kept []byte
+)
+
 var jobs = []worker.Job{
 	{Name: "echo", Run: echo},
 	{Name: "probe", Run: probe},
@@ -48,13 +55,13 @@ var jobs = []worker.Job{
 	{Name: "panic", Run: func(context.Context, *worker.Call) (any, error) { panic("oh") }},
 	{Name: "hang", Run: func(_ context.Context, c *worker.Call) (any, error) { c.Progress("hanging"); select {} }},
 	{Name: "spin", Run: func(context.Context, *worker.Call) (any, error) {
-		for {
+		for n := 0; ; n++ { // uses its processor time and nothing else
+			spun.Store(int64(n))
 		}
 	}},
 	{Name: "alloc", Run: func(context.Context, *worker.Call) (any, error) {
-		var all [][]byte
-		for {
-			all = append(all, bytes.Repeat([]byte{1}, 1<<20))
+		for n := 1 << 20; ; n *= 2 {
+			kept = append(kept, bytes.Repeat([]byte{1}, n)...)
 		}
 	}},
 	{Name: "long", Run: func(context.Context, *worker.Call) (any, error) { return strings.Repeat("x", 2<<20), nil }},
@@ -63,9 +70,11 @@ var jobs = []worker.Job{
 		if err := c.Args(&s); err != nil {
 			return nil, err
 		}
-		_, err := io.WriteString(os.NewFile(1, "reply"), s)
+		if _, err := io.WriteString(os.NewFile(1, "reply"), s); err != nil {
+			return nil, err
+		}
 		os.Exit(0)
-		return nil, err
+		return nil, nil
 	}},
 	{Name: "hold", Run: func(_ context.Context, c *worker.Call) (any, error) {
 		f, err := c.File(0)
