@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testbin"
 	"github.com/caisson-dev/caisson/internal/testneed"
@@ -190,17 +189,6 @@ func (h *host) waitState(sandbox string, want caisson.State) caisson.Sandbox {
 		return sb.State == want
 	})
 	return sb
-}
-
-// api returns a client of the running daemon.
-func (h *host) api() *client.Client {
-	h.t.Helper()
-	c, err := client.New(client.Config{Socket: h.socket()})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { c.Close() })
-	return c
 }
 
 func (h *host) socket() string { return filepath.Join(h.data, "caisson.sock") }
