@@ -53,6 +53,8 @@ type Runtime struct {
 	launcher *launcher
 	watch    *watcher
 
+	launching atomic.Int32 // launches under way
+
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // guarded by mu
 	closed    bool                    // guarded by mu

@@ -48,8 +48,11 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 		}
 	}()
 	var ready sync.WaitGroup
-	ready.Go(expectMove)
+	if r.launching.Add(1) == 1 { // otherwise the moves of the others keep it ready
+		ready.Go(expectMove)
+	}
 	defer ready.Wait()
+	defer r.launching.Add(-1)
 	for _, dir := range []string{"", "fs", "bundle", filepath.Join("bundle", sentry.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return fmt.Errorf("make the runtime's directory: %w", err)
