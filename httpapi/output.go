@@ -14,6 +14,13 @@ import (
 // the background may hold the stream for ever.
 const linger = 300 * time.Millisecond
 
+// What such a program may still say, in bytes and in time spent waiting for it, before it is given up although it is not
+// silent. What the process itself had written is in a pipe of 64 KiB.
+const (
+	afterExit     = 1 << 20
+	afterExitTime = 5 * time.Second
+)
+
 // pump hands what r yields to sink, until r ends, sink fails, or r has been silent for linger after exited was closed.
 // While sink is at work the silence does not count. In the last case a read of r is still under way: the caller
 // closes the process, which ends it, and then waits on readers.
@@ -43,15 +50,23 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 	})
 	defer close(quit)
 	var silence <-chan time.Time
-	ended := exited
+	ended, left, waited := exited, afterExit, time.Duration(0)
 	for {
+		var since time.Time
 		if ended == nil {
+			since = time.Now()
 			silence = time.After(linger)
 		}
 		select {
 		case chunk, ok := <-chunks:
 			if !ok {
 				return readErr
+			}
+			if ended == nil {
+				waited += time.Since(since)
+				if left -= len(chunk); left < 0 || waited > afterExitTime {
+					return nil
+				}
 			}
 			if err := sink(chunk); err != nil {
 				return err

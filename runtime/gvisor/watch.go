@@ -72,11 +72,16 @@ func (w *watcher) run() {
 				return
 			}
 			w.mu.Lock()
-			onExit := w.procs[e.Fd]
+			onExit, ok := w.procs[e.Fd]
 			delete(w.procs, e.Fd)
 			w.mu.Unlock()
+			if !ok {
+				continue // not ours any more: closing it would close whatever has the number now
+			}
 			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // ECHILD if it is no child
-			unix.Close(int(e.Fd))                                                     // also leaves the epoll set
+			// Closing alone would not leave the epoll set while a child between fork and exec holds a copy.
+			unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, int(e.Fd), nil)
+			unix.Close(int(e.Fd))
 			if onExit != nil {
 				onExit()
 			}
