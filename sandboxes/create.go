@@ -90,7 +90,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	}
 	sb = &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
-		State: caisson.Creating, Labels: req.Labels, Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
+		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
 		Node: l.c.Node, Build: l.c.Build, CreatedAt: now(), ChangedAt: now(),
 	}
 	return sb, from, release, nil

@@ -43,7 +43,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		return nil, err
 	}
 	e := caisson.RuntimeExec{
-		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: first(req.Workdir, sb.Spec.Workdir),
+		Command: req.Command, Env: env(sb.Spec.Env, req.Env), Workdir: workdir(sb, &req),
 		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
@@ -54,6 +54,15 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		return proc, err
 	}
 	return limitTime(proc, time.Duration(req.Timeout)), nil
+}
+
+// workdir is where a process starts. The sandbox's own directory may be closed to another user than the sandbox's own, as
+// root's home is.
+func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
+	if req.Workdir == "" && req.User != "" && req.User != sb.Spec.User && sb.Spec.Workdir == "/root" {
+		return "/"
+	}
+	return first(req.Workdir, sb.Spec.Workdir)
 }
 
 // timed is a process with a limit of time.

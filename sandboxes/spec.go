@@ -96,6 +96,16 @@ func limits(template, request caisson.Resources) caisson.Resources {
 	return r
 }
 
+// labels lays the request's labels over the template's.
+func labels(template, request map[string]string) map[string]string {
+	if len(template) == 0 {
+		return request
+	}
+	all := maps.Clone(template)
+	maps.Copy(all, request)
+	return all
+}
+
 // env returns the environment of a process, sorted: KEY=value.
 func env(maps ...map[string]string) []string {
 	all := map[string]string{}

@@ -173,7 +173,11 @@ func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 		return fmt.Errorf("%s is not text", target.Type())
 	}
 	if err := u.UnmarshalText([]byte(s)); err != nil {
-		return errors.New(caisson.MessageOf(err))
+		msg := caisson.MessageOf(err)
+		if v := ctx.Value; v.Flag != nil && v.Target.Kind() == reflect.Pointer {
+			msg = "--" + v.Name + ": " + msg // kong itself says so of all but pointers
+		}
+		return errors.New(msg)
 	}
 	return nil
 }

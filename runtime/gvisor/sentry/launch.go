@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
@@ -64,6 +66,8 @@ type LaunchReply struct {
 // launch makes the sandbox that the request describes and returns the exit code. Mounts are made in a mount namespace of
 // its own, which the gofer inherits: when the sandbox's processes are gone, so are its mounts, whatever happened.
 func launch() int {
+	// gVisor logs to standard error unless told otherwise, and that is the command's.
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})
 	// Only what gVisor hands on itself may reach a sandbox, whatever the parent's libraries left open. Closing instead is
 	// not possible: Go's own poller is among the descriptors.
 	if err := unix.CloseRange(requestFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
