@@ -77,6 +77,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}}),
 		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
+		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
 	)
@@ -173,12 +174,18 @@ func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 		return fmt.Errorf("%s is not text", target.Type())
 	}
 	if err := u.UnmarshalText([]byte(s)); err != nil {
-		msg := caisson.MessageOf(err)
-		if v := ctx.Value; v.Flag != nil && v.Target.Kind() == reflect.Pointer {
-			msg = "--" + v.Name + ": " + msg // kong itself says so of all but pointers
-		}
-		return errors.New(msg)
+		return errors.New(caisson.MessageOf(err))
 	}
+	return nil
+}
+
+// mapDuration is mapText for durations that may be absent.
+func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	var d caisson.Duration
+	if err := mapText(ctx, reflect.ValueOf(&d).Elem()); err != nil {
+		return err
+	}
+	target.Set(reflect.ValueOf(&d))
 	return nil
 }
 
