@@ -210,21 +210,29 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	}
 	program, err := s.lookup(e.Command[0], getenv(e.Env, "PATH"))
 	if err != nil {
-		return nil, err
+		return nil, s.orEnding(err)
 	}
 	user, err := s.tree.user(e.User)
 	if err != nil {
-		return nil, err
+		return nil, s.orEnding(err)
 	}
 	dir := e.Workdir
 	if dir == "" {
 		dir = "/"
 	}
 	if info, err := s.tree.stat(dir); err != nil || !info.IsDir() {
-		return nil, caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir)
+		return nil, s.orEnding(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
 	}
 	args := append([]string{program}, e.Command[1:]...)
 	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
+}
+
+// orEnding returns err, or a Conflict if what err complains of is missing because the sandbox is being destroyed.
+func (s *sandbox) orEnding(err error) error {
+	if _, gone := s.tree.stat("/"); gone != nil {
+		return caisson.Wrap(err, caisson.Conflict, "the sandbox is ending")
+	}
+	return err
 }
 
 // defaultPath is searched where the environment has no PATH.
