@@ -195,7 +195,11 @@ func (w *world) counts(id caisson.ID, least int) (n int) {
 	w.t.Helper()
 	poll.Until(w.t, patience, func() bool {
 		n = 0
-		for _, c := range strings.TrimSpace(w.read(string(id), "/count")) {
+		line, whole := strings.CutSuffix(w.read(string(id), "/count"), "\n")
+		if !whole {
+			return false // seen while it was being written
+		}
+		for _, c := range line {
 			n = n*10 + int(c-'0')
 		}
 		return n >= least

@@ -86,7 +86,7 @@ func TestForks(t *testing.T) {
 				}
 				w.write(id, "/count", "0")
 				if m := w.counts(f.ID, 1); c.files != (m < n) {
-					t.Errorf("the fork's counter is at %d, its parent's was at %d", m, n)
+					t.Errorf("the fork's counter is at %d, its parent's was at %d; the fork says %q", m, n, f.Reason)
 				}
 				w.write(id, "/root/a", "the fork's")
 			}
