@@ -21,18 +21,22 @@ const (
 	afterExitTime = 5 * time.Second
 )
 
+// buffers are kept from one exec to the next: making them for each is most of what an exec costs the daemon's memory.
+var buffers = sync.Pool{New: func() any { return new(pumpBuffers) }}
+
+type pumpBuffers [2][protocol.MaxData]byte
+
 // pump hands what r yields to sink, until r ends, sink fails, or r has been silent for linger after exited was closed.
 // While sink is at work the silence does not count. In the last case a read of r is still under way: the caller
 // closes the process, which ends it, and then waits on readers.
 func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
 	chunks, quit := make(chan []byte), make(chan struct{})
-	var readErr error // read after chunks is closed
+	var readErr error                    // read after chunks is closed
+	bufs := buffers.Get().(*pumpBuffers) // in turn: one is read into while the other is being sent
 	readers.Go(func() {
 		defer close(chunks)
-		// Two buffers in turn: one is read into while the other is being sent.
-		bufs := [2][]byte{make([]byte, protocol.MaxData), make([]byte, protocol.MaxData)}
 		for i := 0; ; i = 1 - i {
-			n, err := r.Read(bufs[i])
+			n, err := r.Read(bufs[i][:])
 			if n > 0 {
 				select {
 				case chunks <- bufs[i][:n]:
@@ -60,6 +64,7 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 		select {
 		case chunk, ok := <-chunks:
 			if !ok {
+				buffers.Put(bufs) // in all other cases a read may still be under way
 				return readErr
 			}
 			if ended == nil {
