@@ -1,0 +1,81 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// TestDocumentedCommandsParse: every command line of the README and of the help is one that the parser understands.
+func TestDocumentedCommandsParse(t *testing.T) {
+	a := &app{stdio: stdio{out: new(strings.Builder), err: new(strings.Builder), getenv: os.Getenv}, interrupts: newInterrupts(func() {})}
+	if err := a.main(t.Context(), []string{"--help"}); err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{string(readme)}
+	var walk func(n *kong.Node)
+	walk = func(n *kong.Node) {
+		texts = append(texts, n.Detail)
+		for _, c := range n.Children {
+			walk(c)
+		}
+	}
+	walk(a.parser.Model.Node)
+	seen := 0
+	for _, text := range texts {
+		for line := range strings.Lines(text) {
+			for _, args := range commandsIn(line) {
+				seen++
+				if _, err := a.parser.Parse(args); err != nil {
+					t.Errorf("%q: %v", strings.TrimSpace(line), err)
+				}
+			}
+		}
+	}
+	if seen < 60 {
+		t.Errorf("only %d command lines were found", seen)
+	}
+}
+
+var word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
+
+// commandsIn returns the arguments of the calls of caisson in a line of an indented block.
+func commandsIn(line string) (calls [][]string) {
+	if !strings.HasPrefix(line, "    ") {
+		return nil
+	}
+	var args []string
+	started := false
+	end := func() {
+		if started {
+			calls = append(calls, args)
+		}
+		args, started = nil, false
+	}
+	for _, w := range word.FindAllString(line, -1) {
+		switch {
+		case strings.HasPrefix(w, "#"):
+			end()
+			return calls
+		case started && strings.HasPrefix(w, "$("): // stands for a word
+			args = append(args, "x")
+			end()
+			return calls
+		case w == "&&" || w == "|" || w == ">" || w == "<":
+			end()
+		case !started && (w == "caisson" || w == "bin/caisson"):
+			started = true
+		case started:
+			args = append(args, strings.Trim(w, `'"`))
+		}
+	}
+	end()
+	return calls
+}
