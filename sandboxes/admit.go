@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
 // admit decides whether the host can take one more live sandbox, and keeps its place until release, when it runs or will not.
@@ -41,7 +42,7 @@ func (h *host) admit(ctx context.Context, id caisson.ID) (release func(), err er
 // room tells whether the host has memory and processes left for a sandbox.
 func (h *host) room() error {
 	if h.c.Limits.MemoryReserve > 0 {
-		available, err := memAvailable()
+		available, err := meminfo.Available()
 		if err != nil {
 			return err
 		}
@@ -59,20 +60,6 @@ func (h *host) room() error {
 		}
 	}
 	return nil
-}
-
-func memAvailable() (caisson.Size, error) {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return caisson.Size(n << 10), err
-		}
-	}
-	return 0, caisson.Errorf(caisson.Unavailable, "/proc/meminfo does not say how much memory is available")
 }
 
 // hostTasks returns how many processes and threads the host runs and how many it may.

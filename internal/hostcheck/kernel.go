@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
 // kernelVersion is a kernel's major and minor version.
@@ -164,11 +165,7 @@ func disk(dir string) caisson.Check {
 
 func memory() caisson.Check {
 	const name, remedy = "memory", "end something, or add memory; a sandbox may use 2GiB unless told otherwise"
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return warning(name, remedy, "cannot read /proc/meminfo: %v", err)
-	}
-	free, err := memAvailable(string(b))
+	free, err := meminfo.Available()
 	switch {
 	case err != nil:
 		return warning(name, remedy, "%v", err)
@@ -178,17 +175,6 @@ func memory() caisson.Check {
 		return warning(name, remedy, "%s available", free)
 	}
 	return ok(name, "%s available", free)
-}
-
-// memAvailable finds MemAvailable in /proc/meminfo.
-func memAvailable(meminfo string) (caisson.Size, error) {
-	for line := range strings.Lines(meminfo) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return caisson.Size(kb) << 10, err
-		}
-	}
-	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }
 
 func pids() caisson.Check {

@@ -5,10 +5,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"gvisor.dev/gvisor/runsc/cgroup"
+
+	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
 // lendMemory raises the sandbox's memory limit while its main process saves files: gVisor reads each file whole into memory
@@ -16,9 +17,13 @@ import (
 // be, and half of what the host has available. giveBack restores the limit as
 // soon as that is possible.
 func (s *sandbox) lendMemory() (giveBack func()) {
-	extra := min(int64(s.saveLimit()-saveSlack), memAvailable()/2)
-	g, err := s.group()
+	available, err := meminfo.Available()
+	extra := min(s.saveLimit()-saveSlack, int64(available)/2)
 	if err != nil || extra <= 0 || s.state.Memory == 0 {
+		return func() {}
+	}
+	g, err := s.group()
+	if err != nil {
 		return func() {}
 	}
 	dir := g.MakePath("memory")
@@ -64,22 +69,4 @@ func (s *sandbox) lowerLater(lower func() bool) {
 func setLimit(path string, n int64) bool {
 	err := os.WriteFile(path, strconv.AppendInt(nil, n, 10), 0)
 	return err == nil || os.IsNotExist(err)
-}
-
-// memAvailable is how many bytes of memory the host has available, 0 if it does not say.
-func memAvailable() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return kib << 10
-		}
-	}
-	return 0
 }
