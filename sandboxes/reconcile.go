@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -90,6 +91,9 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 // lost is why a sandbox failed that should be running and is not.
 const lost = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
 
+// thawTime is how long the start of the daemon waits for one sandbox that does not answer.
+const thawTime = 3 * time.Second
+
 // settle finds out what became of one sandbox, stores it, and removes what does not belong to that state.
 func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
 	paused := existing(r.c.inDir(sb.ID, pauseDir)) != ""
@@ -102,7 +106,9 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 	case caisson.Running:
 		// It may stand still because of a change that did not happen or, with its row saying that it runs, because of a
 		// snapshot or fork that ended with the daemon. Thawing what is not frozen is a Conflict, and no harm.
-		if err := r.c.Runtime.Thaw(ctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
+		tctx, cancel := context.WithTimeout(ctx, thawTime)
+		defer cancel()
+		if err := r.c.Runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			r.c.Log.WarnContext(ctx, "a sandbox may stand still", "sandbox", sb.ID, "err", err)
 		}
 	default:
