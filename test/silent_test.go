@@ -1,0 +1,52 @@
+package test_test
+
+import (
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestPromise7SilentSandbox: a sandbox whose main process answers nothing any more keeps neither its own removal nor the
+// daemon's next start.
+func TestPromise7SilentSandbox(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	d := h.serve()
+	h.ok("sandbox", "create", "--name", "other")
+	for _, verb := range []string{"stop", "pause", "snapshot"} {
+		id := h.ok("sandbox", "create")
+		for pid, args := range h.sandboxProcesses() {
+			if strings.HasPrefix(args, "runsc-sandbox") && strings.Contains(args, id) {
+				if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { h.run("sandbox", verb, id) }) // fails when the sandbox is gone, or the daemon
+		h.waitBusy(id, verb)
+		if verb == "pause" {
+			d.kill()
+			d = h.serve()
+		}
+		start := time.Now()
+		h.ok("sandbox", "rm", id)
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("after %s the removal took %v", verb, took)
+		}
+		wg.Wait()
+	}
+	h.ok("exec", "other", "--", "true")
+}
+
+// waitBusy waits until a change of the sandbox is under way. A snapshot does not show.
+func (h *host) waitBusy(id, verb string) {
+	switch verb {
+	case "stop":
+		h.waitState(id, "stopping")
+	case "pause":
+		h.waitState(id, "pausing")
+	}
+}
