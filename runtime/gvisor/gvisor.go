@@ -143,7 +143,8 @@ type sandbox struct {
 	frozen  freezer
 	exit    atomic.Pointer[caisson.ExitStatus] // of the command; nil while nobody has asked for it
 	done    chan struct{}                      // closed when the main process has ended
-	quit    <-chan struct{}                    // closed when the Runtime no longer watches
+	loan    loan
+	quit    <-chan struct{} // closed when the Runtime no longer watches
 }
 
 // newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.

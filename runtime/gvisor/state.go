@@ -112,6 +112,7 @@ func (r *Runtime) adopt() error {
 				s.end()
 			}
 			r.watch.add(s.state.Gofer.PID, s.goferEnded)
+			s.returnMemory() // the earlier daemon may have ended before it could
 		}
 		r.sandboxes[id] = s
 	}
