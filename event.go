@@ -11,6 +11,7 @@ type Event struct {
 	Seq     int64             `json:"seq" doc:"Ever growing; the cursor for replay"`
 	At      time.Time         `json:"at"`
 	Account string            `json:"account"`
+	Actor   string            `json:"actor,omitempty" doc:"Who caused it: local, a token's id, a sandbox's id; empty: the daemon itself"`
 	Type    string            `json:"type"`
 	Subject string            `json:"subject" doc:"ID or name of the object"`
 	Data    map[string]string `json:"data,omitempty"`
@@ -22,4 +23,21 @@ type Events interface {
 	// ctx ends; the channel is then closed. subject "" means every object. A reader that is too slow misses nothing: it
 	// is served from the store again.
 	Watch(ctx context.Context, subject string, after int64) (<-chan Event, error)
+}
+
+// An AuditReport says whether the record of events is what was written. Every event is chained to the one before with a
+// keyed hash, so that none can be changed, removed, added or reordered without the key.
+type AuditReport struct {
+	Events int64  `json:"events" doc:"How many were verified"`
+	First  int64  `json:"first" doc:"Seq of the oldest that is kept"`
+	Last   int64  `json:"last" doc:"Seq of the newest"`
+	Head   string `json:"head" doc:"Hash of the newest; noted elsewhere, it shows later whether the record was put back to an earlier one"`
+	// Problem says what was tampered with and where; empty if nothing was.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Audit is the verification of the record of events.
+type Audit interface {
+	// VerifyAudit reads the whole record; local callers only. head, if not "", must have been the head at some time.
+	VerifyAudit(ctx context.Context, head string) (*AuditReport, error)
 }

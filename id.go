@@ -20,6 +20,8 @@ const (
 	ProcessPrefix  = "ps"
 	AccountPrefix  = "ac"
 	InstancePrefix = "in"
+	CallPrefix     = "ca"
+	JournalPrefix  = "jr"
 )
 
 const idLen = 2 + 1 + 16

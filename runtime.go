@@ -121,10 +121,13 @@ type Capabilities struct {
 // A wire belongs to a sandbox's ID. All methods are safe for concurrent use.
 type Wires interface {
 	// Attach makes a network namespace with a TAP whose other end Caisson's wire process holds, and returns the
-	// namespace. It lives as long as the descriptor, or a process in it, does.
-	Attach(ctx context.Context, id ID) (*os.File, error)
+	// namespace. It lives as long as the descriptor, or a process in it, does. spec is in force from the first packet.
+	Attach(ctx context.Context, id ID, spec WireSpec) (*os.File, error)
 	// Reattach takes up the TAP in the namespace of a running sandbox again, after a restart of either end.
-	Reattach(ctx context.Context, id ID, netns *os.File) error
-	// Detach lets go of the sandbox's TAP. Idempotent.
+	Reattach(ctx context.Context, id ID, netns *os.File, spec WireSpec) error
+	// Configure replaces the spec of a wire. When it returns, the new one is in force and connections that it does not
+	// allow have ended. NotFound if the sandbox has no wire.
+	Configure(ctx context.Context, id ID, spec WireSpec) error
+	// Detach lets go of the sandbox's TAP, when the last answers to its calls of models are in the ledger. Idempotent.
 	Detach(ctx context.Context, id ID) error
 }

@@ -30,8 +30,8 @@ type Sandbox struct {
 	RemoveAt  *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
 }
 
-// A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. It does
-// not change while the sandbox lives.
+// A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. But for its
+// policy it does not change while the sandbox lives.
 type Spec struct {
 	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
 	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
@@ -43,6 +43,8 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
+	Policy    Policy            `json:"policy,omitzero" doc:"What it may reach; the only part that can change later"`
+	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -84,6 +86,8 @@ type CreateRequest struct {
 	HardTTL   *Duration         `json:"hardTtl,omitempty"`
 	NoStart   bool              `json:"noStart,omitempty" doc:"Only create; start later"`
 	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
+	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
+	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
 }

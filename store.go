@@ -18,6 +18,8 @@ type Store interface {
 	Tokens() TokenStore
 	Events() EventStore
 	Answers() AnswerStore
+	Credentials() CredentialStore
+	Ledger() LedgerStore
 	Close() error
 }
 
@@ -69,6 +71,8 @@ type EventStore interface {
 	Last(ctx context.Context) (int64, error)
 	// Trim removes events older than before.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)
+	// Verify reads the whole record and reports where it is not what Append wrote.
+	Verify(ctx context.Context) (*AuditReport, error)
 }
 
 // AnswerStore remembers the answers to requests with an Idempotency-Key.

@@ -24,6 +24,8 @@ type Template struct {
 	Mounts      []Mount           `json:"mounts,omitempty" yaml:"mounts"`
 	// Setup steps run one after another inside a sandbox, as root; what they leave is frozen into a layer.
 	Setup  []SetupStep       `json:"setup,omitempty" yaml:"setup"`
+	Policy Policy            `json:"policy,omitzero" yaml:"policy"`
+	Models *ModelGrant       `json:"models,omitempty" yaml:"models"`
 	Pool   int               `json:"pool,omitempty" yaml:"pool" doc:"How many ready sandboxes to keep"`
 	Labels map[string]string `json:"labels,omitempty" yaml:"labels"`
 	// Built describes the last build; nil if the template has not been built or has changed since.

@@ -1,0 +1,48 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// A Credential is a secret that Caisson keeps for an account, without the secret. Names are those of environment
+// variables (ANTHROPIC_API_KEY) or alike: letters, digits, '_', '-' and '.', 1 to 64, starting with a letter.
+type Credential struct {
+	Name      string     `json:"name"`
+	Account   string     `json:"account"`
+	Kind      string     `json:"kind,omitempty" doc:"What the name is known to stand for, as \"Anthropic API key\""`
+	CreatedAt time.Time  `json:"createdAt"`
+	RotatedAt *time.Time `json:"rotatedAt,omitempty" doc:"When its value was last replaced"`
+}
+
+// Credentials is the management of secrets. Values go in and never come out. All methods act for the account of the
+// [Caller] in ctx. Errors: Invalid for names and values that cannot be (empty, control characters, longer than 64 KiB),
+// NotFound.
+type Credentials interface {
+	// SetCredential stores a value. Conflict if the name is taken.
+	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
+	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is none.
+	RotateCredential(ctx context.Context, name string, value Secret) (*Credential, error)
+	// ListCredentials returns the account's credentials by name.
+	ListCredentials(ctx context.Context) ([]*Credential, error)
+	RemoveCredential(ctx context.Context, name string) error
+}
+
+// Secrets is where drivers get values from.
+type Secrets interface {
+	// Secret returns a value; NotFound if the account has no such credential.
+	Secret(ctx context.Context, account, name string) (Secret, error)
+}
+
+// CredentialStore holds credentials with their encrypted values.
+type CredentialStore interface {
+	// Insert adds a credential; Conflict if the account has one of that name.
+	Insert(ctx context.Context, c *Credential, sealed []byte) error
+	// Replace changes value and RotatedAt; NotFound if there is none.
+	Replace(ctx context.Context, in Scope, name string, sealed []byte, at time.Time) (*Credential, error)
+	// Get returns a credential and its encrypted value.
+	Get(ctx context.Context, in Scope, name string) (c *Credential, sealed []byte, err error)
+	// List returns credentials by account and name.
+	List(ctx context.Context, in Scope) ([]*Credential, error)
+	Delete(ctx context.Context, in Scope, name string) error
+}

@@ -1,0 +1,126 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// The kinds of provider: which API it speaks.
+const (
+	ProviderOpenAI    = "openai"
+	ProviderAnthropic = "anthropic"
+	ProviderGemini    = "gemini"
+	ProviderLiteLLM   = "litellm"  // OpenAI's API, and LiteLLM's headers and spend logs
+	ProviderScripted  = "scripted" // answers from a script; for tests, warm-up and demonstrations
+)
+
+// A Provider is an API that serves models.
+type Provider struct {
+	Name    string `json:"name" yaml:"name"`
+	Kind    string `json:"kind" yaml:"kind" enum:"openai,anthropic,gemini,litellm,scripted"`
+	BaseURL string `json:"baseURL,omitempty" yaml:"baseURL" doc:"Up to and without the API's own path: https://api.openai.com/v1"`
+	// Credential is the name of a credential; Account is whose, "" for local's.
+	Credential string `json:"credential,omitempty" yaml:"credential"`
+	Account    string `json:"account,omitempty" yaml:"account"`
+	Script     string `json:"script,omitempty" yaml:"script" doc:"For scripted: path of the script on the host"`
+}
+
+// A Model is what agents ask for by its alias.
+type Model struct {
+	Alias    string `json:"alias" yaml:"alias"`
+	Provider string `json:"provider" yaml:"provider" doc:"Name of the provider that serves it"`
+	Upstream string `json:"upstream,omitempty" yaml:"upstream" doc:"The provider's name for it; empty means the alias"`
+	// Prices is nil if they are not known; such a model is refused unless it is Free.
+	Prices  *Prices `json:"prices,omitempty" yaml:"prices"`
+	Free    bool    `json:"free,omitempty" yaml:"free" doc:"Costs nothing; calls are still counted"`
+	Context int64   `json:"context,omitempty" yaml:"context" doc:"Tokens that input and output may have together"`
+	Output  int64   `json:"output,omitempty" yaml:"output" doc:"Tokens that an answer may have"`
+}
+
+// Prices are per million tokens. CacheRead and CacheWrite at 0 mean the price of input.
+type Prices struct {
+	Input      USD `json:"input" yaml:"input"`
+	Output     USD `json:"output" yaml:"output"`
+	CacheRead  USD `json:"cacheRead,omitempty" yaml:"cacheRead"`
+	CacheWrite USD `json:"cacheWrite,omitempty" yaml:"cacheWrite"`
+}
+
+// A TokenCount counts the tokens of one call as providers bill them: Input without what was read from or written to a cache.
+type TokenCount struct {
+	Input      int64 `json:"input"`
+	Output     int64 `json:"output" doc:"Reasoning included"`
+	CacheRead  int64 `json:"cacheRead,omitempty"`
+	CacheWrite int64 `json:"cacheWrite,omitempty"`
+}
+
+// Total returns all tokens.
+func (t TokenCount) Total() int64 { return t.Input + t.Output + t.CacheRead + t.CacheWrite }
+
+// Cost returns what t costs, rounded up to a nanodollar.
+func (p Prices) Cost(t TokenCount) USD {
+	read, write := p.CacheRead, p.CacheWrite
+	if read == 0 {
+		read = p.Input
+	}
+	if write == 0 {
+		write = p.Input
+	}
+	return perMillion(p.Input, t.Input) + perMillion(p.Output, t.Output) + perMillion(read, t.CacheRead) + perMillion(write, t.CacheWrite)
+}
+
+// MaxInput returns the highest price that a token of input may have.
+func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) }
+
+// A ModelGrant lets a sandbox use the model gateway.
+type ModelGrant struct {
+	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what an unknown or missing model becomes"`
+	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"What all calls of the sandbox may take together"`
+	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
+	// Allow names what is otherwise removed or refused, because it would be a way out or cannot be metered; see the Grant constants.
+	Allow  []string `json:"allow,omitempty" yaml:"allow"`
+	Record bool     `json:"record,omitempty" yaml:"record" doc:"Keep prompts and answers, redacted and bounded, in the data directory"`
+}
+
+// What a ModelGrant may allow besides plain calls.
+const (
+	GrantProviderTools = "provider-tools" // tools that the provider runs: web search and fetch, code, mcp
+	GrantRemoteURLs    = "remote-urls"    // images and files that the provider fetches
+	GrantBeta          = "beta"           // beta headers
+	GrantServerState   = "server-state"   // ids of what the provider keeps for the account that made it
+)
+
+// Rate bounds calls over time; 0 is no bound.
+type Rate struct {
+	Requests int64 `json:"requestsPerMinute,omitempty" yaml:"requestsPerMinute"`
+	Tokens   int64 `json:"tokensPerMinute,omitempty" yaml:"tokensPerMinute"`
+}
+
+// ListedPrice is a line of a price list that was imported.
+type ListedPrice struct {
+	Model    string    `json:"model" doc:"The provider's name for it"`
+	Provider string    `json:"provider,omitempty"`
+	Prices   Prices    `json:"prices"`
+	Context  int64     `json:"context,omitempty"`
+	Output   int64     `json:"output,omitempty"`
+	Source   string    `json:"source" doc:"Where the list came from"`
+	At       time.Time `json:"at"`
+}
+
+// GatewayModel is a model as the gateway will serve it, with what was found out about its price.
+type GatewayModel struct {
+	Model
+	Kind        string `json:"kind" doc:"Kind of its provider"`
+	PriceSource string `json:"priceSource,omitempty" doc:"config, the source of an imported list, or free"`
+	Problem     string `json:"problem,omitempty" doc:"Why calls will be refused; empty if they are not"`
+}
+
+// Models is what can be asked about the model gateway.
+type Models interface {
+	// ListModels returns the configured models by alias.
+	ListModels(ctx context.Context) ([]GatewayModel, error)
+	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
+	// model_prices_and_context_window.json or a list of ListedPrice. It returns how many models have a price in it.
+	ImportPrices(ctx context.Context, source string, data []byte) (int, error)
+	// ListPrices returns imported prices whose model contains match, by model.
+	ListPrices(ctx context.Context, match string) ([]ListedPrice, error)
+}

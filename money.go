@@ -1,0 +1,139 @@
+package caisson
+
+import (
+	"math"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// USD is an amount of United States dollars, in billionths. As text it is a decimal number: "0.25".
+type USD int64
+
+// Dollar is one dollar.
+const Dollar USD = 1e9
+
+// ParseUSD reads a decimal number of dollars, with or without "$" or "usd", of at most nine decimal places.
+func ParseUSD(s string) (USD, error) {
+	t := strings.TrimSpace(strings.TrimPrefix(strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s)), "usd"), "$"))
+	whole, frac, _ := strings.Cut(t, ".")
+	digits := whole + frac + strings.Repeat("0", max(0, 9-len(frac)))
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || len(frac) > 9 || whole == "" && frac == "" || strings.HasPrefix(whole, "+") {
+		return 0, Errorf(Invalid, "%.40q is not an amount in US dollars; write for example 5 or 0.25", s)
+	}
+	return USD(n), nil
+}
+
+// String returns the shortest exact decimal number, without a currency sign.
+func (u USD) String() string {
+	sign, n := "", uint64(u)
+	if u < 0 {
+		sign, n = "-", uint64(-u)
+	}
+	s := strconv.FormatUint(n/uint64(Dollar), 10)
+	if frac := n % uint64(Dollar); frac > 0 {
+		f := strconv.FormatUint(uint64(Dollar)+frac, 10)[1:]
+		s += "." + strings.TrimRight(f, "0")
+	}
+	return sign + s
+}
+
+// MarshalJSON writes an exact decimal number.
+func (u USD) MarshalJSON() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalJSON reads a decimal number or a string of one.
+func (u *USD) UnmarshalJSON(b []byte) error {
+	return u.UnmarshalText([]byte(strings.Trim(string(b), `"`)))
+}
+
+// UnmarshalText accepts what [ParseUSD] does: command line and YAML. Exponents, as in 1e-06, are understood too.
+func (u *USD) UnmarshalText(b []byte) error {
+	s := string(b)
+	if strings.ContainsAny(s, "eE") {
+		f, err := strconv.ParseFloat(s, 64)
+		if err != nil || math.IsNaN(f) || f < 0 || f > 9e9 {
+			return Errorf(Invalid, "%.40q is not an amount in US dollars; write for example 5 or 0.25", s)
+		}
+		s = strconv.FormatFloat(f, 'f', 9, 64)
+	}
+	v, err := ParseUSD(s)
+	if err != nil {
+		return err
+	}
+	*u = v
+	return nil
+}
+
+// perMillion returns n tokens at a price per million, rounded up; it saturates.
+func perMillion(price USD, n int64) USD {
+	if price <= 0 || n <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(price), uint64(n))
+	if hi >= 1e6 {
+		return math.MaxInt64
+	}
+	q, r := bits.Div64(hi, lo, 1e6)
+	if r > 0 {
+		q++
+	}
+	return USD(min(q, math.MaxInt64))
+}
+
+// An Amount is what calls take of a budget.
+type Amount struct {
+	USD    USD   `json:"usd"`
+	Tokens int64 `json:"tokens"`
+	Calls  int64 `json:"calls"`
+}
+
+// Plus returns a+b, saturating.
+func (a Amount) Plus(b Amount) Amount {
+	return Amount{USD(addSat(int64(a.USD), int64(b.USD))), addSat(a.Tokens, b.Tokens), addSat(a.Calls, b.Calls)}
+}
+
+// Minus returns a-b, in which numbers may be negative.
+func (a Amount) Minus(b Amount) Amount {
+	return Amount{a.USD - b.USD, a.Tokens - b.Tokens, a.Calls - b.Calls}
+}
+
+// Covers reports whether a has at least b of everything.
+func (a Amount) Covers(b Amount) bool {
+	return a.USD >= b.USD && a.Tokens >= b.Tokens && a.Calls >= b.Calls
+}
+
+// IsZero reports whether a is nothing.
+func (a Amount) IsZero() bool { return a == Amount{} }
+
+func addSat(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// Limits bound what may be taken. nil is no bound, 0 is nothing at all.
+type Limits struct {
+	USD    *USD   `json:"usd,omitempty" yaml:"usd"`
+	Tokens *int64 `json:"tokens,omitempty" yaml:"tokens"`
+	Calls  *int64 `json:"calls,omitempty" yaml:"calls"`
+}
+
+// IsZero reports whether l bounds nothing.
+func (l Limits) IsZero() bool { return l == Limits{} }
+
+// Left returns how much may still be taken when used has been, never negative; unbounded numbers are the greatest there are.
+func (l Limits) Left(used Amount) Amount {
+	left := Amount{math.MaxInt64, math.MaxInt64, math.MaxInt64}
+	if l.USD != nil {
+		left.USD = max(0, *l.USD-used.USD)
+	}
+	if l.Tokens != nil {
+		left.Tokens = max(0, *l.Tokens-used.Tokens)
+	}
+	if l.Calls != nil {
+		left.Calls = max(0, *l.Calls-used.Calls)
+	}
+	return left
+}

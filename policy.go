@@ -1,0 +1,168 @@
+package caisson
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Policy says what a sandbox may reach. Its rules are asked in order and the first that matches decides; what none
+// matches is denied. The zero Policy denies everything.
+type Policy struct {
+	Rules []Rule `json:"rules" yaml:"rules"`
+}
+
+// An Action is what a rule does with what it matches.
+type Action string
+
+// The actions of rules.
+const (
+	Allow Action = "allow"
+	Deny  Action = "deny"
+)
+
+// A Rule matches destinations by name or address, port and protocol. It has either a Host or a Preset.
+//
+// A rule without ports matches all ports. An allow rule without a protocol matches tcp only, a deny rule both.
+//
+// Addresses that are private, loopback, link-local, multicast, metadata services' or otherwise not of the public internet,
+// in whatever form they are written (IPv4-mapped, 6to4, NAT64), are matched by no allow rule except one whose Host is an
+// address or CIDR within such a range: "0.0.0.0/0" and "*" do not mean them.
+type Rule struct {
+	Action   Action      `json:"action" yaml:"action" enum:"allow,deny"`
+	Host     string      `json:"host,omitempty" yaml:"host" doc:"A name, *.name for everything below it, * for every name, an address, or a CIDR"`
+	Preset   string      `json:"preset,omitempty" yaml:"preset" doc:"Instead of host: the name of a list of destinations that Caisson maintains, as npm or pypi"`
+	Ports    []PortRange `json:"ports,omitempty" yaml:"ports" doc:"443 or 8000-8010; empty means all"`
+	Protocol string      `json:"protocol,omitempty" yaml:"protocol" enum:"tcp,udp,"`
+	Note     string      `json:"note,omitempty" yaml:"note" doc:"Why the rule is there; shown where it decides"`
+}
+
+// A PortRange is one port or a range of ports, both ends included: "443", "8000-8010".
+type PortRange struct{ First, Last uint16 }
+
+// ParsePortRange reads what [PortRange.String] writes. Port 0 is Invalid.
+func ParsePortRange(s string) (PortRange, error) {
+	first, last, ranged := strings.Cut(strings.TrimSpace(s), "-")
+	if !ranged {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
+	b, err2 := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
+	if err1 != nil || err2 != nil || a == 0 || b < a {
+		return PortRange{}, Invalidf("ports", "%.40q is not a port or a range of ports; write for example 443 or 8000-8010", s)
+	}
+	return PortRange{uint16(a), uint16(b)}, nil
+}
+
+// Contains reports whether port is in p.
+func (p PortRange) Contains(port uint16) bool { return p.First <= port && port <= p.Last }
+
+// String returns "443" or "8000-8010".
+func (p PortRange) String() string {
+	if p.First == p.Last {
+		return strconv.Itoa(int(p.First))
+	}
+	return fmt.Sprintf("%d-%d", p.First, p.Last)
+}
+
+// MarshalText implements [encoding.TextMarshaler], and so JSON and YAML.
+func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (p *PortRange) UnmarshalText(b []byte) (err error) {
+	*p, err = ParsePortRange(string(b))
+	return err
+}
+
+// UnmarshalJSON accepts a number besides a string.
+func (p *PortRange) UnmarshalJSON(b []byte) error {
+	var s string
+	if len(b) > 0 && b[0] != '"' {
+		s = string(b)
+	} else if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	return p.UnmarshalText([]byte(s))
+}
+
+// A Flow is what a sandbox asks for: a connection, or the first datagram to a destination.
+type Flow struct {
+	Protocol string // tcp or udp
+	Dst      netip.AddrPort
+	// Names are those that the wire's resolver answered with Dst's address, lower case without the final dot; empty if it
+	// never did.
+	Names []string
+}
+
+// A Verdict is a decision and the reason for it.
+type Verdict struct {
+	Allowed bool `json:"allowed"`
+	// Rule is the position of the deciding rule among Policy.Rules; -1 if no rule decided.
+	Rule int `json:"rule"`
+	// Name is which of Flow.Names the deciding rule matched; "" if it matched the address. Then what is said on the
+	// connection (TLS server name, HTTP host) must be a name that is allowed, too.
+	Name string `json:"name,omitempty"`
+	// Reason is a sentence for people and agents, without the destination: "rule 2 denies *.example.com".
+	Reason string `json:"reason"`
+}
+
+// A Decider is a compiled Policy. It is pure, and safe for concurrent use.
+type Decider interface {
+	// DecideName says whether a name (lower case, no final dot) may be resolved: whether some connection to it could be
+	// allowed. Wildcard is the rule's own part, "example.com" of "*.example.com", if that is what matched; else "".
+	DecideName(name string) (v Verdict, wildcard string)
+	// DecideFlow says whether a flow may be. It is asked for each address before anything is sent to it.
+	DecideFlow(f Flow) Verdict
+}
+
+// A Decision is one or more equal decisions that a wire made.
+type Decision struct {
+	At       time.Time `json:"at" doc:"When the first of them was made"`
+	Kind     string    `json:"kind" enum:"name,flow,request" doc:"A DNS query, a connection or datagram, an HTTP request"`
+	Allowed  bool      `json:"allowed"`
+	Rule     int       `json:"rule" doc:"Position of the deciding rule, from 0; -1 if no rule decided"`
+	Reason   string    `json:"reason"`
+	Name     string    `json:"name,omitempty"`
+	Address  string    `json:"address,omitempty" doc:"Address and port"`
+	Protocol string    `json:"protocol,omitempty"`
+	Count    int64     `json:"count" doc:"How many equal ones this stands for, since it was last reported"`
+	BytesOut int64     `json:"bytesOut,omitempty"`
+	BytesIn  int64     `json:"bytesIn,omitempty"`
+}
+
+// An Explanation says what a policy does with a destination.
+type Explanation struct {
+	Target  string     `json:"target" doc:"What was asked about, as HOST:PORT or HOST"`
+	Verdict Verdict    `json:"verdict"`
+	Steps   []string   `json:"steps,omitempty" doc:"What each rule said, in order, up to the deciding one"`
+	Suggest *Rule      `json:"suggest,omitempty" doc:"The smallest rule that would allow it, to be put before the deciding one"`
+	At      int        `json:"at,omitempty" doc:"Position at which the suggested rule has to be"`
+	Recent  []Decision `json:"recent,omitempty" doc:"What the wire refused lately"`
+}
+
+// Policies is the management of what sandboxes may reach. Errors are as for [Sandboxes].
+type Policies interface {
+	GetPolicy(ctx context.Context, ref string) (*Policy, error)
+	// SetPolicy replaces the policy of a sandbox, in any state. It is in force, for connections that exist too, when
+	// SetPolicy returns.
+	SetPolicy(ctx context.Context, ref string, p Policy) (*Policy, error)
+	// ExplainPolicy says what the sandbox's policy does with target (HOST, HOST:PORT, ADDRESS:PORT, with /udp at the end for
+	// udp; a HOST without port means 443), and what was refused lately; target "" means only the latter.
+	ExplainPolicy(ctx context.Context, ref, target string) (*Explanation, error)
+	// TestPolicy says what a policy would do with targets, without a sandbox.
+	TestPolicy(ctx context.Context, p Policy, targets []string) ([]Explanation, error)
+	// Presets returns the lists of destinations that rules may name, by name.
+	Presets(ctx context.Context) ([]Preset, error)
+}
+
+// A Preset is a list of destinations that Caisson maintains.
+type Preset struct {
+	Name        string      `json:"name"`
+	Description string      `json:"description"`
+	Hosts       []string    `json:"hosts"`
+	Ports       []PortRange `json:"ports"`
+}
