@@ -115,6 +115,10 @@ type Decider interface {
 	// DecideName says whether a name (lower case, no final dot) may be resolved: whether some connection to it could be
 	// allowed. Wildcard is the rule's own part, "example.com" of "*.example.com", if that is what matched; else "".
 	DecideName(name string) (v Verdict, wildcard string)
+	// DecideAddress says whether some flow to addr with name among its Names could be allowed, whatever its port and
+	// protocol. The resolver asks it for each address that it is about to answer name with, so that a public name that leads
+	// to a private address leads nowhere.
+	DecideAddress(name string, addr netip.Addr) Verdict
 	// DecideFlow says whether a flow may be. It is asked for each address before anything is sent to it.
 	DecideFlow(f Flow) Verdict
 }
