@@ -1,0 +1,92 @@
+package strictjson
+
+import "strconv"
+
+// An Object is an object of which top-level members can be replaced. The order of members is kept.
+type Object struct{ members []member }
+
+type member struct {
+	name  string
+	value Value
+}
+
+// Object returns a copy of v's top level; it is empty if v is no object.
+func (v Value) Object() *Object {
+	o := &Object{members: make([]member, 0, 16)}
+	for name, x := range v.Members() {
+		o.members = append(o.members, member{string(name), x})
+	}
+	return o
+}
+
+// Clone returns a copy, of which the values are shared: they never change.
+func (o *Object) Clone() *Object {
+	return &Object{members: append(make([]member, 0, len(o.members)+4), o.members...)}
+}
+
+// Members yields names and values in order. o may not be changed meanwhile.
+func (o *Object) Members() func(yield func(string, Value) bool) {
+	return func(yield func(string, Value) bool) {
+		for _, m := range o.members {
+			if !yield(m.name, m.value) {
+				return
+			}
+		}
+	}
+}
+
+// Get returns a member, nil if there is none.
+func (o *Object) Get(name string) Value {
+	for _, m := range o.members {
+		if m.name == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// Set replaces a member, or adds it at the end. v has to be valid JSON.
+func (o *Object) Set(name string, v Value) {
+	for i := range o.members {
+		if o.members[i].name == name {
+			o.members[i].value = v
+			return
+		}
+	}
+	o.members = append(o.members, member{name, v})
+}
+
+// SetText is Set with a string.
+func (o *Object) SetText(name, s string) { o.Set(name, Quote(nil, s)) }
+
+// SetInt is Set with a number.
+func (o *Object) SetInt(name string, n int64) { o.Set(name, strconv.AppendInt(nil, n, 10)) }
+
+// SetBool is Set with true or false.
+func (o *Object) SetBool(name string, b bool) { o.Set(name, strconv.AppendBool(nil, b)) }
+
+// Delete removes a member if it is there.
+func (o *Object) Delete(name string) {
+	for i := range o.members {
+		if o.members[i].name == name {
+			o.members = append(o.members[:i:i], o.members[i+1:]...)
+			return
+		}
+	}
+}
+
+// Value returns the text of o. Names are written anew, values are as they were.
+func (o *Object) Value() Value {
+	size := 2
+	for _, m := range o.members {
+		size += len(m.name) + len(m.value) + 4
+	}
+	b := append(make([]byte, 0, size), '{')
+	for i, m := range o.members {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(Quote(b, m.name), ':'), m.value...)
+	}
+	return append(b, '}')
+}
