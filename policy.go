@@ -106,6 +106,9 @@ type Verdict struct {
 	// Name is which of Flow.Names the deciding rule matched; "" if it matched the address. Then what is said on the
 	// connection (TLS server name, HTTP host) must be a name that is allowed, too.
 	Name string `json:"name,omitempty"`
+	// Exact says that the deciding rule allows exactly one address and that it is the destination's: its Host is an address,
+	// or a CIDR of one. The host's own addresses can be reached in no other way.
+	Exact bool `json:"exact,omitempty"`
 	// Reason is a sentence for people and agents, without the destination: "rule 2 denies *.example.com".
 	Reason string `json:"reason"`
 }
