@@ -16,8 +16,8 @@ type Credential struct {
 }
 
 // Credentials is the management of secrets. Values go in and never come out. All methods act for the account of the
-// [Caller] in ctx. Errors: Invalid for names and values that cannot be (empty, control characters, longer than 64 KiB),
-// NotFound.
+// [Caller] in ctx. Errors: Invalid for names and values that cannot be (a value is text in UTF-8 without NUL, 1 byte to
+// 64 KiB), NotFound, and Conflict where the key that they are encrypted with is missing or another.
 type Credentials interface {
 	// SetCredential stores a value. Conflict if the name is taken.
 	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
@@ -30,7 +30,7 @@ type Credentials interface {
 
 // Secrets is where drivers get values from.
 type Secrets interface {
-	// Secret returns a value; NotFound if the account has no such credential.
+	// Secret returns a value; NotFound if the account has no such credential, Conflict if it cannot be decrypted.
 	Secret(ctx context.Context, account, name string) (Secret, error)
 }
 

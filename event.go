@@ -17,6 +17,22 @@ type Event struct {
 	Data    map[string]string `json:"data,omitempty"`
 }
 
+// ActorOf returns who acts in ctx, as [Event] names him: the sandbox of a guest, the token of a caller, "local" for a
+// caller over the unix socket, and "" for the daemon itself.
+func ActorOf(ctx context.Context) string {
+	if g, err := GuestOf(ctx); err == nil {
+		return string(g.Sandbox)
+	}
+	switch c, err := CallerOf(ctx); {
+	case err != nil:
+		return ""
+	case c.Local:
+		return "local"
+	default:
+		return string(c.Token)
+	}
+}
+
 // Events is the record of what happened.
 type Events interface {
 	// Watch returns the events of the caller's account after seq, stored ones first, then new ones as they happen, until
@@ -31,13 +47,13 @@ type AuditReport struct {
 	Events int64  `json:"events" doc:"How many were verified"`
 	First  int64  `json:"first" doc:"Seq of the oldest that is kept"`
 	Last   int64  `json:"last" doc:"Seq of the newest"`
-	Head   string `json:"head" doc:"Hash of the newest; noted elsewhere, it shows later whether the record was put back to an earlier one"`
+	Head   string `json:"head" doc:"Seq and hash of the newest, as 17:9f86…; noted elsewhere, it shows later whether the record was put back to an earlier one"`
 	// Problem says what was tampered with and where; empty if nothing was.
 	Problem string `json:"problem,omitempty"`
 }
 
 // Audit is the verification of the record of events.
 type Audit interface {
-	// VerifyAudit reads the whole record; local callers only. head, if not "", must have been the head at some time.
+	// VerifyAudit reads the whole record; local callers only. head is as in [EventStore].
 	VerifyAudit(ctx context.Context, head string) (*AuditReport, error)
 }

@@ -1,21 +1,48 @@
 package caisson
 
-import "log/slog"
+import (
+	"crypto/subtle"
+	"fmt"
+	"io"
+	"log/slog"
+)
 
 const redacted = "[redacted]"
 
 // A Secret prints as "[redacted]" wherever it is formatted, logged or marshalled. Its bytes come only from Reveal, so
-// that a search for that name finds every use.
-type Secret struct{ value string }
+// that a search for that name finds every use. The zero Secret is none. Secrets are immutable and safe for concurrent use;
+// compare them with Equal.
+//
+// The bytes are kept in a closure, because methods are not enough: fmt, testing libraries and debuggers print what is in
+// an unexported field of a struct by reflection and call no method of it. Reflection cannot look into a function.
+type Secret struct{ reveal func() string }
 
 // NewSecret wraps s.
-func NewSecret(s string) Secret { return Secret{value: s} }
+func NewSecret(s string) Secret {
+	if s == "" {
+		return Secret{}
+	}
+	return Secret{reveal: func() string { return s }}
+}
 
 // Reveal returns the bytes. Callers hand them to the one place that needs them and keep no copy.
-func (s Secret) Reveal() string { return s.value }
+func (s Secret) Reveal() string {
+	if s.reveal == nil {
+		return ""
+	}
+	return s.reveal()
+}
 
 // IsZero reports whether there is no secret.
-func (s Secret) IsZero() bool { return s.value == "" }
+func (s Secret) IsZero() bool { return s.reveal == nil }
+
+// Equal reports whether both are the same bytes, in a time that depends on their length only.
+func (s Secret) Equal(other Secret) bool {
+	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
+}
+
+// Format implements [fmt.Formatter]: a Stringer alone is not asked for verbs that do not fit strings, such as %d.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // String implements [fmt.Stringer].
 func (s Secret) String() string { return redacted }
@@ -31,6 +58,6 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler]: secrets enter through request bodies and configuration.
 func (s *Secret) UnmarshalText(b []byte) error {
-	s.value = string(b)
+	*s = NewSecret(string(b))
 	return nil
 }

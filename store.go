@@ -71,8 +71,10 @@ type EventStore interface {
 	Last(ctx context.Context) (int64, error)
 	// Trim removes events older than before.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)
-	// Verify reads the whole record and reports where it is not what Append wrote.
-	Verify(ctx context.Context) (*AuditReport, error)
+	// Verify reads the whole record and reports where it is not what Append wrote. head, if not "", is the Head of an
+	// earlier report: that it never was the head is a Problem. Invalid if it is malformed, NotFound if the event that it
+	// belongs to was trimmed since, so that nothing can be said.
+	Verify(ctx context.Context, head string) (*AuditReport, error)
 }
 
 // AnswerStore remembers the answers to requests with an Idempotency-Key.

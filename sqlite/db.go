@@ -25,8 +25,8 @@ type db struct {
 	closed atomic.Bool
 }
 
-// openDB opens the file at path with an up to date schema.
-func openDB(ctx context.Context, path string, migrations fs.FS, log *slog.Logger) (_ *db, err error) {
+// openDB opens the file at path with an up to date schema; see [migrate] for finish.
+func openDB(ctx context.Context, path string, migrations fs.FS, finish finisher, log *slog.Logger) (_ *db, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func openDB(ctx context.Context, path string, migrations fs.FS, log *slog.Logger
 		return nil, err
 	}
 	d.writer.SetMaxOpenConns(1)
-	if err := migrate(ctx, d.writer, path, migrations, log); err != nil {
+	if err := migrate(ctx, d.writer, path, migrations, finish, log); err != nil {
 		return nil, err
 	}
 	if d.reader, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {

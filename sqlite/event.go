@@ -2,28 +2,30 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
+	"log/slog"
 
 	"github.com/caisson-dev/caisson"
 )
 
-// trimBatch is how many rows one transaction trims: other writers get their turn in between.
-const trimBatch = 1000
-
 // events is a [caisson.EventStore].
 type events struct {
 	db      *db
+	chain   chain
+	log     *slog.Logger
 	insert  *sql.Stmt
+	head    *sql.Stmt
+	newest  *sql.Stmt
+	setHead *sql.Stmt
 	all     *sql.Stmt // by seq
 	account *sql.Stmt // by account and seq
 	subject *sql.Stmt // by account, subject and seq
 	last    *sql.Stmt
-	old     *sql.Stmt
-	remove  *sql.Stmt
+	trim    trimStmts
 }
 
 // What After asks: seq, subject, limit and account are ?1 to ?4. Of all accounts only the engine asks, and hardly ever for
@@ -34,16 +36,20 @@ const (
 	eventsOfSubject = `SELECT seq, doc FROM event WHERE account = ?4 AND subject = ?2 AND seq > ?1 ORDER BY seq LIMIT ?3`
 )
 
-func newEvents(p *preparer) *events {
+func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 	return &events{
 		db:      p.db,
-		insert:  p.write(`INSERT INTO event (at, account, subject, doc) VALUES (?, ?, ?, ?)`),
+		chain:   c,
+		log:     log,
+		insert:  p.write(`INSERT INTO event (seq, at, account, subject, doc, hash) VALUES (?, ?, ?, ?, ?, ?)`),
+		head:    p.write(selectHead),
+		newest:  p.write(selectNewest),
+		setHead: p.write(replaceHead),
 		all:     p.read(eventsOfAll),
 		account: p.read(eventsOfAccount),
 		subject: p.read(eventsOfSubject),
 		last:    p.read(`SELECT seq FROM sqlite_sequence WHERE name = 'event'`),
-		old:     p.read(`SELECT min(seq), max(seq) FROM (SELECT seq FROM event WHERE at < ?1 ORDER BY seq LIMIT ?2)`),
-		remove:  p.write(`DELETE FROM event WHERE seq BETWEEN ?1 AND ?2 AND at < ?3`),
+		trim:    newTrimStmts(p),
 	}
 }
 
@@ -53,18 +59,74 @@ func (s *events) Append(ctx context.Context, e *caisson.Event) error {
 	if err != nil {
 		return fmt.Errorf("encode event: %w", err)
 	}
-	var seq int64
+	l := link{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
 	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		res, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, e.At.UnixMicro(), e.Account, e.Subject, string(doc))
+		h, err := s.end(ctx, tx)
 		if err != nil {
 			return err
 		}
-		seq, err = res.LastInsertId()
-		return err
+		l.seq = h.seq + 1
+		l.hash = s.chain.next(h.hash, &l)
+		if _, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, l.seq, l.at, l.account, l.subject, string(doc), l.hash); err != nil {
+			return err
+		}
+		h.seq, h.hash = l.seq, l.hash
+		return s.moveEnd(ctx, tx, h)
 	})
 	if err == nil {
-		e.Seq = seq
+		e.Seq = l.seq
 	}
+	return err
+}
+
+// selectNewest is the greatest number that an event ever had.
+const selectNewest = `SELECT max(coalesce((SELECT max(seq) FROM event), 0), coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0))`
+
+// replaceHead moves the end of the chain.
+const replaceHead = `REPLACE INTO event_head (id, seq, hash, flaw, mac) VALUES (1, ?, ?, ?, ?)`
+
+// end returns where the chain ends. If that was tampered with it still returns an end, because the daemon must go on, but
+// one with a flaw: to continue the chain must not hide what was done to it.
+func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
+	h, found, err := scanHead(tx.StmtContext(ctx, s.head).QueryRowContext(ctx))
+	if err != nil {
+		return head{}, err
+	}
+	var newest int64
+	if err := tx.StmtContext(ctx, s.newest).QueryRowContext(ctx).Scan(&newest); err != nil {
+		return head{}, err
+	}
+	broken := ""
+	switch {
+	case !found:
+		broken = "the end of the record was missing after event %d, when it was continued"
+	case !s.chain.validHead(h):
+		broken = "the end of the record at event %d had been changed when it was continued, or the key had"
+	case newest != h.seq:
+		broken = "events at the end of the record had been removed or added before it was continued after event %d"
+	default:
+		return h, nil
+	}
+	if len(h.hash) != sha256.Size {
+		h.hash = root()
+	}
+	h.seq = newest
+	return s.flawed(ctx, h, fmt.Sprintf(broken, newest)), nil
+}
+
+// flawed returns h with a flaw, unless it has one already: the first says most.
+func (s *events) flawed(ctx context.Context, h head, flaw string) head {
+	if h.flaw == "" {
+		h.flaw = flaw
+	}
+	s.log.ErrorContext(ctx, "the record of events was tampered with; see caisson audit verify", "what", flaw)
+	return h
+}
+
+// moveEnd stores where the chain ends.
+func (s *events) moveEnd(ctx context.Context, tx *sql.Tx, h head) error {
+	s.chain.sealHead(&h)
+	_, err := tx.StmtContext(ctx, s.setHead).ExecContext(ctx, h.seq, h.hash, h.flaw, h.mac)
 	return err
 }
 
@@ -109,24 +171,4 @@ func (s *events) Last(ctx context.Context) (seq int64, err error) {
 		return 0, nil
 	}
 	return seq, s.db.explain(err)
-}
-
-// Trim implements [caisson.EventStore]. Each batch is a transaction of its own: an error may leave older events behind,
-// and removed says how many have gone.
-func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err error) {
-	for {
-		// The reader looks for them, because looking takes longer than removing.
-		var from, to sql.NullInt64
-		if err := s.old.QueryRowContext(ctx, before.UnixMicro(), trimBatch).Scan(&from, &to); err != nil {
-			return removed, s.db.explain(err)
-		}
-		if !from.Valid {
-			return removed, nil
-		}
-		n, err := s.db.writeOne(ctx, s.remove, from, to, before.UnixMicro())
-		if err != nil {
-			return removed, err
-		}
-		removed += n
-	}
 }

@@ -14,8 +14,9 @@ import (
 const applicationID = 0x43616973
 
 // migrate brings the database to the newest schema, the one of the last file in migrations, all steps in one transaction.
-// What it cannot bring there it leaves alone, with a Conflict that says why.
-func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, log *slog.Logger) error {
+// What it cannot bring there it leaves alone, with a Conflict that says why. finish, unless nil, does what SQL cannot, in the
+// same transaction, after steps were taken from an older schema.
+func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, finish finisher, log *slog.Logger) error {
 	steps, err := loadMigrations(migrations)
 	if err != nil {
 		return err
@@ -44,6 +45,11 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, log
 			return fmt.Errorf("migrate the database to schema %d: %w", from+i+1, err)
 		}
 	}
+	if finish != nil {
+		if err := finish(ctx, tx, from); err != nil {
+			return err
+		}
+	}
 	stamp := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(steps))
 	if _, err := tx.ExecContext(ctx, stamp); err != nil {
 		return err
@@ -56,6 +62,9 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, log
 	}
 	return nil
 }
+
+// A finisher completes a migration from the schema from, which is 0 for a new database.
+type finisher func(ctx context.Context, tx *sql.Tx, from int) error
 
 // loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i makes schema i+1 from schema i.
 func loadMigrations(fsys fs.FS) ([]string, error) {

@@ -27,6 +27,9 @@ type Config struct {
 	Path string
 	// Log gets what operators should know, such as upgrades of the schema; nil means nobody does.
 	Log *slog.Logger
+	// AuditKey returns the key that the record of events is authenticated with, 32 bytes, and whether it was made just
+	// now; required. Open calls it once, with an existing database too. Who has this key can forge the record.
+	AuditKey func() (key caisson.Secret, made bool, err error)
 	// Now is the clock for times the store itself sets; nil means time.Now.
 	Now func() time.Time
 }
@@ -34,16 +37,17 @@ type Config struct {
 // Store is a [caisson.Store]. One process opens a database at a time: that is the business of whoever owns the data
 // directory, the store does not lock it.
 type Store struct {
-	db        *db
-	sandboxes *table[caisson.Sandbox]
-	snapshots *table[caisson.Snapshot]
-	templates *table[caisson.Template]
-	images    *table[caisson.Image]
-	accounts  *accounts
-	tokens    *tokens
-	events    *events
-	answers   *answers
-	close     func() error
+	db          *db
+	sandboxes   *table[caisson.Sandbox]
+	snapshots   *table[caisson.Snapshot]
+	templates   *table[caisson.Template]
+	images      *table[caisson.Image]
+	accounts    *accounts
+	tokens      *tokens
+	events      *events
+	answers     *answers
+	credentials *credentials
+	close       func() error
 }
 
 var _ caisson.Store = (*Store)(nil)
@@ -69,7 +73,18 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	d, err := openDB(ctx, c.Path, migrations, c.Log)
+	if c.AuditKey == nil {
+		return nil, caisson.Invalidf("auditKey", "the store needs the key of its record of events")
+	}
+	key, made, err := c.AuditKey()
+	if err != nil {
+		return nil, err
+	}
+	if len(key.Reveal()) != keySize {
+		return nil, caisson.Invalidf("auditKey", "the key of the record of events must have %d bytes", keySize)
+	}
+	events := chain{[]byte(key.Reveal())}
+	d, err := openDB(ctx, c.Path, migrations, events.begin(made), c.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +94,10 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if err := s.prepare(ctx, c.Now); err != nil {
+	if err := s.prepare(ctx, c, events); err != nil {
+		return nil, err
+	}
+	if err := s.events.warn(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := s.accounts.Ensure(ctx, caisson.LocalAccount); err != nil {
@@ -89,16 +107,17 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 }
 
 // prepare compiles every fixed statement once: that takes longer than running it.
-func (s *Store) prepare(ctx context.Context, now func() time.Time) error {
+func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	p := &preparer{ctx: ctx, db: s.db}
 	s.sandboxes = newTable(p, sandboxKind())
 	s.snapshots = newTable(p, snapshotKind())
 	s.templates = newTable(p, templateKind())
 	s.images = newTable(p, imageKind())
-	s.accounts = newAccounts(p, now)
+	s.accounts = newAccounts(p, c.Now)
 	s.tokens = newTokens(p)
-	s.events = newEvents(p)
+	s.events = newEvents(p, events, c.Log)
 	s.answers = newAnswers(p)
+	s.credentials = newCredentials(p)
 	return s.db.explain(p.err)
 }
 
@@ -125,6 +144,9 @@ func (s *Store) Events() caisson.EventStore { return s.events }
 
 // Answers implements [caisson.Store].
 func (s *Store) Answers() caisson.AnswerStore { return s.answers }
+
+// Credentials implements [caisson.Store].
+func (s *Store) Credentials() caisson.CredentialStore { return s.credentials }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

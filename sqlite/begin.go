@@ -1,0 +1,99 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+)
+
+// chainSchema is the first schema with a chain of events.
+const chainSchema = 3
+
+// begin returns the step of a migration that begins the chain, with the events that are there already. made says whether
+// the key is a new one: with an old key there should have been a chain.
+//
+// Only a migration begins a chain. A chain that is missing later was removed, see [events.end].
+func (c chain) begin(made bool) finisher {
+	return func(ctx context.Context, tx *sql.Tx, from int) error {
+		if from >= chainSchema {
+			return nil
+		}
+		h := head{hash: root()}
+		if from > 0 && !made {
+			h.flaw = "the record was begun anew although its key had been used before: earlier events may have been changed"
+		}
+		for {
+			page, err := scanLinks(tx.QueryContext(ctx, `SELECT seq, at, account, subject, doc, hash FROM event WHERE seq > ? ORDER BY seq LIMIT ?`, h.seq, trimBatch))
+			if err != nil {
+				return err
+			}
+			for i := range page {
+				if err := c.adopt(ctx, tx, &h, &page[i]); err != nil {
+					return err
+				}
+			}
+			if len(page) == 0 {
+				break
+			}
+		}
+		var newest int64
+		if err := tx.QueryRowContext(ctx, selectNewest).Scan(&newest); err != nil {
+			return err
+		}
+		if err := c.bridge(ctx, tx, &h, newest); err != nil {
+			return err
+		}
+		c.sealHead(&h)
+		_, err := tx.ExecContext(ctx, replaceHead, h.seq, h.hash, h.flaw, h.mac)
+		return err
+	}
+}
+
+// adopt appends an event that is stored already to the chain.
+func (c chain) adopt(ctx context.Context, tx *sql.Tx, h *head, l *link) error {
+	if err := c.bridge(ctx, tx, h, l.seq-1); err != nil {
+		return err
+	}
+	h.seq, h.hash = l.seq, c.next(h.hash, l)
+	_, err := tx.ExecContext(ctx, `UPDATE event SET hash = ? WHERE seq = ?`, h.hash, h.seq)
+	return err
+}
+
+// bridge continues the chain after events up to last that were trimmed before there was one.
+func (c chain) bridge(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
+	if last <= h.seq {
+		return nil
+	}
+	g := gap{first: h.seq + 1, last: last, hash: h.hash}
+	c.sealGap(&g)
+	h.seq = last
+	_, err := tx.ExecContext(ctx, insertGap, g.first, g.last, g.hash, g.mac)
+	return err
+}
+
+// warn logs it if the end of the chain shows at once that something is wrong with the record.
+func (s *events) warn(ctx context.Context) error {
+	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		h, err := s.end(ctx, tx)
+		if err == nil && h.flaw != "" {
+			s.log.WarnContext(ctx, "the record of events has a flaw", "what", h.flaw)
+		}
+		return err
+	})
+}
+
+// scanLinks reads all rows of a query for events.
+func scanLinks(rows *sql.Rows, err error) ([]link, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []link
+	for rows.Next() {
+		var l link
+		if err := rows.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, rows.Err()
+}

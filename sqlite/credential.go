@@ -1,0 +1,158 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// credentials is a [caisson.CredentialStore].
+type credentials struct {
+	db     *db
+	insert *sql.Stmt
+	get    *sql.Stmt // of one account
+	find   *sql.Stmt // of any account
+	list   *sql.Stmt
+	update *sql.Stmt
+	here   *sql.Stmt // get or find, for the writer
+	remove *sql.Stmt
+}
+
+const getCredential = `SELECT account, doc, sealed FROM credential WHERE account = ?2 AND name = ?1`
+
+func newCredentials(p *preparer) *credentials {
+	const find = `SELECT account, doc, sealed FROM credential WHERE name = ?1 AND (?2 IS NULL OR account = ?2) LIMIT 2`
+	return &credentials{
+		db:     p.db,
+		insert: p.write(`INSERT INTO credential (account, name, doc, sealed) VALUES (?, ?, ?, ?)`),
+		get:    p.read(getCredential),
+		find:   p.read(find),
+		list:   p.read(`SELECT account, doc, x'' FROM credential WHERE ?1 IS NULL OR account = ?1 ORDER BY account, name`),
+		update: p.write(`UPDATE credential SET doc = ?, sealed = ? WHERE account = ? AND name = ?`),
+		here:   p.write(find),
+		remove: p.write(`DELETE FROM credential WHERE account = ?1 AND name = ?2`),
+	}
+}
+
+// Insert implements [caisson.CredentialStore].
+func (s *credentials) Insert(ctx context.Context, c *caisson.Credential, sealed []byte) error {
+	if c.Name == "" || c.Account == "" || len(sealed) == 0 {
+		return caisson.Errorf(caisson.Internal, "a credential without a name, account or value cannot be stored")
+	}
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	_, err = s.db.writeOne(ctx, s.insert, c.Account, c.Name, string(doc), sealed)
+	if taken(err) {
+		return caisson.Wrap(err, caisson.Conflict, "a credential named %.100q exists already; replace its value with: caisson credential rotate", c.Name)
+	}
+	return err
+}
+
+// Replace implements [caisson.CredentialStore].
+func (s *credentials) Replace(ctx context.Context, in caisson.Scope, name string, sealed []byte, at time.Time) (c *caisson.Credential, err error) {
+	if len(sealed) == 0 {
+		return nil, caisson.Errorf(caisson.Internal, "a credential without a value cannot be stored")
+	}
+	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if c, _, err = s.one(ctx, tx.StmtContext(ctx, s.here), in, name); err != nil {
+			return err
+		}
+		c.RotatedAt = &at
+		doc, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		_, err = tx.StmtContext(ctx, s.update).ExecContext(ctx, string(doc), sealed, c.Account, c.Name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Get implements [caisson.CredentialStore].
+func (s *credentials) Get(ctx context.Context, in caisson.Scope, name string) (*caisson.Credential, []byte, error) {
+	stmt := s.find
+	if _, all := in.Account(); !all {
+		stmt = s.get
+	}
+	c, sealed, err := s.one(ctx, stmt, in, name)
+	return c, sealed, s.db.explain(err)
+}
+
+// List implements [caisson.CredentialStore].
+func (s *credentials) List(ctx context.Context, in caisson.Scope) ([]*caisson.Credential, error) {
+	rows, err := s.list.QueryContext(ctx, accountOf(in))
+	if err != nil {
+		return nil, s.db.explain(err)
+	}
+	defer rows.Close()
+	var all []*caisson.Credential
+	for rows.Next() {
+		c, _, err := scanCredential(rows)
+		if err != nil {
+			return nil, s.db.explain(err)
+		}
+		all = append(all, c)
+	}
+	return all, s.db.explain(rows.Err())
+}
+
+// Delete implements [caisson.CredentialStore].
+func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string) error {
+	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		c, _, err := s.one(ctx, tx.StmtContext(ctx, s.here), in, name)
+		if err != nil {
+			return err
+		}
+		_, err = tx.StmtContext(ctx, s.remove).ExecContext(ctx, c.Account, c.Name)
+		return err
+	})
+}
+
+// one returns the only credential that stmt finds.
+func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c *caisson.Credential, sealed []byte, err error) {
+	rows, err := stmt.QueryContext(ctx, name, accountOf(in))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if c != nil {
+			return nil, nil, caisson.Errorf(caisson.Conflict, "more than one account has a credential %.100q; say which", name)
+		}
+		if c, sealed, err = scanCredential(rows); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch err := rows.Err(); {
+	case err != nil:
+		return nil, nil, err
+	case c == nil:
+		return nil, nil, caisson.Errorf(caisson.NotFound, "there is no credential %.100q; see caisson credential ls", name)
+	}
+	return c, sealed, nil
+}
+
+// scanCredential reads a row. The column says whose it is, not the document, so that a row that was moved cannot be taken
+// for its old self.
+func scanCredential(s scanner) (*caisson.Credential, []byte, error) {
+	var account string
+	var doc, sealed []byte
+	if err := s.Scan(&account, &doc, &sealed); err != nil {
+		return nil, nil, err
+	}
+	c := &caisson.Credential{}
+	if err := json.Unmarshal(doc, c); err != nil {
+		return nil, nil, fmt.Errorf("decode stored credential: %w", err)
+	}
+	c.Account = account
+	return c, sealed, nil
+}

@@ -1,0 +1,166 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/hmac"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// trimBatch is how many rows one transaction trims: other writers get their turn in between.
+const trimBatch = 1000
+
+// insertGap remembers what was trimmed.
+const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, ?, ?)`
+
+// trimStmts are the statements of trimming.
+type trimStmts struct {
+	find      *sql.Stmt
+	old       *sql.Stmt
+	hash      *sql.Stmt
+	remove    *sql.Stmt
+	gapBefore *sql.Stmt
+	gapAfter  *sql.Stmt
+	removeGap *sql.Stmt
+	insertGap *sql.Stmt
+}
+
+func newTrimStmts(p *preparer) trimStmts {
+	return trimStmts{
+		find:      p.read(`SELECT min(seq), max(seq) FROM (SELECT seq FROM event WHERE at < ?1 ORDER BY seq LIMIT ?2)`),
+		old:       p.write(`SELECT seq, at, account, subject, doc, hash FROM event WHERE seq BETWEEN ?1 AND ?2 AND at < ?3 ORDER BY seq`),
+		hash:      p.write(`SELECT hash FROM event WHERE seq = ?`),
+		remove:    p.write(`DELETE FROM event WHERE seq BETWEEN ? AND ?`),
+		gapBefore: p.write(`SELECT first, last, hash, mac FROM event_gap WHERE last = ?`),
+		gapAfter:  p.write(`SELECT first, last, hash, mac FROM event_gap WHERE first = ?`),
+		removeGap: p.write(`DELETE FROM event_gap WHERE first = ?`),
+		insertGap: p.write(insertGap),
+	}
+}
+
+// Trim implements [caisson.EventStore]. Each batch is a transaction of its own: an error may leave older events behind,
+// and removed says how many have gone.
+//
+// What goes is verified first. Otherwise whoever sets the time of an event back would have it removed, and the trace of
+// that with it.
+func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err error) {
+	for {
+		// The reader looks for them, because looking takes longer than removing.
+		var from, to sql.NullInt64
+		if err := s.trim.find.QueryRowContext(ctx, before.UnixMicro(), trimBatch).Scan(&from, &to); err != nil {
+			return removed, s.db.explain(err)
+		}
+		if !from.Valid {
+			return removed, nil
+		}
+		var n int64
+		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			old, err := scanLinks(tx.StmtContext(ctx, s.trim.old).QueryContext(ctx, from, to, before.UnixMicro()))
+			n = int64(len(old))
+			if err != nil {
+				return err
+			}
+			return s.removeAll(ctx, tx, old)
+		})
+		if err != nil {
+			return removed, err
+		}
+		removed += n
+	}
+}
+
+// removeAll removes events, run by run: a run is events without one between them that stays.
+func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
+	for len(old) > 0 {
+		n := 1
+		for n < len(old) && old[n].seq == old[n-1].seq+1 {
+			n++
+		}
+		flaw, err := s.removeRun(ctx, tx, old[:n])
+		if err != nil {
+			return err
+		}
+		if flaw != "" {
+			h, err := s.end(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if err := s.moveEnd(ctx, tx, s.flawed(ctx, h, flaw)); err != nil {
+				return err
+			}
+		}
+		old = old[n:]
+	}
+	return nil
+}
+
+// removeRun removes a run of events and remembers where the chain continues, or says what is wrong with them.
+func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw string, err error) {
+	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
+	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
+		return "", err
+	}
+	before, isGap, err := s.gapAt(ctx, tx, s.trim.gapBefore, g.first-1)
+	if err != nil {
+		return "", err
+	}
+	prev := before.hash
+	switch {
+	case isGap && !s.chain.validGap(before):
+		return fmt.Sprintf("what said that the events before %d were trimmed had been changed", g.first), nil
+	case g.first == 1:
+		prev = root()
+	case !isGap:
+		err := tx.StmtContext(ctx, s.trim.hash).QueryRowContext(ctx, g.first-1).Scan(&prev)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return "", err
+		}
+	}
+	for i := range run {
+		if sum := s.chain.next(prev, &run[i]); !hmac.Equal(sum, run[i].hash) {
+			return fmt.Sprintf("event %d was not what had been written when it was trimmed", run[i].seq), nil
+		}
+		prev = run[i].hash
+	}
+	g.hash = prev
+	if isGap {
+		g.first = before.first
+	}
+	return s.mendGap(ctx, tx, g, isGap)
+}
+
+// mendGap stores a gap, together with the one that follows it and in place of the one that it continues.
+func (s *events) mendGap(ctx context.Context, tx *sql.Tx, g gap, continues bool) (flaw string, err error) {
+	after, isGap, err := s.gapAt(ctx, tx, s.trim.gapAfter, g.last+1)
+	if err != nil {
+		return "", err
+	}
+	if isGap {
+		if !s.chain.validGap(after) {
+			return fmt.Sprintf("what said that the events from %d on were trimmed had been changed", after.first), nil
+		}
+		if _, err := tx.StmtContext(ctx, s.trim.removeGap).ExecContext(ctx, after.first); err != nil {
+			return "", err
+		}
+		g.last, g.hash = after.last, after.hash
+	}
+	if continues {
+		if _, err := tx.StmtContext(ctx, s.trim.removeGap).ExecContext(ctx, g.first); err != nil {
+			return "", err
+		}
+	}
+	s.chain.sealGap(&g)
+	_, err = tx.StmtContext(ctx, s.trim.insertGap).ExecContext(ctx, g.first, g.last, g.hash, g.mac)
+	return "", err
+}
+
+// gapAt returns the gap that a statement finds, if there is one.
+func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
+	all, err := scanGaps(tx.StmtContext(ctx, stmt).QueryContext(ctx, seq))
+	if err != nil || len(all) == 0 {
+		return gap{}, false, err
+	}
+	return all[0], true, nil
+}

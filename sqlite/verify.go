@@ -1,0 +1,194 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/hmac"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// walk goes along a chain and compares it with what is stored.
+type walk struct {
+	chain chain
+	gaps  []gap // ahead, in order
+	at    head  // behind the last event or gap that was passed
+	noted *head // to look for on the way; nil when it was passed, or for none
+	first int64 // seq of the first event; 0 before it
+	count int64
+}
+
+// step passes one event. It returns what is wrong, or "".
+func (w *walk) step(l *link) (problem string) {
+	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
+		if problem := w.skip(); problem != "" {
+			return problem
+		}
+	}
+	switch {
+	case l.seq <= w.at.seq:
+		return fmt.Sprintf("event %d was added where events had been trimmed", l.seq)
+	case l.seq != w.at.seq+1:
+		return missing(w.at.seq+1, l.seq-1)
+	case !hmac.Equal(l.hash, w.chain.next(w.at.hash, l)):
+		return fmt.Sprintf("event %d is not what was written", l.seq)
+	}
+	if w.first == 0 {
+		w.first = l.seq
+	}
+	w.count++
+	return w.pass(l.seq, l.hash)
+}
+
+// skip passes the next gap.
+func (w *walk) skip() (problem string) {
+	g := w.gaps[0]
+	w.gaps = w.gaps[1:]
+	switch {
+	case !w.chain.validGap(g):
+		return fmt.Sprintf("what says that the events %d to %d were trimmed was changed", g.first, g.last)
+	case g.first <= w.at.seq:
+		return fmt.Sprintf("what says that the events %d to %d were trimmed is out of place", g.first, g.last)
+	case g.first != w.at.seq+1:
+		return missing(w.at.seq+1, g.first-1)
+	}
+	return w.pass(g.last, g.hash)
+}
+
+// end compares where the walk came to with h.
+func (w *walk) end(h head) (problem string) {
+	for len(w.gaps) > 0 {
+		if problem := w.skip(); problem != "" {
+			return problem
+		}
+	}
+	switch {
+	case w.at.seq < h.seq:
+		return missing(w.at.seq+1, h.seq)
+	case w.at.seq > h.seq:
+		return fmt.Sprintf("the events from %d on were added", h.seq+1)
+	case !hmac.Equal(w.at.hash, h.hash):
+		return fmt.Sprintf("event %d is not the last one that was written", h.seq)
+	case w.noted != nil && w.noted.seq > h.seq:
+		return fmt.Sprintf("the record ends at event %d, before the noted head at event %d: it was put back to an earlier one", h.seq, w.noted.seq)
+	}
+	return ""
+}
+
+// pass moves on to the event seq, and compares it with the noted head if that is of this event.
+func (w *walk) pass(seq int64, hash []byte) (problem string) {
+	w.at.seq, w.at.hash = seq, hash
+	if w.noted != nil && w.noted.seq == seq {
+		if !hmac.Equal(w.noted.hash, hash) {
+			return fmt.Sprintf("event %d is not the one that it was when the head was noted: the record was replaced", seq)
+		}
+		w.noted = nil
+	}
+	return ""
+}
+
+func missing(first, last int64) string {
+	if first == last {
+		return fmt.Sprintf("event %d is missing", first)
+	}
+	return fmt.Sprintf("the events %d to %d are missing", first, last)
+}
+
+// Verify implements [caisson.EventStore]. It sees one state of the database and does not hold up writers.
+func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
+	w := &walk{chain: s.chain, at: head{hash: root()}}
+	if noted != "" {
+		h, err := parseHead(noted)
+		if err != nil {
+			return nil, err
+		}
+		w.noted = &h
+	}
+	tx, err := s.db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, s.db.explain(err)
+	}
+	defer tx.Rollback()
+	h, problem, err := s.verifyAll(ctx, tx, w)
+	if err != nil {
+		return nil, s.db.explain(err)
+	}
+	r := &caisson.AuditReport{Events: w.count, First: w.first, Last: h.seq, Problem: problem}
+	if problem == "" || s.chain.validHead(h) {
+		r.Head = h.String()
+	}
+	if problem == "" && w.noted != nil {
+		return nil, caisson.Errorf(caisson.NotFound, "event %d, of which this was the hash, has been trimmed since; nothing can be said about it. Note heads more often than events expire", w.noted.seq)
+	}
+	return r, nil
+}
+
+// verifyAll walks along the whole chain.
+func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, problem string, err error) {
+	h, found, err := scanHead(tx.QueryRowContext(ctx, selectHead))
+	switch {
+	case err != nil:
+		return head{}, "", err
+	case !found:
+		return head{}, "the end of the record is missing", nil
+	case !s.chain.validHead(h):
+		return h, "the end of the record was changed, or the key is not the one that it was written with", nil
+	case h.flaw != "":
+		return h, h.flaw, nil
+	}
+	if w.noted != nil && w.noted.seq == 0 {
+		if problem := w.pass(0, root()); problem != "" {
+			return h, problem, nil
+		}
+	}
+	if w.gaps, err = scanGaps(tx.QueryContext(ctx, `SELECT first, last, hash, mac FROM event_gap ORDER BY last`)); err != nil {
+		return head{}, "", err
+	}
+	rows, err := tx.QueryContext(ctx, `SELECT seq, at, account, subject, doc, hash FROM event ORDER BY seq`)
+	if err != nil {
+		return head{}, "", err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var l link
+		if err := rows.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash); err != nil {
+			return head{}, "", err
+		}
+		if problem := w.step(&l); problem != "" {
+			return h, problem, nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return head{}, "", err
+	}
+	return h, w.end(h), nil
+}
+
+// selectHead finds the end of the chain.
+const selectHead = `SELECT seq, hash, flaw, mac FROM event_head`
+
+func scanHead(row scanner) (h head, found bool, err error) {
+	err = row.Scan(&h.seq, &h.hash, &h.flaw, &h.mac)
+	if errors.Is(err, sql.ErrNoRows) {
+		return head{}, false, nil
+	}
+	return h, err == nil, err
+}
+
+func scanGaps(rows *sql.Rows, err error) ([]gap, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []gap
+	for rows.Next() {
+		var g gap
+		if err := rows.Scan(&g.first, &g.last, &g.hash, &g.mac); err != nil {
+			return nil, err
+		}
+		all = append(all, g)
+	}
+	return all, rows.Err()
+}
