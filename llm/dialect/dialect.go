@@ -16,7 +16,7 @@ type Endpoint struct {
 	API    string // chat, responses, embeddings, messages, count_tokens, generate, models: caisson.Call.API
 	Model  string // where the model is in the path (Gemini); else ""
 	Stream bool   // where streaming is in the path (Gemini); else false
-	Path   string // what to append to the provider's base URL; canonical, without query
+	Path   string // what to append to the provider's base URL; canonical, without query; "{model}" in it is the provider's name for the model
 	Query  string // the only query that passes on, as alt=sse; else ""
 	// Free calls cost nothing and take no output (count_tokens); List is answered by the gateway itself (models).
 	Free, List bool
