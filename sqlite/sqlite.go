@@ -47,6 +47,7 @@ type Store struct {
 	events      *events
 	answers     *answers
 	credentials *credentials
+	ledger      *ledger
 	close       func() error
 }
 
@@ -118,6 +119,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.events = newEvents(p, events, c.Log)
 	s.answers = newAnswers(p)
 	s.credentials = newCredentials(p)
+	s.ledger = newLedger(p, c.Now)
 	return s.db.explain(p.err)
 }
 
@@ -147,6 +149,9 @@ func (s *Store) Answers() caisson.AnswerStore { return s.answers }
 
 // Credentials implements [caisson.Store].
 func (s *Store) Credentials() caisson.CredentialStore { return s.credentials }
+
+// Ledger implements [caisson.Store].
+func (s *Store) Ledger() caisson.LedgerStore { return s.ledger }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

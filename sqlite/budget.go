@@ -1,0 +1,238 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// budgetStmts are the statements about budgets. Those of transactions are on the writer.
+type budgetStmts struct {
+	get    *sql.Stmt
+	period *sql.Stmt
+	spent  *sql.Stmt
+	add    *sql.Stmt
+	put    *sql.Stmt
+	reset  *sql.Stmt
+	losses *sql.Stmt
+	remove *sql.Stmt
+
+	read      *sql.Stmt
+	readSpent *sql.Stmt
+	readHeld  *sql.Stmt
+	list      *sql.Stmt
+}
+
+const (
+	budgetColumns = `key, account, period, usd, tokens, calls, created_at`
+	getBudget     = `SELECT ` + budgetColumns + ` FROM budget WHERE key = ?`
+	spentQuery    = `SELECT usd, tokens, calls FROM spent WHERE budget = ? AND period_start = ?`
+)
+
+func newBudgetStmts(p *preparer) budgetStmts {
+	return budgetStmts{
+		get:    p.write(getBudget),
+		period: p.write(`SELECT period FROM budget WHERE key = ?`),
+		spent:  p.write(spentQuery),
+		add: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET usd = usd + excluded.usd, tokens = tokens + excluded.tokens, calls = calls + excluded.calls`),
+		put: p.write(`INSERT INTO budget (` + budgetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET period = excluded.period, usd = excluded.usd, tokens = excluded.tokens, calls = excluded.calls`),
+		reset:  p.write(`DELETE FROM spent WHERE budget = ?`),
+		losses: p.write(`SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0), coalesce(sum(calls), 0) FROM loss WHERE budget = ? AND at >= ?`),
+		remove: p.write(`DELETE FROM budget WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`),
+
+		read:      p.read(getBudget),
+		readSpent: p.read(spentQuery),
+		readHeld:  p.read(heldQuery),
+		list:      p.read(`SELECT ` + budgetColumns + ` FROM budget WHERE ?1 IS NULL OR account = ?1 ORDER BY key`),
+	}
+}
+
+// window returns the beginning of the period that t is in, in microseconds, and its end: 0 and never if the period is
+// for ever.
+func window(period string, t time.Time) (start int64, end time.Time) {
+	year, month, day := t.UTC().Date()
+	switch period {
+	case "day":
+		return time.Date(year, month, day, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC)
+	case "month":
+		return time.Date(year, month, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return 0, time.Time{}
+}
+
+// titleOf returns a budget as people read it.
+func titleOf(b *caisson.Budget) string {
+	title := strings.Replace(b.Key, "/", " ", 1)
+	if b.Period != "" {
+		title += " (" + b.Period + ")"
+	}
+	return title
+}
+
+func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisson.Amount) error {
+	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, int64(a.USD), a.Tokens, a.Calls)
+	return err
+}
+
+// PutBudget implements [caisson.LedgerStore]: it makes a budget, or changes its limits and period. A budget that another
+// account has under that key is a Conflict. A new budget, or a new period, begins with what calls in the ledger took.
+func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Budget) (*caisson.Budget, error) {
+	if err := checkBudget(in, b); err != nil {
+		return nil, err
+	}
+	now := l.now()
+	err := l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		old, err := scanBudget(tx.StmtContext(ctx, l.budgets.get).QueryRowContext(ctx, b.Key))
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			old = nil
+		case err != nil:
+			return err
+		case old.Account != b.Account:
+			return caisson.Errorf(caisson.Conflict, "the budget %s belongs to another account", b.Key)
+		}
+		_, err = tx.StmtContext(ctx, l.budgets.put).ExecContext(ctx, b.Key, b.Account, b.Period,
+			(*int64)(b.Limits.USD), b.Limits.Tokens, b.Limits.Calls, now.UnixMicro())
+		if err != nil || old != nil && old.Period == b.Period {
+			return err
+		}
+		return l.recount(ctx, tx, b, now)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l.GetBudget(ctx, in, b.Key)
+}
+
+func checkBudget(in caisson.Scope, b *caisson.Budget) error {
+	kind, name, _ := strings.Cut(b.Key, "/")
+	l := b.Limits
+	switch {
+	case columnOf(kind) == "" || name == "":
+		return caisson.Invalidf("key", "%.80q is not account/NAME, session/ID, run/ID or sandbox/ID", b.Key)
+	case b.Account == "" || !in.Covers(b.Account):
+		return caisson.Errorf(caisson.NotFound, "there is no budget %.80q", b.Key)
+	case b.Period != "" && b.Period != "day" && b.Period != "month":
+		return caisson.Invalidf("period", "%.40q is not day or month", b.Period)
+	case l.USD != nil && *l.USD < 0 || l.Tokens != nil && *l.Tokens < 0 || l.Calls != nil && *l.Calls < 0:
+		return caisson.Invalidf("limits", "a limit cannot be negative")
+	}
+	return nil
+}
+
+// columnOf returns the column of call and usage that a kind of budget bounds, or "".
+func columnOf(kind string) string {
+	switch kind {
+	case "account", "session", "run", "sandbox":
+		return kind
+	}
+	return ""
+}
+
+// recount makes what was taken of b in its present period the sum of calls and losses.
+func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
+	kind, name, _ := strings.Cut(b.Key, "/")
+	start, end := window(b.Period, now)
+	q := &query{}
+	q.sql.WriteString(`SELECT coalesce(sum(cost), 0), coalesce(sum(input + output + cache_read + cache_write), 0), coalesce(sum(calls), 0)
+		FROM usage WHERE true`)
+	q.and(columnOf(kind)+" = ?", name)
+	q.and("at >= ?", start)
+	if !end.IsZero() {
+		q.and("at < ?", end.UnixMicro())
+	}
+	used, err := scanAmount(tx.QueryRowContext(ctx, q.sql.String(), q.args...))
+	if err != nil {
+		return err
+	}
+	lost, err := scanAmount(tx.StmtContext(ctx, l.budgets.losses).QueryRowContext(ctx, b.Key, start))
+	if err != nil {
+		return err
+	}
+	if _, err := tx.StmtContext(ctx, l.budgets.reset).ExecContext(ctx, b.Key); err != nil {
+		return err
+	}
+	return l.addSpent(ctx, tx, periodKey{b.Key, start}, used.Plus(lost))
+}
+
+// GetBudget implements [caisson.LedgerStore].
+func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*caisson.Budget, error) {
+	b, err := scanBudget(l.budgets.read.QueryRowContext(ctx, key))
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !in.Covers(b.Account) {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
+	}
+	if err == nil {
+		err = l.fill(ctx, b)
+	}
+	if err != nil {
+		return nil, l.db.explain(err)
+	}
+	return b, nil
+}
+
+// fill adds what was taken of b and what is handed out.
+func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
+	start, _ := window(b.Period, l.now())
+	if b.Used, err = scanAmount(l.budgets.readSpent.QueryRowContext(ctx, b.Key, start)); err != nil {
+		return err
+	}
+	b.Held, err = scanAmount(l.budgets.readHeld.QueryRowContext(ctx, b.Key, start))
+	return err
+}
+
+// ListBudgets implements [caisson.LedgerStore]; by key.
+func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
+	list, err := l.budgetsIn(ctx, in)
+	for _, b := range list {
+		if err == nil {
+			err = l.fill(ctx, b)
+		}
+	}
+	if err != nil {
+		return nil, l.db.explain(err)
+	}
+	return list, nil
+}
+
+func (l *ledger) budgetsIn(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
+	rows, err := l.budgets.list.QueryContext(ctx, accountOf(in))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var list []*caisson.Budget
+	for rows.Next() {
+		b, err := scanBudget(rows)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, b)
+	}
+	return list, rows.Err()
+}
+
+// DeleteBudget implements [caisson.LedgerStore].
+func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string) error {
+	n, err := l.db.writeOne(ctx, l.budgets.remove, key, accountOf(in))
+	if err == nil && n == 0 {
+		err = caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
+	}
+	return err
+}
+
+func scanBudget(s scanner) (*caisson.Budget, error) {
+	var b caisson.Budget
+	var created int64
+	err := s.Scan(&b.Key, &b.Account, &b.Period, (**int64)(&b.Limits.USD), &b.Limits.Tokens, &b.Limits.Calls, &created)
+	if err != nil {
+		return nil, err
+	}
+	b.CreatedAt = time.UnixMicro(created).UTC()
+	return &b, nil
+}

@@ -1,0 +1,237 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// hour is the grain of the sums in the table usage, in microseconds.
+const hour = int64(time.Hour / time.Microsecond)
+
+// ledger is a [caisson.LedgerStore].
+type ledger struct {
+	db  *db
+	now func() time.Time
+
+	journal  *sql.Stmt // for transactions of the writer
+	offset   *sql.Stmt
+	open     *sql.Stmt
+	begin    *sql.Stmt
+	advance  *sql.Stmt
+	end      *sql.Stmt
+	call     *sql.Stmt
+	receipt  *sql.Stmt
+	sum      *sql.Stmt
+	position *sql.Stmt
+
+	budgets budgetStmts
+	leases  leaseStmts
+	prices  priceStmts
+}
+
+var _ caisson.LedgerStore = (*ledger)(nil)
+
+func newLedger(p *preparer, now func() time.Time) *ledger {
+	const journal = `SELECT offset, closed FROM journal WHERE id = ?`
+	return &ledger{
+		db:      p.db,
+		now:     now,
+		journal: p.write(journal),
+		offset:  p.read(journal),
+		open:    p.read(`SELECT id FROM journal WHERE closed = 0 ORDER BY rowid`),
+		begin:   p.write(`INSERT INTO journal (id, offset, closed) VALUES (?, 0, 0) ON CONFLICT DO NOTHING`),
+		advance: p.write(`UPDATE journal SET offset = ? WHERE id = ?`),
+		end:     p.write(`UPDATE journal SET closed = 1 WHERE id = ?`),
+		call: p.write(`INSERT INTO call
+			(id, at, account, sandbox, run, session, model, failed, estimated, input, output, cache_read, cache_write, cost, doc)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`),
+		receipt: p.write(`INSERT INTO receipt (source, reference, call) VALUES (?, ?, ?)`),
+		sum: p.write(`INSERT INTO usage
+			(account, at, sandbox, run, session, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
+			VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET calls = calls + 1, failed = failed + excluded.failed,
+				estimated = estimated + excluded.estimated, input = input + excluded.input, output = output + excluded.output,
+				cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write,
+				cost = cost + excluded.cost`),
+		position: p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
+		budgets:  newBudgetStmts(p),
+		leases:   newLeaseStmts(p),
+		prices:   newPriceStmts(p),
+	}
+}
+
+// Ingest implements [caisson.LedgerStore]. A journal that was closed is a Conflict too.
+func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64, calls []caisson.Call) error {
+	if from < 0 || to < from {
+		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
+	}
+	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
+			return err
+		}
+		at, closed, err := l.journalState(ctx, tx, journal)
+		switch {
+		case err != nil:
+			return err
+		case closed:
+			return caisson.Errorf(caisson.Conflict, "journal %s was closed", journal)
+		case at != from:
+			return caisson.Errorf(caisson.Conflict, "journal %s was ingested up to %d, not %d", journal, at, from)
+		}
+		b := batch{l: l, tx: tx, journal: journal, taken: map[periodKey]*share{}}
+		for i := range calls {
+			if err := b.add(ctx, &calls[i]); err != nil {
+				return err
+			}
+		}
+		if err := b.charge(ctx); err != nil {
+			return err
+		}
+		_, err = tx.StmtContext(ctx, l.advance).ExecContext(ctx, to, string(journal))
+		return err
+	})
+}
+
+func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.ID) (offset int64, closed bool, err error) {
+	err = tx.StmtContext(ctx, l.journal).QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, false, nil
+	}
+	return offset, closed, err
+}
+
+// Offset implements [caisson.LedgerStore].
+func (l *ledger) Offset(ctx context.Context, journal caisson.ID) (offset int64, err error) {
+	var closed bool
+	err = l.offset.QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return offset, l.db.explain(err)
+}
+
+// Open implements [caisson.LedgerStore].
+func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
+	rows, err := l.open.QueryContext(ctx)
+	if err != nil {
+		return nil, l.db.explain(err)
+	}
+	defer rows.Close()
+	var ids []caisson.ID
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, l.db.explain(err)
+		}
+		ids = append(ids, caisson.ID(id))
+	}
+	return ids, l.db.explain(rows.Err())
+}
+
+// batch is one transaction of calls.
+type batch struct {
+	l       *ledger
+	tx      *sql.Tx
+	journal caisson.ID
+	taken   map[periodKey]*share
+}
+
+// periodKey is a budget in one of its periods.
+type periodKey struct {
+	budget string
+	start  int64
+}
+
+// share is what a batch takes of a budget in one period.
+type share struct {
+	since int64 // since when the journal holds some of it
+	holds bool
+	used  caisson.Amount
+	held  caisson.Amount // the part of used that was held
+}
+
+// add writes a call, unless it is there already.
+func (b *batch) add(ctx context.Context, c *caisson.Call) error {
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("encode call %s: %w", c.ID, err)
+	}
+	at, failed, t := c.At.UnixMicro(), c.Status < 200 || c.Status > 299, c.Tokens
+	res, err := b.tx.StmtContext(ctx, b.l.call).ExecContext(ctx, string(c.ID), at, c.Account, string(c.Sandbox), c.Run, c.Session,
+		c.Model, failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost), string(doc))
+	if n, err := affected(res, err); err != nil || n == 0 {
+		return err
+	}
+	seq, err := res.LastInsertId()
+	if err != nil {
+		return err
+	}
+	_, err = b.tx.StmtContext(ctx, b.l.receipt).ExecContext(ctx, caisson.ChargeSource, c.Reference(c.ID), seq)
+	if err != nil {
+		return err
+	}
+	_, err = b.tx.StmtContext(ctx, b.l.sum).ExecContext(ctx, c.Account, at-at%hour, string(c.Sandbox), c.Run, c.Session, c.Model,
+		failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost))
+	if err != nil {
+		return err
+	}
+	for _, key := range c.Budgets() {
+		if err := b.take(ctx, key, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take notes what c takes of a budget, if there is one.
+func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
+	var period string
+	err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, key).Scan(&period)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	start, _ := window(period, c.At)
+	k := periodKey{key, start}
+	t := b.taken[k]
+	if t == nil {
+		t = &share{}
+		switch err := b.tx.StmtContext(ctx, b.l.leases.since).QueryRowContext(ctx, string(b.journal), key, start).Scan(&t.since); {
+		case err == nil:
+			t.holds = true
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		b.taken[k] = t
+	}
+	t.used = t.used.Plus(c.Amount())
+	// A call that began before the first lease began when there was no such budget: nothing was held for it.
+	if t.holds && c.At.UnixMicro() >= t.since {
+		t.held = t.held.Plus(c.Amount())
+	}
+	return nil
+}
+
+// charge moves what the calls took from held to used.
+func (b *batch) charge(ctx context.Context) error {
+	for k, t := range b.taken {
+		if err := b.l.addSpent(ctx, b.tx, k, t.used); err != nil {
+			return err
+		}
+		if !t.holds {
+			continue
+		}
+		if err := b.l.addLease(ctx, b.tx, b.journal, k, caisson.Amount{}.Minus(t.held), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}

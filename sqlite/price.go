@@ -1,0 +1,91 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// priceStmts are the statements about imported prices.
+type priceStmts struct {
+	clear *sql.Stmt
+	put   *sql.Stmt
+	find  *sql.Stmt
+	list  *sql.Stmt
+}
+
+func newPriceStmts(p *preparer) priceStmts {
+	return priceStmts{
+		clear: p.write(`DELETE FROM price WHERE source = ?`),
+		put:   p.write(`REPLACE INTO price (source, model, provider, at, doc) VALUES (?, ?, ?, ?, ?)`),
+		find: p.read(`SELECT doc FROM price WHERE model IN (?1 || '/' || ?2, ?2)
+			ORDER BY model = ?2, provider <> ?1, at DESC, source LIMIT 1`),
+		list: p.read(`SELECT doc FROM price WHERE model LIKE ? ESCAPE '\' ORDER BY model, provider, source`),
+	}
+}
+
+// PutPrices implements [caisson.LedgerStore]: it replaces the list of that source.
+func (l *ledger) PutPrices(ctx context.Context, source string, prices []caisson.ListedPrice) error {
+	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.StmtContext(ctx, l.prices.clear).ExecContext(ctx, source); err != nil {
+			return err
+		}
+		put := tx.StmtContext(ctx, l.prices.put)
+		for _, p := range prices {
+			p.Source = source
+			doc, err := json.Marshal(p)
+			if err != nil {
+				return fmt.Errorf("encode the price of %.80q: %w", p.Model, err)
+			}
+			if _, err := put.ExecContext(ctx, source, p.Model, p.Provider, p.At.UnixMicro(), string(doc)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Price implements [caisson.LedgerStore].
+func (l *ledger) Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error) {
+	p, err := scanPrice(l.prices.find.QueryRowContext(ctx, provider, model))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, caisson.Errorf(caisson.NotFound, "no imported list has a price of %.80q", model)
+	}
+	if err != nil {
+		return nil, l.db.explain(err)
+	}
+	return &p, nil
+}
+
+// Prices implements [caisson.LedgerStore]; by model. match "" is in every name.
+func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
+	rows, err := l.prices.list.QueryContext(ctx, like(match))
+	if err != nil {
+		return nil, l.db.explain(err)
+	}
+	defer rows.Close()
+	var list []caisson.ListedPrice
+	for rows.Next() {
+		p, err := scanPrice(rows)
+		if err != nil {
+			return nil, l.db.explain(err)
+		}
+		list = append(list, p)
+	}
+	return list, l.db.explain(rows.Err())
+}
+
+func scanPrice(s scanner) (p caisson.ListedPrice, err error) {
+	var doc []byte
+	if err := s.Scan(&doc); err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(doc, &p); err != nil {
+		return p, fmt.Errorf("decode stored price: %w", err)
+	}
+	return p, nil
+}
