@@ -1,0 +1,281 @@
+package name
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/miekg/dns"
+)
+
+const (
+	maxQuery = 1232 // a question, and options that nobody looks at
+	maxUDP   = 4096 // of an answer, whatever the guest can take
+
+	virtualTTL  = time.Minute
+	maxGuestTTL = 5 * time.Minute // a change of policy reaches guests in as long
+)
+
+// A reply is an answer before it is a message. The zero reply says that the name exists and has no such records.
+type reply struct {
+	rcode int
+	addrs []netip.Addr // of the type asked for
+	ttl   time.Duration
+	// why, if code is not negative, is told to guests whose query can take an extended error.
+	code int
+	why  string
+}
+
+const noError = -1 // as reply.code
+
+// Answer answers one query, which came over TCP or UDP. It returns nil if there is to be no answer: for what is no
+// query at all, and for some of what exceeds the limits. It takes as long as the lookup does, at most 5 seconds.
+func (r *Resolver) Answer(ctx context.Context, query []byte, tcp bool) []byte {
+	const header = 12
+	if len(query) < header || query[2]&0x80 != 0 {
+		return nil
+	}
+	admitted, tell := r.admit()
+	if !admitted {
+		v := refusal("more than %d queries a second", r.c.QueriesPerSecond)
+		r.decided("", netip.Addr{}, v)
+		if !tell {
+			return nil
+		}
+		q, rcode := parseQuery(query)
+		if rcode == dns.RcodeSuccess {
+			return pack(q, reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}, tcp)
+		}
+		return pack(q, reply{rcode: rcode, code: noError}, tcp)
+	}
+	q, rcode := parseQuery(query)
+	if rcode != dns.RcodeSuccess {
+		return pack(q, reply{rcode: rcode, code: noError}, tcp)
+	}
+	return pack(q, r.answer(ctx, q.Question[0]), tcp)
+}
+
+// parseQuery reads a query. If it is not one that can be answered, rcode says why, and q is what of it can be sent back.
+func parseQuery(b []byte) (q *dns.Msg, rcode int) {
+	id, flags := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	counts := [4]uint16{}
+	for i := range counts {
+		counts[i] = binary.BigEndian.Uint16(b[4+2*i:])
+	}
+	head := &dns.Msg{MsgHdr: dns.MsgHdr{Id: id, Opcode: int(flags >> 11 & 0xf), RecursionDesired: flags&0x100 != 0}}
+	const truncated = 0x200
+	switch {
+	case head.Opcode != dns.OpcodeQuery:
+		return head, dns.RcodeNotImplemented
+	// Besides an OPT record there may be a signature. All other records have no business in a query, and taking them
+	// apart costs more than refusing them.
+	case len(b) > maxQuery, counts[0] != 1, counts[1] != 0, counts[2] != 0, counts[3] > 2, flags&truncated != 0:
+		return head, dns.RcodeFormatError
+	}
+	q = new(dns.Msg)
+	if err := q.Unpack(b); err != nil || len(q.Question) != 1 {
+		return head, dns.RcodeFormatError
+	}
+	opts := 0
+	for _, rr := range q.Extra {
+		if opt, ok := rr.(*dns.OPT); ok {
+			if opts++; opt.Version() != 0 {
+				return q, dns.RcodeBadVers
+			}
+		}
+	}
+	switch question := q.Question[0]; {
+	case opts > 1:
+		return head, dns.RcodeFormatError
+	case question.Qclass != dns.ClassINET:
+		return q, dns.RcodeRefused
+	case question.Qtype == dns.TypeAXFR, question.Qtype == dns.TypeIXFR, question.Qtype == dns.TypeMAILA, question.Qtype == dns.TypeMAILB:
+		return q, dns.RcodeRefused
+	}
+	return q, dns.RcodeSuccess
+}
+
+// pack writes the answer to q. What does not fit is left out, and the answer says so.
+func pack(q *dns.Msg, a reply, tcp bool) []byte {
+	m := &dns.Msg{Question: q.Question, Compress: true}
+	m.MsgHdr = dns.MsgHdr{
+		Id: q.Id, Response: true, Opcode: q.Opcode, RecursionDesired: q.RecursionDesired, RecursionAvailable: true,
+		CheckingDisabled: q.CheckingDisabled, Rcode: a.rcode,
+	}
+	for _, addr := range a.addrs {
+		h := dns.RR_Header{Name: q.Question[0].Name, Class: dns.ClassINET, Ttl: uint32(a.ttl / time.Second)}
+		if addr.Is4() {
+			h.Rrtype = dns.TypeA
+			m.Answer = append(m.Answer, &dns.A{Hdr: h, A: addr.AsSlice()})
+		} else {
+			h.Rrtype = dns.TypeAAAA
+			m.Answer = append(m.Answer, &dns.AAAA{Hdr: h, AAAA: addr.AsSlice()})
+		}
+	}
+	size := dns.MinMsgSize
+	if opt := q.IsEdns0(); opt != nil {
+		size = min(int(opt.UDPSize()), maxUDP)
+		m.SetEdns0(maxQuery, opt.Do())
+		if a.code != noError {
+			own := m.IsEdns0()
+			own.Option = append(own.Option, &dns.EDNS0_EDE{InfoCode: uint16(a.code), ExtraText: a.why})
+		}
+	}
+	if tcp {
+		size = dns.MaxMsgSize
+	}
+	m.Truncate(size)
+	b, err := m.Pack()
+	if err != nil { // the question cannot be written back as it was read
+		m = &dns.Msg{MsgHdr: dns.MsgHdr{Id: q.Id, Response: true, Opcode: q.Opcode, Rcode: dns.RcodeFormatError}}
+		b, _ = m.Pack() // a header alone always can be
+	}
+	return b
+}
+
+// answer decides, and looks up what may be.
+func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
+	name := lower(q.Name)
+	if name == "" {
+		return blocked(dns.RcodeRefused, refusal("the root has nothing for sandboxes"), "")
+	}
+	if !validName(name) {
+		v := refusal("not the name of a host: only letters, digits, hyphens and underscores are")
+		r.decided("", netip.Addr{}, v)
+		return blocked(dns.RcodeNameError, v, "")
+	}
+	if l, ok := r.special(name); ok {
+		return r.answerLocal(name, q.Qtype, l)
+	}
+	v, wildcard := r.c.Decider().DecideName(name)
+	if v.Allowed && wildcard != "" && wildcard != "*" {
+		if refused, ok := r.wild.refuse(name, wildcard); !ok {
+			v = refused
+		}
+	}
+	if !v.Allowed {
+		r.decided(name, netip.Addr{}, v)
+		return blocked(dns.RcodeNameError, v, name)
+	}
+	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
+		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
+		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser asks, and does without
+			r.decided(name, netip.Addr{}, v)
+		}
+		return reply{code: int(dns.ExtendedErrorCodeNotSupported), why: v.Reason}
+	}
+	r.decided(name, netip.Addr{}, v)
+	return r.lookup(ctx, name, Type(q.Qtype))
+}
+
+func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
+	if !l.quiet {
+		r.decided(name, netip.Addr{}, l.verdict)
+	}
+	if !l.exists {
+		return blocked(dns.RcodeNameError, l.verdict, "")
+	}
+	a := reply{ttl: virtualTTL, code: noError}
+	for _, addr := range l.addrs {
+		if isType(addr, Type(qtype)) {
+			a.addrs = append(a.addrs, addr)
+		}
+	}
+	return a
+}
+
+// lookup answers with those addresses of name that the policy allows.
+func (r *Resolver) lookup(ctx context.Context, name string, t Type) reply {
+	select {
+	case r.lookups <- struct{}{}:
+		defer func() { <-r.lookups }()
+	default:
+		v := refusal("more than %d names are being looked up for this sandbox; try again", r.c.Lookups)
+		r.decided(name, netip.Addr{}, v)
+		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
+	}
+	found, err := r.c.Upstream.Lookup(ctx, name, t)
+	switch {
+	case err != nil:
+		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeNetworkError), why: failure(err)}
+	case !found.Exists:
+		return reply{rcode: dns.RcodeNameError, code: noError}
+	}
+	a := reply{ttl: min(found.TTL, maxGuestTTL), code: noError}
+	decider := r.c.Decider() // as it is after the lookup
+	var refused caisson.Verdict
+	for _, addr := range found.Addrs {
+		v := r.decideAddress(decider, name, addr, t)
+		switch {
+		case !v.Allowed:
+			refused = v
+			r.decided(name, addr, v)
+		case r.c.Usable(addr):
+			a.addrs = append(a.addrs, addr)
+		}
+	}
+	if refused.Reason != "" && len(a.addrs) == 0 {
+		a.code, a.why = int(dns.ExtendedErrorCodeFiltered), explain(refused, name)
+	}
+	r.pins.add(name, a.addrs, found.TTL)
+	return a
+}
+
+func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr, t Type) caisson.Verdict {
+	switch {
+	case !isType(addr, t): // IPv4-mapped: nobody who means well writes these into an AAAA record
+		return refusal("%s is not an address that a name may have", addr)
+	case addr == r.c.Gateway4 || addr == r.c.Gateway6:
+		return refusal("%s is this wire's own address", addr)
+	}
+	return d.DecideAddress(name, addr)
+}
+
+func isType(a netip.Addr, t Type) bool {
+	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
+}
+
+// failure is what a guest may know of err.
+func failure(err error) string {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return "the lookup took too long"
+	}
+	return short(caisson.MessageOf(err), maxText)
+}
+
+func blocked(rcode int, v caisson.Verdict, name string) reply {
+	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), why: explain(v, name)}
+}
+
+const (
+	// maxText leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
+	maxText   = 512 - 12 - 259 - 17
+	maxReason = 120
+)
+
+// explain returns v's reason, and where to read more.
+func explain(v caisson.Verdict, name string) string {
+	why := short(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain SANDBOX"
+	if name != "" && len(why)+1+len(name) <= maxText {
+		why += " " + name
+	}
+	return why
+}
+
+// short returns s as one line of at most max bytes.
+func short(s string, max int) string {
+	const dots = "..."
+	if s = safetext.Escape(s); len(s) <= max {
+		return s
+	}
+	cut := max - len(dots)
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + dots
+}

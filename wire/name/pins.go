@@ -1,0 +1,66 @@
+package name
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson/internal/lru"
+)
+
+const (
+	pinAddrs    = 1024 // per wire
+	pinNames    = 16   // per address; addresses of large content networks have many names
+	pinLifetime = 10 * time.Minute
+)
+
+// pins remember which names a guest was given an address for.
+type pins struct {
+	now func() time.Time
+
+	mu    sync.Mutex
+	addrs *lru.Map[netip.Addr, []pin] // the slices are replaced, never changed
+}
+
+type pin struct {
+	name    string
+	expires time.Time
+}
+
+func newPins(now func() time.Time) *pins {
+	return &pins{now: now, addrs: lru.New[netip.Addr, []pin](pinAddrs)}
+}
+
+// add remembers that name was answered with addrs for ttl. Programs keep addresses for longer than they are told, so it is
+// remembered for 10 minutes at least.
+func (p *pins) add(name string, addrs []netip.Addr, ttl time.Duration) {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, addr := range addrs {
+		addr = addr.Unmap()
+		old, _ := p.addrs.Get(addr)
+		all := make([]pin, 1, min(len(old)+1, pinNames))
+		all[0] = pin{name, now.Add(max(ttl, pinLifetime))}
+		for _, o := range old {
+			if len(all) < pinNames && o.name != name && now.Before(o.expires) {
+				all = append(all, o)
+			}
+		}
+		p.addrs.Put(addr, all)
+	}
+}
+
+func (p *pins) names(addr netip.Addr) (names []string) {
+	now := p.now()
+	p.mu.Lock()
+	all, _ := p.addrs.Get(addr.Unmap())
+	p.mu.Unlock()
+	for _, pin := range all {
+		if now.Before(pin.expires) {
+			names = append(names, pin.name)
+		}
+	}
+	return slices.Clip(names)
+}

@@ -1,0 +1,139 @@
+package name
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Config configures a [Resolver].
+type Config struct {
+	Gateway4, Gateway6 netip.Addr // what virtual hosts are answered with; required
+
+	// Hosts reports whether a virtual host below caisson.internal, as "llm.caisson.internal", is granted on this wire; nil
+	// means none. It must be safe for concurrent use, as all of these must.
+	Hosts func(name string) bool
+	// Decider returns the policy as it is now; required.
+	Decider func() caisson.Decider
+	// Usable reports whether this host can route to an address, so that guests are not sent where no way leads; nil means
+	// it always can.
+	Usable func(netip.Addr) bool
+	// Upstream looks up what is allowed; required. All wires share one.
+	Upstream *Upstream
+	// Report is told of every decision, and must not block; required.
+	Report func(caisson.Decision)
+
+	Limits
+	Now func() time.Time // nil: time.Now
+}
+
+// Limits bound what one wire may ask. Zero values mean the defaults in brackets.
+type Limits struct {
+	QueriesPerSecond int // answered, on average [50]: what an install of a thousand packages from one registry does not reach
+	QueryBurst       int // answered at once [200]
+	Lookups          int // under way upstream at the same time [32]
+	Conns            int // TCP connections at the same time [16]
+
+	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most
+	// GuestLength characters [100] and GuestBits bits [320], by the Shannon entropy of its characters times their number.
+	// The names that providers make up are below: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base 32
+	// or in hexadecimal about 240, a load balancer with hash and region about 250. Two hashes in one name are beyond.
+	GuestLength int
+	GuestBits   int
+	// NewNames is how many names that were not asked for lately there may be under one wildcard, at once and on average in a
+	// minute [60]. The front page of a shop takes 30.
+	NewNames int
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(v *int, def int) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&l.QueriesPerSecond, 50)
+	set(&l.QueryBurst, 200)
+	set(&l.Lookups, 32)
+	set(&l.Conns, 16)
+	set(&l.GuestLength, 100)
+	set(&l.GuestBits, 320)
+	set(&l.NewNames, 60)
+	return l
+}
+
+// A Resolver answers the DNS queries of one wire. It is safe for concurrent use, and has no goroutines of its own.
+type Resolver struct {
+	c       Config
+	pins    *pins
+	wild    *wildcards
+	lookups chan struct{} // one for each lookup under way
+	conns   chan struct{}
+
+	mu      sync.Mutex
+	queries bucket // guarded by mu, as is tooMany
+	tooMany bucket // queries beyond the limit that are told so
+}
+
+// New returns a resolver for one wire.
+func New(c Config) (*Resolver, error) {
+	switch {
+	case !c.Gateway4.Is4():
+		return nil, caisson.Invalidf("gateway4", "%v is not an IPv4 address", c.Gateway4)
+	case !c.Gateway6.Is6() || c.Gateway6.Is4In6():
+		return nil, caisson.Invalidf("gateway6", "%v is not an IPv6 address", c.Gateway6)
+	case c.Decider == nil || c.Upstream == nil || c.Report == nil:
+		return nil, caisson.Errorf(caisson.Internal, "a resolver needs a decider, an upstream and a place to report to")
+	}
+	if c.Hosts == nil {
+		c.Hosts = func(string) bool { return false }
+	}
+	if c.Usable == nil {
+		c.Usable = func(netip.Addr) bool { return true }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	c.Limits = c.Limits.withDefaults()
+	return &Resolver{
+		c:       c,
+		pins:    newPins(c.Now),
+		wild:    newWildcards(c.Limits, c.Now),
+		lookups: make(chan struct{}, c.Lookups),
+		conns:   make(chan struct{}, c.Conns),
+		queries: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueryBurst)},
+		tooMany: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueriesPerSecond)},
+	}, nil
+}
+
+// Names returns the names that were answered with addr in the last 10 minutes, or for as long as their records said up to
+// an hour: at most 16, the last one first. IPv4-mapped addresses are those they map.
+func (r *Resolver) Names(addr netip.Addr) []string { return r.pins.names(addr) }
+
+// admit says what becomes of a query: it is answered, told that there are too many, or (neither) dropped.
+func (r *Resolver) admit() (answer, tell bool) {
+	now := r.c.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queries.take(now) {
+		return true, false
+	}
+	return false, r.tooMany.take(now)
+}
+
+// decided reports a decision about a name, or about an address that it was to be answered with.
+func (r *Resolver) decided(name string, addr netip.Addr, v caisson.Verdict) {
+	d := caisson.Decision{
+		At: r.c.Now(), Kind: "name", Allowed: v.Allowed, Rule: v.Rule, Reason: v.Reason, Name: name, Count: 1,
+	}
+	if addr.IsValid() {
+		d.Address = addr.String()
+	}
+	r.c.Report(d)
+}
+
+func refusal(format string, args ...any) caisson.Verdict {
+	return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf(format, args...)}
+}

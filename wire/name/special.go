@@ -1,0 +1,48 @@
+package name
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// internalZone is the zone of virtual hosts.
+const internalZone = "caisson.internal"
+
+// A local is a name that is answered here, whatever the policy says.
+type local struct {
+	exists  bool
+	addrs   []netip.Addr
+	verdict caisson.Verdict // reported unless quiet
+	quiet   bool
+}
+
+// special returns the answer for names that never leave: virtual hosts, and those that are not the global DNS's
+// (RFC 6761, and where named below).
+func (r *Resolver) special(name string) (l local, ok bool) {
+	gone := func(format string, args ...any) (local, bool) { return local{verdict: refusal(format, args...)}, true }
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	switch {
+	case within(name, internalZone):
+		if name != internalZone && !r.c.Hosts(name) {
+			return gone("%s is not granted to this sandbox", name)
+		}
+		v := caisson.Verdict{Allowed: true, Rule: -1, Reason: "a virtual host of this wire"}
+		return local{exists: true, addrs: []netip.Addr{r.c.Gateway4, r.c.Gateway6}, verdict: v}, true
+	case last == "localhost":
+		loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+		return local{exists: true, addrs: loopback, quiet: true}, true
+	case last == name:
+		return gone("names of one label lead nowhere here; ask for the full name")
+	case last == "arpa": // in-addr, ip6, and what resolvers tell about themselves; there is no reverse lookup
+		return gone("there are no reverse lookups")
+	case last == "local", last == "onion", last == "alt", last == "invalid": // RFC 6762, RFC 7686, RFC 9476, RFC 6761
+		return gone(".%s is not in the public DNS", last)
+	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
+		return gone("an address is not a name") // whatever looks like one ends in a number
+	case within(name, "use-application-dns.net"): // by which browsers are told not to go around their resolver
+		return gone("there is no way around this resolver")
+	}
+	return local{}, false
+}

@@ -1,0 +1,51 @@
+package name
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	tcpIdle    = 10 * time.Second // for a whole query to arrive, and for an answer to be taken
+	tcpQueries = 1000             // on one connection
+)
+
+// ServeTCP answers the queries on conn, one after the other, and closes it: when the peer does, after 10 seconds without a
+// query, or if there are too many connections.
+func (r *Resolver) ServeTCP(conn net.Conn) {
+	defer conn.Close()
+	select {
+	case r.conns <- struct{}{}:
+		defer func() { <-r.conns }()
+	default:
+		return
+	}
+	buf := make([]byte, maxQuery)
+	for range tcpQueries {
+		if conn.SetDeadline(time.Now().Add(tcpIdle)) != nil {
+			return
+		}
+		var size [2]byte
+		if _, err := io.ReadFull(conn, size[:]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(size[:]))
+		if n > maxQuery {
+			return
+		}
+		if _, err := io.ReadFull(conn, buf[:n]); err != nil {
+			return
+		}
+		answer := r.Answer(context.Background(), buf[:n], true) // bounded by the lookup's own timeout
+		if answer == nil || conn.SetDeadline(time.Now().Add(tcpIdle)) != nil {
+			return
+		}
+		framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer)))
+		if _, err := conn.Write(append(framed, answer...)); err != nil {
+			return
+		}
+	}
+}
