@@ -14,8 +14,8 @@
 // # What a guest can still say through names
 //
 // A wildcard lets the guest choose what is below it, and that choice travels to the zone's name servers. It is bounded for
-// each name ([Limits]) and by how many new ones there may be in a minute: with the default limits, 60 names of at most 320
-// bits, about 40 bytes a second. A rule for every name ("*") has no such bound, because who may connect anywhere
+// each name ([Limits]) and by how many new ones there may be in a minute: with the default limits, 60 names of at most 360
+// bits, about 45 bytes a second. A rule for every name ("*") has no such bound, because who may connect anywhere
 // needs no tunnel. All wires share an [Upstream] and so its cache: whether a name has been asked for by another sandbox can be
 // told from how quickly it is answered, among sandboxes that may both resolve it.
 //

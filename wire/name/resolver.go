@@ -32,19 +32,19 @@ type Config struct {
 
 // Limits bound what one wire may ask. Zero values mean the defaults in brackets.
 type Limits struct {
-	QueriesPerSecond int // answered, on average [50]: what an install of a thousand packages from one registry does not reach
+	QueriesPerSecond int // answered, on average [50]
 	QueryBurst       int // answered at once [200]
 	Lookups          int // under way upstream at the same time [32]
 	Conns            int // TCP connections at the same time [16]
 
 	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most
-	// GuestLength characters [100] and GuestBits bits [320], by the Shannon entropy of its characters times their number.
+	// GuestLength characters [100] and GuestBits bits [360], by the Shannon entropy of its characters times their number.
 	// The names that providers make up are below: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base 32
-	// or in hexadecimal about 240, a load balancer with hash and region about 250. Two hashes in one name are beyond.
+	// or in hexadecimal about 240, a load balancer with two hashes and region about 300. Two of SHA-256 in one name are beyond.
 	GuestLength int
 	GuestBits   int
 	// NewNames is how many names that were not asked for lately there may be under one wildcard, at once and on average in a
-	// minute [60]. The front page of a shop takes 30.
+	// minute [60].
 	NewNames int
 }
 
@@ -59,7 +59,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Lookups, 32)
 	set(&l.Conns, 16)
 	set(&l.GuestLength, 100)
-	set(&l.GuestBits, 320)
+	set(&l.GuestBits, 360)
 	set(&l.NewNames, 60)
 	return l
 }
