@@ -30,7 +30,7 @@ func sample(account, name string) *caisson.Sandbox {
 
 func benchStore(b *testing.B) *Store {
 	b.Helper()
-	s, err := Open(b.Context(), Config{Path: filepath.Join(b.TempDir(), "caisson.db")})
+	s, err := Open(b.Context(), testConfig(filepath.Join(b.TempDir(), "caisson.db")))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func BenchmarkAppendEvent(b *testing.B) {
 
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "caisson.db")
-	s, err := Open(b.Context(), Config{Path: path})
+	s, err := Open(b.Context(), testConfig(path))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	s.Close()
 	for b.Loop() {
-		s, err := Open(b.Context(), Config{Path: path})
+		s, err := Open(b.Context(), testConfig(path))
 		if err != nil {
 			b.Fatal(err)
 		}

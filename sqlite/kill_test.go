@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // "ID running" once its update is.
 func writeUntilKilled(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, Config{Path: path})
+	s, err := Open(ctx, testConfig(path))
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func schemaOf(t *testing.T, path string) (objects []string) {
 // makeAt makes a database with the schema of a version, as that version of Caisson would have.
 func makeAt(t *testing.T, path string, migrations fs.FS) {
 	t.Helper()
-	d, err := openDB(t.Context(), path, migrations, discard())
+	d, err := openDB(t.Context(), path, migrations, nil, discard())
 	must(t, err)
 	must(t, d.close())
 }
@@ -114,7 +114,9 @@ func TestMigrate(t *testing.T) {
 	two := realMigrations(t, -1, "ALTER TABLE sandbox ADD COLUMN a TEXT; ALTER TABLE sandbox ADD COLUMN b TEXT", "CREATE TABLE c (d TEXT)")
 	var log bytes.Buffer
 	for range 2 { // the second time there is nothing to do
-		s, err := open(t.Context(), Config{Path: path, Log: logTo(&log)}, two)
+		c := testConfig(path)
+		c.Log = logTo(&log)
+		s, err := open(t.Context(), c, two)
 		must(t, err)
 		must(t, s.Close())
 	}
@@ -126,7 +128,7 @@ func TestMigrate(t *testing.T) {
 	must(t, db.Close())
 
 	before := contents(t, path)
-	_, err := Open(t.Context(), Config{Path: path})
+	_, err := Open(t.Context(), testConfig(path))
 	want := "the data directory was written by a newer Caisson (schema " + string(rune('0'+base+2)) + ", this build knows " +
 		string(rune('0'+base)) + "); upgrade caisson or use another --data"
 	if caisson.KindOf(err) != caisson.Conflict || caisson.MessageOf(err) != want {
@@ -145,7 +147,7 @@ func TestMigrationFails(t *testing.T) {
 	must(t, s.Close())
 	before := schemaOf(t, path)
 	bad := realMigrations(t, -1, "CREATE TABLE c (d TEXT)", "DELETE FROM sandbox; CREATE TABLE c (e TEXT)")
-	if _, err := open(t.Context(), Config{Path: path}, bad); err == nil {
+	if _, err := open(t.Context(), testConfig(path), bad); err == nil {
 		t.Fatal("a migration that fails is no error")
 	}
 	if diff := cmp.Diff(before, schemaOf(t, path)); diff != "" {
@@ -205,7 +207,7 @@ func TestRefuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "caisson.db")
 			must(t, os.WriteFile(path, content, 0o600))
-			s, err := Open(t.Context(), Config{Path: path})
+			s, err := Open(t.Context(), testConfig(path))
 			if err == nil {
 				s.Close()
 				t.Fatal("was opened")

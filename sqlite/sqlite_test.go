@@ -23,10 +23,18 @@ func TestStore(t *testing.T) {
 	storetest.Test(t, func(t *testing.T) caisson.Store { return openTest(t, filepath.Join(t.TempDir(), "caisson.db")) })
 }
 
+// testConfig is a store at path, whose record of events has a key that was made just now.
+func testConfig(path string) Config { return Config{Path: path, AuditKey: auditKey("k", true)} }
+
+// auditKey returns a key of the given character.
+func auditKey(c string, made bool) func() (caisson.Secret, bool, error) {
+	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat(c, keySize)), made, nil }
+}
+
 // openTest opens the store at path until the test ends.
 func openTest(t *testing.T, path string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Path: path})
+	s, err := Open(t.Context(), testConfig(path))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,16 +153,16 @@ func TestFiles(t *testing.T) {
 
 	link := filepath.Join(dir, "link.db")
 	must(t, os.Symlink(path, link))
-	if _, err := Open(t.Context(), Config{Path: link}); caisson.KindOf(err) != caisson.Conflict {
+	if _, err := Open(t.Context(), testConfig(link)); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("opened a symbolic link: %v", err)
 	}
-	if _, err := Open(t.Context(), Config{Path: dir}); caisson.KindOf(err) != caisson.Conflict {
+	if _, err := Open(t.Context(), testConfig(dir)); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("opened a directory: %v", err)
 	}
-	if _, err := Open(t.Context(), Config{Path: filepath.Join(dir, "no", "caisson.db")}); caisson.KindOf(err) != caisson.Invalid {
+	if _, err := Open(t.Context(), testConfig(filepath.Join(dir, "no", "caisson.db"))); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("opened in no directory: %v", err)
 	}
-	if _, err := Open(t.Context(), Config{}); caisson.KindOf(err) != caisson.Invalid {
+	if _, err := Open(t.Context(), testConfig("")); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("opened no path: %v", err)
 	}
 }
@@ -195,6 +203,7 @@ func TestPlans(t *testing.T) {
 		eventsOfSubject:                    "USING INDEX event_subject (account=? AND subject=? AND seq>?)",
 		findToken:                          "USING INDEX sqlite_autoindex_token_2 (hash=?)",
 		getAnswer:                          "(account=? AND key=?)",
+		getCredential:                      "(account=? AND name=?)",
 	} {
 		rows, err := s.db.writer.Query("EXPLAIN QUERY PLAN "+query, 1, 2, 3, 4)
 		must(t, err)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 func testEvents(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.EventStore){
 		"Append": testAppendEvent, "After": testEventsAfter, "Trim": testTrimEvents, "Concurrent": testConcurrentEvents,
+		"Verify": testVerifyEvents, "VerifyHead": testVerifyHead, "VerifyTrimmed": testVerifyTrimmed,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t).Events()) })
 	}
@@ -23,7 +25,7 @@ func testEvents(t *testing.T, open Opener) {
 // event appends an event and returns it with its Seq.
 func event(t *testing.T, s caisson.EventStore, account, subject string, at time.Time) caisson.Event {
 	t.Helper()
-	e := caisson.Event{At: at, Account: account, Type: "test.happened", Subject: subject, Data: map[string]string{"k": "<v>"}}
+	e := caisson.Event{At: at, Account: account, Actor: "local", Type: "test.happened", Subject: subject, Data: map[string]string{"k": "<v>"}}
 	must(t, s.Append(t.Context(), &e))
 	return e
 }
@@ -153,5 +155,72 @@ func testConcurrentEvents(t *testing.T, s caisson.EventStore) {
 	}
 	if seen != workers*rounds {
 		t.Errorf("the reader saw %d of %d events", seen, workers*rounds)
+	}
+}
+
+// verified returns the report on a record that must be whole.
+func verified(t *testing.T, s caisson.EventStore, head string) caisson.AuditReport {
+	t.Helper()
+	r := get[*caisson.AuditReport](t)(s.Verify(t.Context(), head))
+	if r.Problem != "" || r.Head == "" {
+		t.Fatalf("a record that nobody touched: %+v", *r)
+	}
+	return *r
+}
+
+func testVerifyEvents(t *testing.T, s caisson.EventStore) {
+	if r := verified(t, s, ""); r.Events != 0 || r.First != 0 || r.Last != 0 {
+		t.Errorf("an empty record: %+v", r)
+	}
+	heads := map[string]bool{}
+	for i := range 5 {
+		last := event(t, s, fmt.Sprint("a", i%2), "x", noon()).Seq
+		r := verified(t, s, "")
+		if r.Events != int64(i+1) || r.First != 1 || r.Last != last || heads[r.Head] {
+			t.Errorf("after %d events: %+v", i+1, r)
+		}
+		heads[r.Head] = true
+	}
+}
+
+func testVerifyHead(t *testing.T, s caisson.EventStore) {
+	heads := []string{verified(t, s, "").Head}
+	for range 3 {
+		event(t, s, "a", "x", noon())
+		heads = append(heads, verified(t, s, "").Head)
+	}
+	for _, head := range heads {
+		verified(t, s, head)
+	}
+	number, hash, _ := strings.Cut(heads[2], ":")
+	for _, head := range []string{"9:" + hash, "1:" + hash, number + ":" + strings.Repeat("00", len(hash)/2)} {
+		if r := get[*caisson.AuditReport](t)(s.Verify(t.Context(), head)); r.Problem == "" || r.Head != heads[3] {
+			t.Errorf("%s never was the head: %+v", head, *r)
+		}
+	}
+	for _, head := range []string{":", "1", hash, "1:" + hash + "00", "-1:" + hash, "x:" + hash, "1:" + strings.Repeat("zz", len(hash)/2)} {
+		_, err := s.Verify(t.Context(), head)
+		wantKind(t, err, caisson.Invalid)
+	}
+}
+
+func testVerifyTrimmed(t *testing.T, s caisson.EventStore) {
+	var heads []string
+	for i := range 30 {
+		at := noon().Add(time.Duration(i%10) * time.Hour) // so that trimming leaves holes, and later fills them
+		event(t, s, "a", "x", at)
+		heads = append(heads, verified(t, s, "").Head)
+	}
+	for keep := 9; keep >= 0; keep-- {
+		get[int64](t)(s.Trim(t.Context(), noon().Add(time.Duration(10-keep)*time.Hour)))
+		if r := verified(t, s, heads[29]); r.Events != int64(3*keep) || r.Last != 30 {
+			t.Errorf("%d left: %+v", 3*keep, r)
+		}
+	}
+	_, err := s.Verify(t.Context(), heads[3])
+	wantKind(t, err, caisson.NotFound)
+	e := event(t, s, "a", "x", noon())
+	if r := verified(t, s, heads[29]); r.Events != 1 || r.First != e.Seq || r.Last != e.Seq {
+		t.Errorf("the first event after everything was trimmed: %+v", r)
 	}
 }
