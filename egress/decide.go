@@ -1,0 +1,207 @@
+package egress
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Indexes of rule.protocol.
+const (
+	tcp = iota
+	udp
+	protocols
+)
+
+// Reasons of verdicts that no rule decided.
+const (
+	noRule  = "no rule allows it"
+	noName  = "it is not a host name"
+	noFlow  = "it is not a tcp or udp destination"
+	ownRule = "names at and below " + ownName + " are Caisson's own, whatever the policy says"
+)
+
+// DecideName implements [caisson.Decider]. Rules about addresses have no say: a name is resolved for the sake of a rule
+// that names it, and whether its addresses may be reached is for [Policy.DecideAddress].
+func (p *Policy) DecideName(name string) (v caisson.Verdict, wildcard string) {
+	switch {
+	case !validName(name):
+		return refused(noName), ""
+	case own(name):
+		return refused(ownRule), ""
+	}
+	var m set
+	p.matchName(&m, name)
+	rule, allowed := p.open(&m)
+	if rule < 0 {
+		return refused(noRule), ""
+	}
+	v = caisson.Verdict{Allowed: allowed, Rule: rule, Name: name, Reason: p.rules[rule].reason}
+	return v, p.wildcard(rule, name)
+}
+
+// DecideAddress implements [caisson.Decider].
+func (p *Policy) DecideAddress(name string, addr netip.Addr) caisson.Verdict {
+	addr = addr.Unmap().WithZone("")
+	if !addr.IsValid() {
+		return refused(noFlow)
+	}
+	var list [1]string
+	names := list[:0]
+	if name != "" {
+		names = append(names, name)
+	}
+	m := p.match(names, addr)
+	rule, allowed := p.open(&m)
+	if rule < 0 {
+		return unmatched(addr)
+	}
+	return caisson.Verdict{Allowed: allowed, Rule: rule, Name: p.matched(rule, names), Reason: p.rules[rule].reason}
+}
+
+// DecideFlow implements [caisson.Decider]. It allocates nothing.
+func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
+	addr := f.Dst.Addr().Unmap().WithZone("")
+	protocol, known := parseProtocol(f.Protocol)
+	if !known || !addr.IsValid() || f.Dst.Port() == 0 {
+		return refused(noFlow)
+	}
+	m := p.match(f.Names, addr)
+	rule := p.first(&m, protocol, f.Dst.Port())
+	if rule < 0 {
+		return unmatched(addr)
+	}
+	r := &p.rules[rule]
+	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: p.matched(rule, f.Names), Reason: r.reason}
+}
+
+func parseProtocol(s string) (protocol int, ok bool) {
+	switch s {
+	case "tcp":
+		return tcp, true
+	case "udp":
+		return udp, true
+	}
+	return 0, false
+}
+
+// match returns the rules that match any of names or addr.
+func (p *Policy) match(names []string, addr netip.Addr) set {
+	var m set
+	for _, name := range names {
+		p.matchName(&m, name)
+	}
+	b, isSpecial := special(addr)
+	if isSpecial {
+		m = m.minus(&p.allowing) // a name is no permission for such an address
+	}
+	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
+		r := &p.rules[i]
+		if r.prefix.Contains(addr) && (!r.allow || !isSpecial || b.within(r.prefix)) {
+			m.add(i)
+		}
+	}
+	return m
+}
+
+// matchName adds the rules that match name.
+func (p *Policy) matchName(m *set, name string) {
+	if own(name) {
+		return
+	}
+	if s, ok := p.exact[name]; ok {
+		m.union(&s)
+	}
+	if len(p.below) > 0 {
+		for rest := name; ; {
+			_, after, more := strings.Cut(rest, ".")
+			if !more {
+				break
+			}
+			if s, ok := p.below[after]; ok {
+				m.union(&s)
+			}
+			rest = after
+		}
+	}
+	all := p.any
+	if localName(name) {
+		all = all.minus(&p.allowing)
+	}
+	m.union(&all)
+}
+
+// first returns the first of the rules in m that is about protocol and port, -1 if none is.
+func (p *Policy) first(m *set, protocol int, port uint16) int {
+	for i := m.next(0); i >= 0; i = m.next(i + 1) {
+		if r := &p.rules[i]; r.protocol[protocol] && r.ports.contains(port) {
+			return i
+		}
+	}
+	return -1
+}
+
+// open returns the first of the rules in m that allows some protocol and port that none before it denies; if there is no
+// such rule, the first that denies; else -1.
+func (p *Policy) open(m *set) (rule int, allowed bool) {
+	rule = -1
+	var shut [protocols]portSet
+	for i := m.next(0); i >= 0; i = m.next(i + 1) {
+		r := &p.rules[i]
+		if !r.allow && rule < 0 {
+			rule = i
+		}
+		for protocol, about := range r.protocol {
+			switch {
+			case !about:
+			case !r.allow:
+				shut[protocol] = shut[protocol].union(r.ports)
+			case !shut[protocol].covers(r.ports):
+				return i, true
+			}
+		}
+	}
+	return rule, false
+}
+
+// matched returns the first of names that a rule matches, "" if the rule is about addresses.
+func (p *Policy) matched(rule int, names []string) string {
+	if p.prefixes.has(rule) {
+		return ""
+	}
+	for _, name := range names {
+		var m set
+		p.matchName(&m, name)
+		if m.has(rule) {
+			return name
+		}
+	}
+	return ""
+}
+
+// wildcard returns what follows the "*." by which a rule matches name, "" if it matches it in another way.
+func (p *Policy) wildcard(rule int, name string) string {
+	if s, ok := p.exact[name]; ok && s.has(rule) {
+		return ""
+	}
+	for rest := name; ; {
+		_, after, more := strings.Cut(rest, ".")
+		if !more {
+			return ""
+		}
+		if s, ok := p.below[after]; ok && s.has(rule) {
+			return after
+		}
+		rest = after
+	}
+}
+
+func refused(reason string) caisson.Verdict { return caisson.Verdict{Rule: -1, Reason: reason} }
+
+func unmatched(addr netip.Addr) caisson.Verdict {
+	if b, ok := special(addr); ok {
+		return refused(b.reason)
+	}
+	return refused(noRule)
+}

@@ -1,0 +1,132 @@
+package egress
+
+import (
+	"net/netip"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Explain says what p does with target, as [caisson.Policies] describes it, without Recent. It looks up nothing: for a
+// name it answers as far as the name and the port decide, and says in its steps what depends on the addresses. A target that
+// cannot be read is Invalid.
+func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
+	t, err := parseTarget(target)
+	if err != nil {
+		return nil, err
+	}
+	e := &caisson.Explanation{Target: t.String()}
+	if own(t.name) {
+		e.Verdict = refused(ownRule)
+		return e, nil
+	}
+	if t.name == "" {
+		e.Verdict = p.DecideFlow(caisson.Flow{Protocol: protocolNames[t.protocol], Dst: netip.AddrPortFrom(t.addr, t.port)})
+	} else {
+		e.Verdict = p.explainName(t)
+	}
+	for i := range p.rules {
+		e.Steps = append(e.Steps, p.rules[i].text+": "+p.outcome(i, t))
+		if i == e.Verdict.Rule {
+			break
+		}
+	}
+	if t.name != "" {
+		e.Steps = append(e.Steps, privateHint(t))
+	}
+	if !e.Verdict.Allowed {
+		e.Suggest, e.At = suggest(t), e.Verdict.Rule
+		if e.At < 0 {
+			e.At = len(p.rules)
+		}
+	}
+	return e, nil
+}
+
+var protocolNames = [protocols]string{tcp: "tcp", udp: "udp"}
+
+// explainName returns the verdict on a connection to a name whose addresses are of the public internet and in no CIDR of
+// a rule.
+func (p *Policy) explainName(t target) caisson.Verdict {
+	var m set
+	p.matchName(&m, t.name)
+	rule := p.first(&m, t.protocol, t.port)
+	if rule < 0 {
+		return refused(noRule)
+	}
+	r := &p.rules[rule]
+	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: t.name, Reason: r.reason}
+}
+
+// privateHint says what no look at a name can tell.
+func privateHint(t target) string {
+	if localName(t.name) {
+		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own that names the address or CIDR"
+	}
+	return "if " + t.name + " leads to an address that is private or otherwise not of the public internet, that needs a rule of its own " +
+		"that names the address or CIDR"
+}
+
+// outcome says what rule i makes of t.
+func (p *Policy) outcome(i int, t target) string {
+	r := &p.rules[i]
+	if t.name != "" {
+		if miss := p.missesName(i, t.name); miss != "" {
+			return miss
+		}
+	} else if miss := p.missesAddr(i, t.addr); miss != "" {
+		return miss
+	}
+	what := "the name"
+	if t.name == "" {
+		what = "the address"
+	}
+	switch {
+	case !r.protocol[t.protocol]:
+		return "matches " + what + ", but is not about " + protocolNames[t.protocol]
+	case !r.ports.contains(t.port):
+		return "matches " + what + ", but not the port"
+	case r.allow:
+		return "allows it"
+	}
+	return "denies it"
+}
+
+// missesName says why rule i does not match a name, "" if it does.
+func (p *Policy) missesName(i int, name string) string {
+	if p.prefixes.has(i) {
+		return "decides only on addresses, should the name have one in it"
+	}
+	var m set
+	p.matchName(&m, name)
+	switch {
+	case m.has(i):
+		return ""
+	case p.any.has(i):
+		return "means names of the public internet, which this is not; a rule has to name it"
+	}
+	return "does not match the name"
+}
+
+// missesAddr says why rule i does not match an address, "" if it does.
+func (p *Policy) missesAddr(i int, addr netip.Addr) string {
+	if !p.prefixes.has(i) {
+		return "matches names, and this is an address"
+	}
+	r := &p.rules[i]
+	if !r.prefix.Contains(addr) {
+		return "does not match the address"
+	}
+	if b, ok := special(addr); ok && r.allow && !b.within(r.prefix) {
+		return "does not mean this address, which is " + b.what + "; a rule has to name it, or a CIDR within " + b.Prefix.String()
+	}
+	return ""
+}
+
+// suggest returns the smallest rule that allows t.
+func suggest(t target) *caisson.Rule {
+	r := &caisson.Rule{Action: caisson.Allow, Host: t.host(), Ports: []caisson.PortRange{{First: t.port, Last: t.port}}}
+	if t.protocol == udp {
+		r.Protocol = "udp"
+	}
+	return r
+}

@@ -1,0 +1,143 @@
+package egress
+
+import "net/netip"
+
+// A block is a range of addresses without a place on the public internet, or with a service on it that trusts whoever
+// asks.
+type block struct {
+	netip.Prefix
+	what   string
+	reason string // Verdict.Reason where nothing else decides
+}
+
+func newBlock(prefix, what string) block {
+	return block{netip.MustParsePrefix(prefix), what, "the address is " + what + " (" + prefix + "), and no rule allows it by address"}
+}
+
+// The ranges, narrowest first where they overlap. Those for documentation (192.0.2.0/24, 2001:db8::/32 and so on) are
+// not here: nothing answers there unless somebody has routed them on purpose.
+var (
+	blocks4 = []block{
+		newBlock("169.254.169.254/32", "a metadata service"),
+		newBlock("169.254.169.253/32", "a metadata service"),
+		newBlock("169.254.170.2/32", "a metadata service"),  // Amazon's for containers
+		newBlock("169.254.170.23/32", "a metadata service"), // Amazon's for pods
+		newBlock("168.63.129.16/32", "a metadata service"),  // Azure's
+		newBlock("100.100.100.200/32", "a metadata service"),
+		newBlock("192.0.0.192/32", "a metadata service"), // Oracle's
+		newBlock("0.0.0.0/8", "unspecified"),
+		newBlock("10.0.0.0/8", "private"),
+		newBlock("100.64.0.0/10", "a carrier's own"),
+		newBlock("127.0.0.0/8", "loopback"),
+		newBlock("169.254.0.0/16", "link-local"),
+		newBlock("172.16.0.0/12", "private"),
+		newBlock("192.0.0.0/24", "reserved"),
+		newBlock("192.88.99.0/24", "a 6to4 relay"),
+		newBlock("192.168.0.0/16", "private"),
+		newBlock("198.18.0.0/15", "for benchmarks"),
+		newBlock("224.0.0.0/4", "multicast"),
+		newBlock("255.255.255.255/32", "broadcast"),
+		newBlock("240.0.0.0/4", "reserved"),
+	}
+	blocks6 = []block{
+		newBlock("fd00:ec2::254/128", "a metadata service"),
+		newBlock("fd00:ec2::253/128", "a metadata service"),
+		newBlock("fd00:ec2::23/128", "a metadata service"),
+		newBlock("fd20:ce::254/128", "a metadata service"), // Google's
+		newBlock("::/128", "unspecified"),
+		newBlock("::1/128", "loopback"),
+		newBlock("::/96", "IPv4-compatible"),
+		newBlock("::ffff:0:0:0/96", "a translation of IPv4"),
+		newBlock("64:ff9b::/96", "a translation of IPv4"),
+		newBlock("64:ff9b:1::/48", "a translation of IPv4"),
+		newBlock("100::/64", "discarded"),
+		newBlock("2001::/32", "a Teredo tunnel"),
+		newBlock("2001::/23", "reserved"),
+		newBlock("2002::/16", "a 6to4 tunnel"),
+		newBlock("fc00::/7", "private"),
+		newBlock("fe80::/10", "link-local"),
+		newBlock("fec0::/10", "site-local"),
+		newBlock("ff00::/8", "multicast"),
+		newBlock("::/3", "not in use on the internet"), // all but 2000::/3
+		newBlock("4000::/2", "not in use on the internet"),
+		newBlock("8000::/1", "not in use on the internet"),
+	}
+)
+
+// special returns the narrowest block that holds addr, which is not IPv4-mapped; ok is false for an address of the public
+// internet. For one that embeds an address of a block it is that block as seen through the embedding.
+func special(addr netip.Addr) (b block, ok bool) {
+	if addr.Is4() {
+		return find(blocks4, addr)
+	}
+	if b, ok = find(blocks6, addr); !ok {
+		return block{}, false
+	}
+	for _, e := range embeddings {
+		if !e.in.Contains(addr) {
+			continue
+		}
+		inner, found := find(blocks4, e.extract(addr.As16()))
+		if !found {
+			continue
+		}
+		if seen, err := addr.Prefix(e.bits(inner.Bits())); err == nil && seen.Bits() > b.Bits() {
+			b = block{seen, inner.what, inner.reason}
+		}
+	}
+	return b, true
+}
+
+func find(blocks []block, addr netip.Addr) (block, bool) {
+	for i := range blocks {
+		if blocks[i].Contains(addr) {
+			return blocks[i], true
+		}
+	}
+	return block{}, false
+}
+
+// within reports whether all of rule is in b.
+func (b block) within(rule netip.Prefix) bool {
+	return rule.Bits() >= b.Bits() && b.Contains(rule.Addr())
+}
+
+// An embedding is a place within IPv6 addresses where an IPv4 address stands.
+type embedding struct {
+	in     netip.Prefix
+	bytes  [4]int // which bytes of the address are those of the IPv4 address
+	invert bool   // Teredo's clients
+}
+
+// RFC 6052 has four layouts for a translator's own prefix, which 64:ff9b:1::/48 leaves open; all are looked at.
+var embeddings = []embedding{
+	{in: netip.MustParsePrefix("::/96"), bytes: [4]int{12, 13, 14, 15}},
+	{in: netip.MustParsePrefix("::ffff:0:0:0/96"), bytes: [4]int{12, 13, 14, 15}},
+	{in: netip.MustParsePrefix("64:ff9b::/96"), bytes: [4]int{12, 13, 14, 15}},
+	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{12, 13, 14, 15}},
+	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{6, 7, 9, 10}},
+	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{7, 9, 10, 11}},
+	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{9, 10, 11, 12}},
+	{in: netip.MustParsePrefix("2002::/16"), bytes: [4]int{2, 3, 4, 5}},
+	{in: netip.MustParsePrefix("2001::/32"), bytes: [4]int{4, 5, 6, 7}},                   // the server
+	{in: netip.MustParsePrefix("2001::/32"), bytes: [4]int{12, 13, 14, 15}, invert: true}, // the client
+}
+
+func (e embedding) extract(a [16]byte) netip.Addr {
+	var out [4]byte
+	for i, at := range e.bytes {
+		out[i] = a[at]
+		if e.invert {
+			out[i] = ^out[i]
+		}
+	}
+	return netip.AddrFrom4(out)
+}
+
+// bits returns how much of the IPv6 address the first n bits of the IPv4 address are.
+func (e embedding) bits(n int) int {
+	if n == 0 {
+		return e.bytes[0] * 8
+	}
+	return e.bytes[(n-1)/8]*8 + (n-1)%8 + 1
+}

@@ -1,0 +1,139 @@
+package egress
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// defaultPort is the port of a target that names none.
+const defaultPort = 443
+
+// target is a destination that people ask about: a name or an address, with port and protocol.
+type target struct {
+	name     string     // "" for an address
+	addr     netip.Addr // the zero Addr for a name
+	port     uint16
+	protocol int
+}
+
+// String returns HOST:PORT, with /udp for udp.
+func (t target) String() string {
+	s := net.JoinHostPort(t.host(), strconv.Itoa(int(t.port)))
+	if t.protocol == udp {
+		s += "/udp"
+	}
+	return s
+}
+
+func (t target) host() string {
+	if t.name != "" {
+		return t.name
+	}
+	return t.addr.String()
+}
+
+// parseTarget reads HOST, HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT, with /udp or /tcp at the end.
+func parseTarget(s string) (target, error) {
+	const field = "target"
+	if strings.Contains(s, "://") {
+		return target{}, caisson.Invalidf(field, "%.80q is a URL; write HOST:PORT", s)
+	}
+	hostPart, ports, protocol, err := split(s, field)
+	if err != nil {
+		return target{}, err
+	}
+	t := target{port: defaultPort}
+	if protocol == "udp" {
+		t.protocol = udp
+	}
+	if ports != "" {
+		r, err := caisson.ParsePortRange(ports)
+		if err != nil || r.First != r.Last {
+			return target{}, caisson.Invalidf(field, "%.40q is not a port", ports)
+		}
+		t.port = r.First
+	}
+	prefix, err := parsePrefix(hostPart, field)
+	switch {
+	case err != nil:
+		return target{}, err
+	case prefix.IsValid() && (!prefix.IsSingleIP() || strings.Contains(hostPart, "/")):
+		return target{}, caisson.Invalidf(field, "%.80q is a range; ask about one address", hostPart)
+	case prefix.IsValid():
+		t.addr = prefix.Addr()
+		return t, nil
+	}
+	t.name, err = parseName(hostPart, field)
+	return t, err
+}
+
+// ParseRule reads the short form of a rule, TARGET[:PORTS][/udp]: "npm", "example.com:443", "*.example.com:80,443",
+// "10.0.0.0/8", "[fd00::/8]:53/udp". A word that is a preset's name means the preset. Its errors are Invalid about the
+// action.
+func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
+	field := string(action)
+	hostPart, ports, protocol, err := split(spec, field)
+	if err != nil {
+		return caisson.Rule{}, err
+	}
+	r := caisson.Rule{Action: action, Host: hostPart, Protocol: protocol}
+	if _, ok := findPreset(hostPart); ok {
+		r.Host, r.Preset = "", hostPart
+	}
+	if ports != "" {
+		for part := range strings.SplitSeq(ports, ",") {
+			p, err := caisson.ParsePortRange(part)
+			if err != nil {
+				return caisson.Rule{}, caisson.Invalidf(field, "%s", messageOf(err))
+			}
+			r.Ports = append(r.Ports, p)
+		}
+	}
+	p, err := Compile(caisson.Policy{Rules: []caisson.Rule{r}})
+	if err != nil {
+		return caisson.Rule{}, caisson.Invalidf(field, "%s", messageOf(err))
+	}
+	return p.source.Rules[0], nil
+}
+
+// messageOf returns what an error says, without the field it is about.
+func messageOf(err error) string {
+	return strings.TrimPrefix(caisson.MessageOf(err), caisson.FieldOf(err)+": ")
+}
+
+// split takes apart HOST[:PORTS][/PROTOCOL]. A host with colons and ports needs brackets, without ports it may have them.
+func split(s, field string) (hostPart, ports, protocol string, err error) {
+	if len(s) > 512 {
+		return "", "", "", caisson.Invalidf(field, "%.40q… is too long", s)
+	}
+	rest := s
+	for _, p := range []string{"udp", "tcp"} {
+		if before, ok := strings.CutSuffix(rest, "/"+p); ok {
+			rest, protocol = before, p
+			break
+		}
+	}
+	colon := false
+	switch {
+	case strings.HasPrefix(rest, "["):
+		var after string
+		var closed bool
+		hostPart, after, closed = strings.Cut(rest[1:], "]")
+		ports, colon = strings.CutPrefix(after, ":")
+		if !closed || !strings.Contains(hostPart, ":") || (after != "" && !colon) {
+			return "", "", "", caisson.Invalidf(field, "%.80q is not of the form [ADDRESS]:PORT", s)
+		}
+	case strings.Count(rest, ":") > 1:
+		hostPart = rest // IPv6, and no port
+	default:
+		hostPart, ports, colon = strings.Cut(rest, ":")
+	}
+	if hostPart == "" || colon && ports == "" {
+		return "", "", "", caisson.Invalidf(field, "%.80q is not of the form HOST:PORT", s)
+	}
+	return hostPart, ports, protocol, nil
+}
