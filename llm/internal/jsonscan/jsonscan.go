@@ -21,6 +21,7 @@ type Scanner struct {
 	want  [][]string
 	found []strictjson.Value
 	seen  int64
+	size  int64
 
 	depth int // open brackets
 	level [maxLevel]level
@@ -64,10 +65,15 @@ func (s *Scanner) Done() bool { return s.done }
 // Strings is how many bytes were in strings that are no names.
 func (s *Scanner) Strings() int64 { return s.seen }
 
+// Size is how many bytes the text had so far; what comes after its end does not count.
+func (s *Scanner) Size() int64 { return s.size }
+
 // Write takes the next piece of the text.
 func (s *Scanner) Write(p []byte) {
 	quote := -1 // where the next quote at or after i is; looked for once only, as there may be many backslashes before it
-	for i := 0; i < len(p) && !s.done; {
+	i := 0
+	defer func() { s.size += int64(i) }()
+	for i < len(p) && !s.done {
 		if !s.str {
 			s.byte(p[i])
 			i++

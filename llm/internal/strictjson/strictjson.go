@@ -209,10 +209,11 @@ func (v Value) Int() (int64, bool) {
 	return n, err == nil
 }
 
-// Count is Int for numbers of things in an answer: 0 for everything that is none, never negative.
+// Count is Int for numbers of tokens in an answer: 0 for everything that is none, never negative, and at most 2^40, so that
+// sums of a few do not overflow.
 func (v Value) Count() int64 {
 	n, _ := v.Int()
-	return max(0, n)
+	return min(max(0, n), 1<<40)
 }
 
 // Bool returns what a boolean says; ok is false for other values.

@@ -1,0 +1,170 @@
+package anthropic
+
+import (
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// fieldsOf are the fields of content blocks, by type. What is not here needs the grant of provider tools, or is refused.
+var fieldsOf = map[string][]string{
+	"text":              {"type", "text", "cache_control", "citations"},
+	"image":             {"type", "source", "cache_control"},
+	"document":          {"type", "source", "title", "context", "citations", "cache_control"},
+	"search_result":     {"type", "source", "title", "content", "citations", "cache_control"},
+	"tool_use":          {"type", "id", "name", "input", "cache_control", "caller"},
+	"tool_result":       {"type", "tool_use_id", "content", "is_error", "cache_control"},
+	"tool_reference":    {"type", "tool_name", "cache_control"},
+	"thinking":          {"type", "thinking", "signature"},
+	"redacted_thinking": {"type", "data"},
+	"container_upload":  {"type", "file_id", "cache_control"},
+}
+
+// byProvider are the blocks in which the provider wrote down what its own tools did.
+var byProvider = []string{
+	"server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
+	"text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use", "mcp_tool_result", "advisor_tool_result",
+}
+
+// block checks one content block, and what is in it.
+func (c *checker) block(v strictjson.Value) error {
+	if v.Kind() != '{' {
+		return strictjson.Refuse("", "it has to be an object with a type")
+	}
+	typ := v.Get("type").Bytes()
+	allowed, ok := fieldsOf[string(typ)]
+	if !ok {
+		return c.providerBlock(string(typ), v)
+	}
+	if err := c.fields(v, allowed...); err != nil {
+		return err
+	}
+	for name, x := range v.Members() {
+		if x.IsNull() {
+			continue
+		}
+		if err := c.blockField(string(typ), string(name), x); err != nil {
+			return strictjson.In(err, string(name))
+		}
+	}
+	return nil
+}
+
+func (c *checker) blockField(typ, name string, v strictjson.Value) error {
+	switch name {
+	case "cache_control":
+		return c.cacheControl(v)
+	case "file_id":
+		c.unbounded = true
+		return c.serverID(v)
+	case "input":
+		c.tokens += rewritten(v)
+		return nil
+	case "source":
+		switch typ {
+		case "image":
+			return c.image(v)
+		case "document":
+			return c.document(v)
+		}
+	case "content":
+		if typ == "search_result" {
+			return c.content(v, "text")
+		}
+		return c.content(v, "")
+	case "citations", "caller":
+		if v.Kind() != '{' && v.Kind() != '[' {
+			return strictjson.Refuse("", "it has to be an object or an array")
+		}
+		return c.findIDs(v)
+	}
+	if name != "is_error" && v.Kind() != '"' {
+		return strictjson.Refuse("", "it has to be a string")
+	}
+	return nil
+}
+
+// providerBlock checks a block that is not of the guest's making.
+func (c *checker) providerBlock(typ string, v strictjson.Value) error {
+	for _, t := range byProvider {
+		if t != typ {
+			continue
+		}
+		if !c.allow.ProviderTools {
+			return strictjson.In(refused("results of tools that the provider runs", caisson.GrantProviderTools), "type")
+		}
+		c.unbounded = true // encrypted results may be compressed, too
+		return c.findIDs(v)
+	}
+	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
+}
+
+func (c *checker) image(v strictjson.Value) error {
+	switch typ := v.Get("type"); {
+	case typ.Is("base64"):
+		c.tokens += perImage - int64(len(v.Get("data")))
+		return c.encoded(v)
+	case typ.Is("url"):
+		c.tokens += perImage
+		return c.url(v)
+	case typ.Is("file"):
+		c.tokens += perImage
+		return c.file(v)
+	}
+	return strictjson.Refuse("type", "it has to be base64, or url or file where these are granted")
+}
+
+func (c *checker) document(v strictjson.Value) error {
+	switch typ := v.Get("type"); {
+	case typ.Is("base64"):
+		// A page costs what is on it, and files are compressed: their size says nothing.
+		c.unbounded = true
+		c.tokens -= int64(len(v.Get("data")))
+		return c.encoded(v)
+	case typ.Is("text"):
+		return c.encoded(v)
+	case typ.Is("content"):
+		if err := c.fields(v, "type", "content"); err != nil {
+			return err
+		}
+		return strictjson.In(c.content(v.Get("content"), ""), "content")
+	case typ.Is("url"):
+		c.unbounded = true
+		return c.url(v)
+	case typ.Is("file"):
+		c.unbounded = true
+		return c.file(v)
+	}
+	return strictjson.Refuse("type", "it has to be base64, text or content, or url or file where these are granted")
+}
+
+func (c *checker) encoded(v strictjson.Value) error {
+	if err := c.fields(v, "type", "media_type", "data"); err != nil {
+		return err
+	}
+	if v.Get("data").Kind() != '"' || v.Get("media_type").Kind() != '"' {
+		return strictjson.Refuse("", "it needs the strings media_type and data")
+	}
+	return nil
+}
+
+func (c *checker) url(v strictjson.Value) error {
+	if !c.allow.RemoteURLs {
+		return strictjson.In(refused("URLs that the provider fetches", caisson.GrantRemoteURLs), "url")
+	}
+	if err := c.fields(v, "type", "url"); err != nil {
+		return err
+	}
+	if s, ok := v.Get("url").Text(); !ok || !strings.HasPrefix(s, "https://") {
+		return strictjson.Refuse("url", "it has to begin with https://")
+	}
+	return nil
+}
+
+func (c *checker) file(v strictjson.Value) error {
+	if err := c.fields(v, "type", "file_id"); err != nil {
+		return err
+	}
+	return strictjson.In(c.serverID(v.Get("file_id")), "file_id")
+}

@@ -1,0 +1,255 @@
+package anthropic
+
+import (
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// Input is bounded by bytes: a token is at least a byte of text, and the JSON around a text is longer than what the provider
+// puts around it. These are the exceptions, in tokens.
+const (
+	perRequest = 64   // special tokens
+	perTools   = 1024 // the API's own prompt about tools: 346 for recent models, 530 for old ones
+	perTool    = 64
+	perClient  = 1600 // the API's own description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
+	perFormat  = 1024 // the API's own prompt about structured output
+	perImage   = 5000 // after the API has made it smaller: at most 4784 in the largest resolution of any model
+)
+
+// maxDepth is how deep content may be in content: every level is read again for the one above.
+const maxDepth = 8
+
+// checker walks through a body: it refuses what may not pass, and sums up what it can cost.
+type checker struct {
+	allow     dialect.Allow
+	tokens    int64 // besides the bytes of fields that pass, which the caller adds
+	unbounded bool
+	hour      bool // writes to the cache for an hour
+	ids       []string
+	depth     int // of content in content
+}
+
+// total returns the bound. A write to the cache for an hour is 1.6 times the price of one for five minutes, which is the one
+// that a price list has; see meter.count.
+func (c *checker) total() int64 {
+	if c.hour {
+		return hourly(c.tokens)
+	}
+	return c.tokens
+}
+
+// hourly returns as how many tokens written to the cache for five minutes tokens written for an hour count, rounded up.
+func hourly(n int64) int64 { return n + (n*3+4)/5 }
+
+// refused is the refusal of something that a grant would allow.
+func refused(what, grant string) error {
+	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
+}
+
+func unknownField(name string) error {
+	return strictjson.Refuse(name, "this field is not known to the model gateway; send a request without it")
+}
+
+// fields checks that v is an object without other fields than these.
+func (c *checker) fields(v strictjson.Value, allowed ...string) error {
+	if v.Kind() != '{' {
+		return strictjson.Refuse("", "it has to be an object")
+	}
+	for name := range v.Members() {
+		if !slices.Contains(allowed, string(name)) {
+			return unknownField(clip(name))
+		}
+	}
+	return nil
+}
+
+// clip returns a name that a guest sent, fit for a message.
+func clip(name []byte) string { return string(name[:min(len(name), 64)]) }
+
+// texts checks that v is an array of strings.
+func texts(v strictjson.Value) error {
+	if v.Kind() != '[' {
+		return strictjson.Refuse("", "it has to be an array of strings")
+	}
+	for i, x := range v.Elements() {
+		if x.Kind() != '"' {
+			return strictjson.At(strictjson.Refuse("", "it has to be a string"), i)
+		}
+	}
+	return nil
+}
+
+func (c *checker) messages(v strictjson.Value) error {
+	if v.Kind() != '[' {
+		return strictjson.Refuse("", "it has to be an array of messages")
+	}
+	for i, m := range v.Elements() {
+		if err := c.message(m); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	return nil
+}
+
+func (c *checker) message(m strictjson.Value) error {
+	if m.Kind() != '{' {
+		return strictjson.Refuse("", "it has to be an object with role and content")
+	}
+	for name, v := range m.Members() {
+		switch string(name) {
+		case "role":
+			switch string(v.Bytes()) {
+			case "user", "assistant", "system":
+			default:
+				return strictjson.Refuse("role", "it has to be user, assistant or system")
+			}
+		case "content":
+			if err := c.content(v, ""); err != nil {
+				return strictjson.In(err, "content")
+			}
+		default:
+			return unknownField(clip(name))
+		}
+	}
+	return nil
+}
+
+// content checks a string or an array of blocks, which have to be of type only if that is not "".
+func (c *checker) content(v strictjson.Value, only string) error {
+	if v.Kind() == '"' {
+		return nil
+	}
+	if v.Kind() != '[' {
+		return strictjson.Refuse("", "it has to be a string or an array of content blocks")
+	}
+	if c.depth++; c.depth > maxDepth {
+		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")
+	}
+	defer func() { c.depth-- }()
+	for i, b := range v.Elements() {
+		if only != "" && !b.Get("type").Is(only) {
+			return strictjson.At(strictjson.Refuse("type", "only %s is possible here", only), i)
+		}
+		if err := c.block(b); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	return nil
+}
+
+// cacheControl checks where a prefix to be cached ends.
+func (c *checker) cacheControl(v strictjson.Value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if err := c.fields(v, "type", "ttl"); err != nil {
+		return err
+	}
+	if !v.Get("type").Is("ephemeral") {
+		return strictjson.Refuse("type", "only ephemeral is known")
+	}
+	switch ttl := v.Get("ttl"); {
+	case ttl == nil || ttl.Is("5m"):
+	case ttl.Is("1h"):
+		c.hour = true
+	default:
+		return strictjson.Refuse("ttl", "it has to be 5m or 1h")
+	}
+	return nil
+}
+
+func (c *checker) outputConfig(v strictjson.Value) error {
+	if err := c.fields(v, "effort", "format"); err != nil {
+		return err
+	}
+	if f := v.Get("format"); f != nil && !f.IsNull() {
+		return strictjson.In(c.format(f), "format")
+	}
+	return nil
+}
+
+// format checks a schema that an answer has to follow.
+func (c *checker) format(v strictjson.Value) error {
+	if err := c.fields(v, "type", "schema", "name"); err != nil {
+		return err
+	}
+	c.tokens += perFormat + rewritten(v)
+	return nil
+}
+
+// serverID takes note of the id of something that the provider keeps.
+func (c *checker) serverID(v strictjson.Value) error {
+	id, ok := v.Text()
+	switch {
+	case !ok || id == "" || len(id) > 256:
+		return strictjson.Refuse("", "it has to be an id")
+	case !c.allow.ServerState:
+		return refused("ids of what the provider keeps", caisson.GrantServerState)
+	}
+	c.ids = append(c.ids, id)
+	return nil
+}
+
+// containerIDs takes note of the ids in container: a string, or an object with id and skills.
+func (c *checker) containerIDs(v strictjson.Value) {
+	for _, id := range []strictjson.Value{v, v.Get("id")} {
+		if s, ok := id.Text(); ok {
+			c.ids = append(c.ids, s)
+		}
+	}
+	for _, s := range v.Get("skills").Elements() {
+		if id, ok := s.Get("skill_id").Text(); ok && !s.Get("type").Is("anthropic") {
+			c.ids = append(c.ids, id)
+		}
+	}
+}
+
+// findIDs takes note of all file and container ids at any depth of what the provider wrote itself, and a guest sends back.
+func (c *checker) findIDs(v strictjson.Value) error { return c.find(v, 0) }
+
+func (c *checker) find(v strictjson.Value, depth int) error {
+	if depth > 2*maxDepth {
+		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")
+	}
+	for name, x := range v.Members() {
+		if n := string(name); n == "file_id" || n == "container_id" || n == "container" {
+			if x.Kind() == '"' {
+				if err := c.serverID(x); err != nil {
+					return strictjson.In(err, n)
+				}
+				continue
+			}
+		}
+		if err := c.find(x, depth+1); err != nil {
+			return strictjson.In(err, clip(name))
+		}
+	}
+	for i, x := range v.Elements() {
+		if err := c.find(x, depth+1); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	return nil
+}
+
+// rewritten bounds how many bytes JSON grows by when it is decoded and written again for a model: with spaces or line breaks
+// at every punctuation mark, and \u0000 for what is not ASCII.
+func rewritten(v strictjson.Value) (n int64) {
+	for _, b := range v {
+		n += int64(growth[b])
+	}
+	return n
+}
+
+var growth = func() (g [256]uint8) {
+	for b := 0x80; b < 0x100; b++ {
+		g[b] = 2 // two bytes of UTF-8 become six at most, three become six, four become twelve
+	}
+	for _, b := range []byte(",:{}[]") {
+		g[b] = 2
+	}
+	return g
+}()

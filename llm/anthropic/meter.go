@@ -1,0 +1,206 @@
+package anthropic
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/jsonscan"
+	"github.com/caisson-dev/caisson/llm/internal/sse"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// maxEvent is how much is kept of an event. Only results of the provider's own tools are longer.
+const maxEvent = 1 << 20
+
+// maxIDs bounds the ids that are remembered of one answer.
+const maxIDs = 64
+
+// Meter implements [dialect.Dialect]. Whether an answer is streamed is seen from its first byte: errors are not.
+func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
+	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
+}
+
+type meter struct {
+	free   bool
+	begun  bool
+	events sse.Splitter
+	plain  *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens caisson.TokenCount
+	seen   int64
+	final  bool // tokens are the provider's last word
+	done   bool
+	ids    []string
+}
+
+// The paths of a plain answer, in the order of the scanner's.
+const (
+	pathType = iota
+	pathUsage
+	pathContainer
+)
+
+// Write implements [dialect.Meter].
+func (m *meter) Write(p []byte) (int, error) {
+	rest := p
+	if !m.begun {
+		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
+			return len(p), nil
+		}
+		m.begun = true
+		if rest[0] == '{' {
+			m.plain = jsonscan.New("type", "usage", "container.id")
+		}
+	}
+	if m.plain != nil {
+		m.writePlain(rest)
+	} else {
+		m.events.Write(rest, m.event)
+	}
+	return len(p), nil
+}
+
+func (m *meter) writePlain(p []byte) {
+	if m.done {
+		return
+	}
+	m.plain.Write(p)
+	m.seen = m.plain.Size()
+	if m.done = m.plain.Done(); !m.done {
+		return
+	}
+	usage := m.plain.Get(pathUsage)
+	m.count(usage)
+	// An error costs nothing.
+	m.final = usage != nil || m.free || m.plain.Get(pathType).Is("error")
+	m.remember(m.plain.Get(pathContainer))
+}
+
+// event handles one event of a stream.
+func (m *meter) event(e sse.Event) {
+	if m.done {
+		return
+	}
+	if e.Lost > 0 {
+		// It is not known what in it the model wrote; more than this it was not.
+		m.seen += e.Lost + int64(len(e.Data))
+		return
+	}
+	v := strictjson.Value(bytes.TrimSpace(e.Data))
+	switch string(v.Get("type").Bytes()) {
+	case "message_start":
+		msg := v.Get("message")
+		m.count(msg.Get("usage"))
+		m.remember(msg.Get("container").Get("id"))
+	case "content_block_start":
+		m.text(v.Get("content_block"))
+	case "content_block_delta":
+		m.text(v.Get("delta"))
+	case "message_delta":
+		usage, delta := v.Get("usage"), v.Get("delta")
+		m.count(usage)
+		m.remember(delta.Get("container").Get("id"))
+		m.final = m.final || usage != nil && delta.Get("stop_reason").Kind() == '"'
+	case "message_stop":
+		m.done = true
+	case "error":
+		// What the answer cost until here is not said.
+		m.done, m.final = true, false
+	}
+}
+
+// text counts what the model wrote. The signature of thoughts counts, too: it has those in it that are not shown.
+func (m *meter) text(v strictjson.Value) {
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "type", "id":
+		case "file_id":
+			m.remember(x)
+		default:
+			if x.Kind() == '"' {
+				m.seen += int64(len(x) - 2)
+				continue
+			}
+			m.seen += int64(len(x))
+			m.fileIDs(x, 0)
+		}
+	}
+}
+
+// fileIDs remembers the files that a tool of the provider made.
+func (m *meter) fileIDs(v strictjson.Value, depth int) {
+	if depth > maxDepth || !bytes.Contains(v, []byte(`"file_id"`)) {
+		return
+	}
+	for name, x := range v.Members() {
+		if string(name) == "file_id" {
+			m.remember(x)
+		}
+		m.fileIDs(x, depth+1)
+	}
+	for _, x := range v.Elements() {
+		m.fileIDs(x, depth+1)
+	}
+}
+
+func (m *meter) remember(v strictjson.Value) {
+	if id, ok := v.Text(); ok && id != "" && len(id) <= 256 && len(m.ids) < maxIDs {
+		m.ids = append(m.ids, id)
+	}
+}
+
+// count takes what usage says. Its numbers only grow during an answer, and the last event need not repeat all of them.
+func (m *meter) count(usage strictjson.Value) {
+	if usage == nil || m.free {
+		return
+	}
+	t := tokens(usage)
+	// Where a call was several (compaction), the sum is not in the usage itself.
+	var sum caisson.TokenCount
+	for _, part := range usage.Get("iterations").Elements() {
+		p := tokens(part)
+		sum.Input += p.Input
+		sum.Output += p.Output
+		sum.CacheRead += p.CacheRead
+		sum.CacheWrite += p.CacheWrite
+	}
+	m.tokens.Input = max(m.tokens.Input, t.Input, sum.Input)
+	m.tokens.Output = max(m.tokens.Output, t.Output, sum.Output)
+	m.tokens.CacheRead = max(m.tokens.CacheRead, t.CacheRead, sum.CacheRead)
+	m.tokens.CacheWrite = max(m.tokens.CacheWrite, t.CacheWrite, sum.CacheWrite)
+}
+
+// tokens reads a usage object. Tokens that are written to the cache for an hour count as 1.6 times as many, because that is what
+// they cost by the price of writing for five minutes.
+func tokens(usage strictjson.Value) (t caisson.TokenCount) {
+	for name, v := range usage.Members() {
+		switch string(name) {
+		case "input_tokens":
+			t.Input = v.Count()
+		case "output_tokens":
+			t.Output = v.Count()
+		case "cache_read_input_tokens":
+			t.CacheRead = v.Count()
+		case "cache_creation_input_tokens":
+			t.CacheWrite += v.Count()
+		case "cache_creation":
+			hour := v.Get("ephemeral_1h_input_tokens").Count()
+			t.CacheWrite += hourly(hour) - hour
+		}
+	}
+	return t
+}
+
+// Usage implements [dialect.Meter].
+func (m *meter) Usage() (caisson.TokenCount, bool) {
+	return m.tokens, m.final
+}
+
+// Seen implements [dialect.Meter].
+func (m *meter) Seen() int64 { return m.seen }
+
+// IDs implements [dialect.Meter].
+func (m *meter) IDs() []string { return m.ids }
+
+// Done implements [dialect.Meter].
+func (m *meter) Done() bool { return m.done }

@@ -1,0 +1,201 @@
+package anthropic
+
+import (
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// minThinking is the least budget_tokens that the API takes.
+const minThinking = 1024
+
+// request is a checked body. It does not change after Parse.
+type request struct {
+	body    *strictjson.Object // what may pass; model, max_tokens and metadata are set by Encode
+	count   bool               // for count_tokens
+	model   string
+	stream  bool
+	max     int64 // max_tokens; 0 if missing
+	budget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
+	longer  bool  // budget may be above max_tokens (a beta: thinking between tool calls)
+	tokens  int64
+	bounded bool
+	ids     []string
+}
+
+var _ dialect.Request = (*request)(nil)
+
+// Parse implements [dialect.Dialect].
+func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
+	in, err := strictjson.ParseObject(body)
+	if err != nil {
+		return nil, err
+	}
+	r := &request{body: &strictjson.Object{}, count: e.API == "count_tokens"}
+	c := checker{allow: allow, tokens: perRequest}
+	for name, v := range in.Members() {
+		if v.IsNull() {
+			continue // means the same as nothing, and is one case less
+		}
+		if err := r.field(&c, name, v); err != nil {
+			return nil, strictjson.In(err, name)
+		}
+	}
+	switch {
+	case in.Get("messages").Kind() != '[':
+		return nil, strictjson.Refuse("messages", "it is missing; send an array of messages")
+	case r.budget > 0 && r.max > 0 && r.max <= minThinking:
+		return nil, strictjson.Refuse("max_tokens", "thinking takes %d tokens at least; send more than that, or disable thinking", minThinking)
+	}
+	r.longer = allow.Beta && r.budget >= r.max && r.max > 0
+	r.tokens, r.bounded, r.ids = c.total(), !c.unbounded, c.ids
+	return r, nil
+}
+
+// field checks a top-level field and keeps what may pass.
+func (r *request) field(c *checker, name string, v strictjson.Value) (err error) {
+	var ok bool
+	switch name {
+	case "model":
+		if r.model, ok = v.Text(); !ok || len(r.model) > 256 {
+			return strictjson.Refuse("", "it has to be a string of at most 256 bytes")
+		}
+		return nil // set by Encode
+	case "messages":
+		err = c.messages(v)
+	case "system":
+		err = c.content(v, "text")
+	case "tools":
+		err = c.tools(v)
+	case "tool_choice":
+		err = c.fields(v, "type", "name", "disable_parallel_tool_use")
+	case "thinking":
+		err = r.thinking(c, v)
+	case "cache_control":
+		err = c.cacheControl(v)
+	case "output_config":
+		err = c.outputConfig(v)
+	case "output_format":
+		err = c.format(v)
+	case "mcp_servers":
+		// The provider calls these servers, and what they say becomes input.
+		if !c.allow.ProviderTools || !c.allow.RemoteURLs {
+			return refused("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
+		}
+		c.unbounded = true
+	case "context_management":
+		if !c.allow.Beta {
+			return refused("this beta", caisson.GrantBeta)
+		}
+		c.unbounded = true // a compaction is a call of its own
+	default:
+		return r.callField(c, name, v)
+	}
+	if err == nil {
+		r.keep(c, name, v)
+	}
+	return err
+}
+
+// keep lets a field pass whose bytes may become tokens.
+func (r *request) keep(c *checker, name string, v strictjson.Value) {
+	c.tokens += int64(len(v))
+	r.body.Set(name, v)
+}
+
+// callField checks the fields that only a call of a model has.
+func (r *request) callField(c *checker, name string, v strictjson.Value) error {
+	if r.count {
+		return strictjson.Refuse("", "this field is not known here; send a request without it")
+	}
+	var ok bool
+	switch name {
+	case "max_tokens":
+		if r.max, ok = v.Int(); !ok || r.max < 1 {
+			return strictjson.Refuse("", "it has to be an integer of at least 1")
+		}
+		return nil // set by Encode
+	case "metadata", "service_tier":
+		return nil // replaced by Encode
+	case "stream":
+		if r.stream, ok = v.Bool(); !ok {
+			return strictjson.Refuse("", "it has to be true or false")
+		}
+	case "temperature", "top_p", "top_k":
+		if v.Kind() != '0' {
+			return strictjson.Refuse("", "it has to be a number")
+		}
+	case "stop_sequences":
+		if err := texts(v); err != nil {
+			return err
+		}
+	case "container":
+		if !c.allow.ServerState || !c.allow.ProviderTools {
+			return refused("containers of the provider", caisson.GrantServerState+" and "+caisson.GrantProviderTools)
+		}
+		c.unbounded = true
+		c.containerIDs(v)
+	default:
+		return strictjson.Refuse("", "this field is not known to the model gateway; send a request without it")
+	}
+	r.keep(c, name, v)
+	return nil
+}
+
+func (r *request) thinking(c *checker, v strictjson.Value) error {
+	if err := c.fields(v, "type", "budget_tokens", "display"); err != nil {
+		return err
+	}
+	b := v.Get("budget_tokens")
+	if b == nil || b.IsNull() || !v.Get("type").Is("enabled") {
+		return nil
+	}
+	n, ok := b.Int()
+	if !ok || n < minThinking {
+		return strictjson.Refuse("budget_tokens", "it has to be an integer of at least %d", minThinking)
+	}
+	r.budget = n
+	return nil
+}
+
+func (r *request) Model() string        { return r.model }
+func (r *request) Stream() bool         { return r.stream }
+func (r *request) Input() (int64, bool) { return r.tokens, r.bounded }
+func (r *request) ServerIDs() []string  { return r.ids }
+func (r *request) Output() (int64, int64) {
+	switch {
+	case r.count:
+		return 0, 0
+	case r.budget > 0:
+		return r.max, minThinking + 1
+	default:
+		return r.max, 1
+	}
+}
+
+// Encode implements [dialect.Request].
+func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
+	b := r.body.Clone()
+	b.SetText("model", upstream)
+	if r.count {
+		return b.Value(), nil
+	}
+	if _, least := r.Output(); output < least {
+		return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output, where %d is the least", output, least)
+	}
+	b.SetInt("max_tokens", output)
+	// Other tiers have other prices.
+	b.SetText("service_tier", "standard_only")
+	if user != "" {
+		m := &strictjson.Object{}
+		m.SetText("user_id", user)
+		b.Set("metadata", m.Value())
+	}
+	if r.budget >= output && !r.longer {
+		// The API wants the budget below max_tokens. A quarter is left for the answer where there is room.
+		t := b.Get("thinking").Object()
+		t.SetInt("budget_tokens", max(minThinking, output-max(1, output/4)))
+		b.Set("thinking", t.Value())
+	}
+	return b.Value(), nil
+}
