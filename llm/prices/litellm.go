@@ -12,6 +12,9 @@ import (
 // sampleSpec is the entry that explains LiteLLM's list.
 const sampleSpec = "sample_spec"
 
+// faultShare: one entry in so many may be odd.
+const faultShare = 20
+
 // parseLiteLLM reads LiteLLM's list, an object of models.
 func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -19,7 +22,8 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 		return nil, malformed(err)
 	}
 	list := []caisson.ListedPrice{}
-	seen := map[string]bool{}
+	var faults []error
+	at := map[string]int{} // where in list a model is; it can be in data more than once
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
@@ -36,21 +40,49 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 		if !printable(name, maxName) {
 			return nil, caisson.Invalidf("data", "%.40q is not the name of a model", name)
 		}
-		if seen[name] {
-			return nil, caisson.Invalidf(name, "is in the list twice")
-		}
-		if seen[name] = true; len(seen) > maxModels {
-			return nil, tooMany()
-		}
 		p, ok, err := entry{name, fields}.price()
 		if err != nil {
-			return nil, err
+			faults = append(faults, err)
+			continue
 		}
-		if ok {
+		if i, twice := at[name]; twice && ok {
+			list[i] = dearer(list[i], p)
+		} else if ok {
+			at[name] = len(list)
 			list = append(list, p)
 		}
+		if len(list) > maxModels {
+			return nil, tooMany()
+		}
+	}
+	if len(faults)*faultShare > len(list)+len(faults) {
+		return nil, faults[0]
 	}
 	return list, finish(d)
+}
+
+// dearer returns the higher of each price and the lower of the limits: LiteLLM's list is edited by many, and has had models twice.
+func dearer(a, b caisson.ListedPrice) caisson.ListedPrice {
+	p, q := a.Prices, b.Prices
+	cache := func(x, y caisson.USD) caisson.USD { // 0 means the price of input
+		if x == 0 || y == 0 {
+			return 0
+		}
+		return max(x, y)
+	}
+	a.Prices = caisson.Prices{
+		Input: max(p.Input, q.Input), Output: max(p.Output, q.Output),
+		CacheRead: cache(p.CacheRead, q.CacheRead), CacheWrite: cache(p.CacheWrite, q.CacheWrite),
+	}
+	for _, l := range []struct {
+		to    *int64
+		other int64
+	}{{&a.Context, b.Context}, {&a.Output, b.Output}} {
+		if *l.to == 0 || l.other > 0 && l.other < *l.to {
+			*l.to = l.other
+		}
+	}
+	return a
 }
 
 // entry is a model in LiteLLM's list.

@@ -1,8 +1,9 @@
 // Package prices reads lists of what models cost: LiteLLM's model_prices_and_context_window.json, or a list of
 // [caisson.ListedPrice].
 //
-// A price that is wrong costs money, so anything odd refuses the whole list: negative and absurd numbers, text for numbers,
-// two prices for one model. What is merely not a price of tokens is skipped.
+// A price that is wrong costs money, so nothing odd becomes one: no negative or absurd number, no text for a number. It refuses
+// the whole list, except that LiteLLM's, which many edit, may have a few odd entries. They are left out, and a model without
+// a price is refused by the gateway.
 package prices
 
 import (
