@@ -1,0 +1,72 @@
+package credential
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	commandTimeout = 10 * time.Second
+	commandGrace   = time.Second // for pipes that a grandchild keeps open
+)
+
+// runKeyCommand returns what a program prints that knows the key. Neither its output nor its arguments get into errors:
+// they may be the key, or what gives access to it.
+func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
+	limited, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	out := &bounded{limit: maxKeyFile, full: cancel}
+	defer func() { clear(out.b.Bytes()) }()
+	cmd := exec.CommandContext(limited, argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "LANG=C.UTF-8"}
+	cmd.Dir = "/"
+	cmd.Stdout = out
+	cmd.WaitDelay = commandGrace
+	// A group of its own, so that its children end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return caisson.Secret{}, ctx.Err()
+	case out.over:
+		return caisson.Secret{}, caisson.Errorf(caisson.Conflict, "the command %s for the key of credentials printed too much; it should print one line AGE-SECRET-KEY-1…", argv[0])
+	case limited.Err() != nil:
+		return caisson.Secret{}, caisson.Errorf(caisson.Unavailable, "the command %s for the key of credentials did not end within %s", argv[0], commandTimeout)
+	case err != nil:
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return caisson.Secret{}, caisson.Errorf(caisson.Unavailable, "the command %s for the key of credentials failed: %s; run it by hand to see why", argv[0], exit.ProcessState)
+		}
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Unavailable, "the command %s for the key of credentials cannot be run", argv[0])
+	}
+	key := caisson.NewSecret(strings.TrimSpace(out.b.String()))
+	if key.IsZero() {
+		return key, caisson.Errorf(caisson.Conflict, "the command %s for the key of credentials printed nothing", argv[0])
+	}
+	return key, nil
+}
+
+// bounded is a buffer that ends what writes too much into it.
+type bounded struct {
+	b     bytes.Buffer
+	limit int
+	over  bool
+	full  func()
+}
+
+func (w *bounded) Write(p []byte) (int, error) {
+	if w.b.Len()+len(p) > w.limit {
+		w.over = true
+		w.full()
+		return 0, errors.New("too much output")
+	}
+	return w.b.Write(p)
+}

@@ -1,0 +1,202 @@
+// Package credential keeps secrets: it encrypts their values with age before they reach a store, with a key that is not in
+// that store, and decrypts them for the drivers that need them.
+package credential
+
+import (
+	"context"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// MaxValue is the greatest size of a value in bytes.
+const MaxValue = 64 << 10
+
+// Config is what a Vault is made of.
+type Config struct {
+	Store caisson.CredentialStore // required
+	Key   KeySource               // required
+	Now   func() time.Time        // nil means time.Now
+	Log   *slog.Logger            // nil means nobody is told
+	// Changed, unless nil, is called after a credential was set, rotated or removed, before the caller is answered.
+	Changed func(ctx context.Context, account, name string)
+	// Record, unless nil, adds an event to the record: "credential.set", ".rotated" or ".removed". It is called after the
+	// change; an error is logged and does not undo it.
+	Record func(ctx context.Context, e *caisson.Event) error
+}
+
+// A Vault manages credentials. It is safe for concurrent use.
+type Vault struct {
+	cfg Config
+	key *keyring
+}
+
+var (
+	_ caisson.Credentials = (*Vault)(nil)
+	_ caisson.Secrets     = (*Vault)(nil)
+)
+
+// New returns a Vault. It does not touch the key yet.
+func New(cfg Config) (*Vault, error) {
+	if cfg.Store == nil {
+		return nil, caisson.Errorf(caisson.Internal, "credentials need a store")
+	}
+	if err := cfg.Key.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Log = cfg.Log.With("component", "credential")
+	return &Vault{cfg: cfg, key: newKeyring(cfg.Key, cfg.Store)}, nil
+}
+
+// SetCredential implements [caisson.Credentials].
+func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {
+	caller, sealed, err := v.prepare(ctx, name, value)
+	if err != nil {
+		return nil, err
+	}
+	c := &caisson.Credential{Name: name, Account: caller.Account, Kind: Kind(name), CreatedAt: v.cfg.Now().UTC()}
+	if err := v.cfg.Store.Insert(ctx, c, sealed); err != nil {
+		return nil, err
+	}
+	v.changed(ctx, caller.Account, name, "credential.set")
+	return c, nil
+}
+
+// RotateCredential implements [caisson.Credentials].
+func (v *Vault) RotateCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {
+	caller, sealed, err := v.prepare(ctx, name, value)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v.cfg.Store.Replace(ctx, caisson.In(caller.Account), name, sealed, v.cfg.Now().UTC())
+	if err != nil {
+		return nil, err
+	}
+	v.changed(ctx, caller.Account, name, "credential.rotated")
+	return c, nil
+}
+
+// prepare checks a request and encrypts its value.
+func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) (caisson.Caller, []byte, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return caller, nil, err
+	}
+	if err := CheckName(name); err != nil {
+		return caller, nil, err
+	}
+	if err := CheckValue(value); err != nil {
+		return caller, nil, err
+	}
+	id, err := v.key.forSealing(ctx)
+	if err != nil {
+		return caller, nil, err
+	}
+	sealed, err := seal(id, caller.Account, name, value)
+	return caller, sealed, err
+}
+
+// ListCredentials implements [caisson.Credentials].
+func (v *Vault) ListCredentials(ctx context.Context) ([]*caisson.Credential, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return v.cfg.Store.List(ctx, caisson.In(caller.Account))
+}
+
+// RemoveCredential implements [caisson.Credentials].
+func (v *Vault) RemoveCredential(ctx context.Context, name string) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v.cfg.Store.Delete(ctx, caisson.In(caller.Account), name); err != nil {
+		return err
+	}
+	v.changed(ctx, caller.Account, name, "credential.removed")
+	return nil
+}
+
+// Secret implements [caisson.Secrets].
+func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secret, error) {
+	if account == "" {
+		return caisson.Secret{}, caisson.Errorf(caisson.Unauthed, "a credential belongs to an account, and none was named")
+	}
+	c, sealed, err := v.cfg.Store.Get(ctx, caisson.In(account), name)
+	if err != nil {
+		return caisson.Secret{}, err
+	}
+	id, err := v.key.forOpening(ctx)
+	if err != nil {
+		return caisson.Secret{}, err
+	}
+	return open(id, account, c.Name, sealed)
+}
+
+// changed tells those who wanted to know.
+func (v *Vault) changed(ctx context.Context, account, name, event string) {
+	if v.cfg.Record != nil {
+		e := &caisson.Event{At: v.cfg.Now().UTC(), Account: account, Actor: caisson.ActorOf(ctx), Type: event, Subject: name}
+		if err := v.cfg.Record(context.WithoutCancel(ctx), e); err != nil {
+			v.cfg.Log.ErrorContext(ctx, "a change of a credential is not in the record of events", "type", event, "account", account, "name", name, "err", err)
+		}
+	}
+	if v.cfg.Changed != nil {
+		v.cfg.Changed(ctx, account, name)
+	}
+}
+
+// validName is what a credential may be called.
+var validName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
+
+// valuePrefixes are how well-known keys begin. A name that begins so is a value in the wrong place.
+var valuePrefixes = []string{
+	"sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "xapp-",
+	"AIza", "AKIA", "ASIA", "ya29.", "hf_", "gsk_", "npm_", "AGE-SECRET-KEY-", "eyJ",
+}
+
+// CheckName returns an Invalid error unless a credential may have this name. The error does not repeat a name that looks
+// like a value.
+func CheckName(name string) error {
+	for _, p := range valuePrefixes {
+		if strings.HasPrefix(name, p) {
+			return caisson.Invalidf("name", "this looks like the value of a credential, not like a name such as ANTHROPIC_API_KEY; if it is one, replace it at its provider, because it was not kept secret")
+		}
+	}
+	switch {
+	case validName.MatchString(name):
+		return nil
+	case len(name) > 64:
+		return caisson.Invalidf("name", "is longer than 64 characters")
+	}
+	return caisson.Invalidf("name", "a name has letters, digits, '_', '-' and '.', and begins with a letter, as ANTHROPIC_API_KEY")
+}
+
+// CheckValue returns an Invalid error unless a credential may have this value. It says nothing about the value itself.
+func CheckValue(value caisson.Secret) error {
+	s := value.Reveal()
+	switch {
+	case s == "":
+		return caisson.Invalidf("value", "is empty")
+	case len(s) > MaxValue:
+		return caisson.Invalidf("value", "is longer than 64 KiB")
+	case strings.ContainsRune(s, 0):
+		return caisson.Invalidf("value", "contains a zero byte")
+	case !utf8.ValidString(s):
+		return caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
+	case s == value.String():
+		return caisson.Invalidf("value", "is what is printed in place of a secret, not the secret")
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package credential
+
+import (
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxEnvFile bounds the size of a file of variables in bytes.
+const maxEnvFile = 1 << 20
+
+// A Variable is an assignment in a file of variables.
+type Variable struct {
+	Name    string
+	Value   caisson.Secret // none if it is empty
+	Line    int            // where it begins, from 1
+	Earlier int            // the line where the same name was assigned before, 0 if it was not
+}
+
+// ParseEnv reads a file of variables, as .env files are written: lines of NAME=VALUE, perhaps with "export " in front,
+// empty lines, and comments from a # at the beginning of a line or after a space.
+//
+// Programs that read such files disagree about them, and a secret should not depend on who reads it. So what every one of
+// them reads alike is accepted, and the rest is an Invalid error with the number of the line and none of its content.
+// A value is bare (no spaces, quotes, backslashes), in single quotes (everything is itself), or in double quotes (\n, \r,
+// \t, \", \$ and \\ are escapes). Quoted values may have more than one line. Nothing is interpolated: $ is itself.
+// Line ends may be LF or CRLF, and a byte order mark in front is skipped.
+func ParseEnv(r io.Reader) ([]Variable, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxEnvFile+1))
+	defer clear(b)
+	switch {
+	case err != nil:
+		return nil, caisson.Wrap(err, caisson.Invalid, "the file of variables cannot be read")
+	case len(b) > maxEnvFile:
+		return nil, caisson.Errorf(caisson.Invalid, "the file of variables is larger than 1 MiB")
+	case !utf8.Valid(b):
+		return nil, caisson.Errorf(caisson.Invalid, "the file of variables is not text in UTF-8")
+	}
+	text := strings.ReplaceAll(string(bytes.TrimPrefix(b, []byte("\uFEFF"))), "\r\n", "\n")
+	p := envParser{rest: text, line: 1}
+	lines := map[string]int{}
+	var all []Variable
+	for p.rest != "" {
+		v, err := p.next()
+		if err != nil {
+			return nil, err
+		}
+		if v.Name == "" {
+			continue
+		}
+		v.Earlier = lines[v.Name]
+		lines[v.Name] = v.Line
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// envParser reads a file from the beginning of a line on.
+type envParser struct {
+	rest string
+	line int
+}
+
+// assignment is the part of a line before its value.
+var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
+
+// next reads one assignment, or one line without one.
+func (p *envParser) next() (Variable, error) {
+	v := Variable{Line: p.line}
+	if first := strings.TrimLeft(p.rest, " \t"); first == "" || first[0] == '\n' || first[0] == '#' {
+		_, p.rest, _ = strings.Cut(p.rest, "\n")
+		p.line++
+		return v, nil
+	}
+	m := assignment.FindStringSubmatch(p.rest)
+	if m == nil {
+		return v, p.fault("is not of the form NAME=VALUE, without spaces around =")
+	}
+	v.Name, p.rest = m[1], p.rest[len(m[0]):]
+	var value string
+	var err error
+	switch {
+	case strings.HasPrefix(p.rest, "'"):
+		value, err = p.single()
+	case strings.HasPrefix(p.rest, `"`):
+		value, err = p.double()
+	default:
+		value, err = p.bare()
+	}
+	if err == nil {
+		err = p.end()
+	}
+	if err == nil && strings.IndexFunc(value, isControl) >= 0 {
+		err = caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a control character", v.Line)
+	}
+	v.Value = caisson.NewSecret(value)
+	return v, err
+}
+
+// single reads a value in single quotes.
+func (p *envParser) single() (string, error) {
+	value, rest, ok := strings.Cut(p.rest[1:], "'")
+	if !ok {
+		return "", p.fault("opens a ' that is never closed")
+	}
+	p.rest = rest
+	p.line += strings.Count(value, "\n")
+	return value, nil
+}
+
+// double reads a value in double quotes.
+func (p *envParser) double() (string, error) {
+	var value strings.Builder
+	for i := 1; i < len(p.rest); i++ {
+		switch c := p.rest[i]; c {
+		case '"':
+			lines := strings.Count(p.rest[:i], "\n")
+			p.rest = p.rest[i+1:]
+			p.line += lines
+			return value.String(), nil
+		case '\\':
+			i++
+			if i == len(p.rest) {
+				continue
+			}
+			k := strings.IndexByte(`nrt"$\`, p.rest[i])
+			if k < 0 {
+				return "", p.fault(`has a \ in double quotes that readers do not agree about; use single quotes`)
+			}
+			value.WriteByte("\n\r\t\"$\\"[k])
+		default:
+			value.WriteByte(c)
+		}
+	}
+	return "", p.fault(`opens a " that is never closed`)
+}
+
+// bare reads a value without quotes.
+func (p *envParser) bare() (string, error) {
+	n := strings.IndexAny(p.rest, " \t\n")
+	if n < 0 {
+		n = len(p.rest)
+	}
+	value := p.rest[:n]
+	if strings.ContainsAny(value, "'\"\\`") {
+		return "", p.fault("has quotes or a backslash within a value; put the whole value in single quotes")
+	}
+	p.rest = p.rest[n:]
+	return value, nil
+}
+
+// end reads the rest of a line behind a value.
+func (p *envParser) end() error {
+	line, rest, _ := strings.Cut(p.rest, "\n")
+	tail := strings.TrimLeft(line, " \t")
+	if tail != "" && (tail[0] != '#' || tail == line) {
+		return p.fault("has something behind its value; put a value with spaces in single quotes")
+	}
+	p.rest = rest
+	p.line++
+	return nil
+}
+
+func (p *envParser) fault(what string) error {
+	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
+}
+
+// isControl reports what has no place in a value besides the ends of lines and tabs.
+func isControl(c rune) bool { return c < ' ' && c != '\n' && c != '\t' && c != '\r' || c == 0x7f }

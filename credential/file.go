@@ -1,0 +1,131 @@
+package credential
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxKeyFile bounds the size of a key file in bytes.
+const maxKeyFile = 16 << 10
+
+// auditKeySize is the size of the key that [LoadKeyFile] makes, in bytes.
+const auditKeySize = 32
+
+// LoadKeyFile returns the 32 bytes in the file at path, which has them in hexadecimal, and makes the file with random ones
+// if it is not there; made says so. The file is mode 0600 and belongs to the user of this process, or it is refused with
+// a Conflict.
+func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
+	text, err := readPrivate(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		var b [auditKeySize]byte
+		rand.Read(b[:])
+		fresh := caisson.NewSecret(hex.EncodeToString(b[:]) + "\n")
+		text, err = createPrivate(path, fresh)
+		made = err == nil && text.Equal(fresh) // or another process was quicker
+	}
+	if err != nil {
+		return caisson.Secret{}, false, err
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(text.Reveal()))
+	if err != nil || len(b) != auditKeySize {
+		return caisson.Secret{}, false, caisson.Errorf(caisson.Conflict, "%s does not hold a key of %d bytes in hexadecimal; put it back from a backup, or move it away for a new one", path, auditKeySize)
+	}
+	return caisson.NewSecret(string(b)), made, nil
+}
+
+// readPrivate returns the content of a file that nobody else can read, [fs.ErrNotExist] if there is none.
+func readPrivate(path string) (caisson.Secret, error) {
+	var none caisson.Secret
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return none, err
+	case err != nil:
+		return none, caisson.Wrap(err, caisson.Conflict, "the key file %s cannot be opened; it must be a file, not a link, that this user may read", path)
+	}
+	defer f.Close()
+	if err := checkPrivate(f); err != nil {
+		return none, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	defer clear(b)
+	switch {
+	case err != nil:
+		return none, caisson.Wrap(err, caisson.Conflict, "the key file %s cannot be read", path)
+	case len(b) > maxKeyFile:
+		return none, caisson.Errorf(caisson.Conflict, "the key file %s is too large to be one", path)
+	case len(b) == 0:
+		return none, caisson.Errorf(caisson.Conflict, "the key file %s is empty; put it back from a backup, or remove it for a new key", path)
+	}
+	return caisson.NewSecret(string(b)), nil
+}
+
+// checkPrivate refuses what others may have read or written. It looks at the open file: a name could change in between.
+func checkPrivate(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return caisson.Errorf(caisson.Conflict, "the key file %s is not a regular file", f.Name())
+	case int(st.Uid) != os.Geteuid():
+		return caisson.Errorf(caisson.Conflict, "the key file %s belongs to user %d, not to user %d that runs Caisson; others may know the key", f.Name(), st.Uid, os.Geteuid())
+	case st.Mode&0o077 != 0:
+		return caisson.Errorf(caisson.Conflict, "the key file %s can be read by others (mode %04o); if nobody has, chmod 600 it, else make a new key", f.Name(), st.Mode&0o7777)
+	}
+	return nil
+}
+
+// createPrivate makes a file with this content, whole and durable, and returns the content. If the file is there by now,
+// another process has made it, and its content is returned.
+func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) {
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s; its directory must exist", path)
+	}
+	defer dir.Close()
+	name, tmp := filepath.Base(path), filepath.Base(path)+".tmp-"+rand.Text()
+	if err := writeFile(dir, tmp, content); err != nil {
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s", path)
+	}
+	// A link fails where the name is taken; a rename would replace a key that is in use.
+	err = dir.Link(tmp, name)
+	if rmErr := dir.Remove(tmp); err == nil {
+		err = rmErr
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return readPrivate(path)
+	case err != nil:
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s", path)
+	}
+	d, err := dir.Open(".")
+	if err != nil {
+		return caisson.Secret{}, err
+	}
+	return content, errors.Join(d.Sync(), d.Close())
+}
+
+// writeFile makes a new file that only this user can read.
+func writeFile(dir *os.Root, name string, content caisson.Secret) error {
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(f, content.Reveal())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, dir.Remove(name))
+	}
+	return nil
+}

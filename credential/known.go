@@ -1,0 +1,33 @@
+package credential
+
+// A KnownName is a variable that programs commonly have a secret in.
+type KnownName struct {
+	Name string
+	Kind string // what it stands for
+}
+
+// Known returns the variables that an import takes without being asked.
+func Known() []KnownName {
+	return []KnownName{
+		{"ANTHROPIC_API_KEY", "Anthropic API key"},
+		{"OPENAI_API_KEY", "OpenAI API key"},
+		{"GEMINI_API_KEY", "Google Gemini API key"},
+		{"OPENROUTER_API_KEY", "OpenRouter API key"},
+		{"GITHUB_TOKEN", "GitHub token"},
+		{"TELEGRAM_BOT_TOKEN", "Telegram bot token"},
+		{"SLACK_BOT_TOKEN", "Slack bot token"},
+		{"DISCORD_BOT_TOKEN", "Discord bot token"},
+		{"OPENCLAW_GATEWAY_PASSWORD", "OpenClaw gateway password"},
+		{"OPENCLAW_GATEWAY_TOKEN", "OpenClaw gateway token"},
+	}
+}
+
+// Kind returns what a name is known to stand for, or "".
+func Kind(name string) string {
+	for _, k := range Known() {
+		if k.Name == name {
+			return k.Kind
+		}
+	}
+	return ""
+}
