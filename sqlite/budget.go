@@ -229,7 +229,7 @@ func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string)
 func scanBudget(s scanner) (*caisson.Budget, error) {
 	var b caisson.Budget
 	var created int64
-	err := s.Scan(&b.Key, &b.Account, &b.Period, (**int64)(&b.Limits.USD), &b.Limits.Tokens, &b.Limits.Calls, &created)
+	err := s.Scan(&b.Key, &b.Account, &b.Period, &b.Limits.USD, &b.Limits.Tokens, &b.Limits.Calls, &created)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,80 @@
+package ledger
+
+import (
+	"context"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxLease bounds a lease: a slab for the greatest calls that there can be.
+var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
+
+// Lessor returns what hands out budgets to the holder of a journal. It believes nothing: who asks may have been taken over.
+func (b *Book) Lessor(journal caisson.ID) caisson.Lessor { return lessor{b, journal} }
+
+type lessor struct {
+	book    *Book
+	journal caisson.ID
+}
+
+// Lease implements [caisson.Lessor].
+func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amount) (caisson.Lease, error) {
+	if err := l.check(budget); err != nil {
+		return caisson.Lease{}, err
+	}
+	if !maxLease.Covers(want) || !want.Covers(need) || !need.Covers(caisson.Amount{}) {
+		return caisson.Lease{}, caisson.Invalidf("want", "no call needs so much")
+	}
+	// First what the holder has spent, in the order in which it happened. Others' calls make the answer newer.
+	if err := l.book.Ingest(ctx); err != nil {
+		return caisson.Lease{}, err
+	}
+	return l.book.store.Lease(ctx, l.journal, budget, need, want, l.book.now())
+}
+
+// Return implements [caisson.Lessor].
+func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
+	if err := l.check(budget); err != nil {
+		return err
+	}
+	return l.book.store.Return(ctx, l.journal, budget, a)
+}
+
+// check refuses budgets that no guest of the holder has, and holders that have ended.
+func (l lessor) check(budget string) error {
+	l.book.mu.Lock()
+	_, open := l.book.journals[l.journal]
+	l.book.mu.Unlock()
+	if !open {
+		return caisson.Errorf(caisson.Conflict, "journal %s is not open", l.journal)
+	}
+	kind, name, err := parseKey(budget)
+	if err != nil {
+		return err
+	}
+	if kind == "sandbox" {
+		if _, ok := l.book.known(caisson.ID(name)); !ok {
+			return caisson.Errorf(caisson.NotFound, "there is no sandbox %.40q", name)
+		}
+	}
+	return nil
+}
+
+// parseKey splits the key of a budget.
+func parseKey(key string) (kind, name string, err error) {
+	kind, name, _ = strings.Cut(key, "/")
+	ok := name != "" && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f })
+	switch kind {
+	case "account", "session", "run":
+	case "sandbox":
+		_, err := caisson.ParseID(caisson.SandboxPrefix, name)
+		ok = ok && err == nil
+	default:
+		ok = false
+	}
+	if !ok {
+		return "", "", caisson.Invalidf("key", "%.80q is not account/NAME, session/ID, run/ID or sandbox/ID", key)
+	}
+	return kind, name, nil
+}

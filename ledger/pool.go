@@ -1,0 +1,325 @@
+package ledger
+
+import (
+	"context"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Slabs: a lease is for the call at hand and for some more like it, but only for a small part of what the budget has left,
+// so that gateways that share a budget do not starve each other.
+const (
+	slabCalls = 16
+	slabShare = 8 // of what is left, one part in so many
+)
+
+// pool is what a page knows and has of one budget.
+type pool struct {
+	key       string
+	known     bool // what follows may be believed
+	unlimited bool // there is no such budget
+	checked   time.Time
+	lease     caisson.Lease  // the last one, for what it says about the budget
+	free      caisson.Amount // below 0 if calls took more than was set aside for them
+	under     int            // calls under way that took from free
+	usedAt    time.Time
+	// epoch counts the lives of free: what was taken in an earlier one does not come back in this.
+	epoch int
+	// version counts how often the limits were said to have changed; an answer from before is not believed.
+	version int
+	busy    chan struct{}  // not nil while the lessor is being asked; closed then
+	waiting caisson.Amount // what those want who wait for an answer
+	refused *caisson.Amount
+	scarce  bool // the last lease was for less than was wanted
+	err     error
+}
+
+// usable reports whether calls may be taken from b, and voids what b has when its period has ended.
+func (b *pool) usable(now time.Time) bool {
+	if until := b.lease.Until; !b.unlimited && !until.IsZero() && !now.Before(until) {
+		b.void()
+		b.known, b.lease = false, caisson.Lease{}
+	}
+	return b.known && !(b.unlimited && now.Sub(b.checked) > unlimitedFor)
+}
+
+// void forgets what b has. It is not given back: the lessor does not count it any more.
+func (b *pool) void() {
+	b.free, b.under = caisson.Amount{}, 0
+	b.epoch++
+}
+
+// fresh reports whether the last answer is so young that asking again would be a waste.
+func (b *pool) fresh(now time.Time) bool { return b.known && now.Sub(b.checked) < refusedFor }
+
+// fit returns how many tokens of output all budgets afford, or one that must be asked for more first. It needs mu.
+func (p *page) fit(keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
+	output = d.MaxOutput
+	for _, key := range keys {
+		b := p.pools[key]
+		if b == nil {
+			b = &pool{key: key, usedAt: now}
+			p.pools[key] = b
+		}
+		switch {
+		case !b.usable(now):
+			return b, 0
+		case b.unlimited || b.free.Covers(d.At(d.MaxOutput)):
+			continue
+		}
+		n := affordable(b.free, d)
+		if n < d.MinOutput || !(b.scarce && b.fresh(now)) {
+			return b, 0
+		}
+		output = min(output, n)
+	}
+	return nil, output
+}
+
+// affordable returns the greatest n, d.MaxOutput at most, with free covering d.At(n), or -1.
+func affordable(free caisson.Amount, d caisson.Demand) int64 {
+	if !free.Covers(d.Fixed) {
+		return -1
+	}
+	rest := free.Minus(d.Fixed)
+	n := min(rest.Tokens, d.MaxOutput)
+	if d.OutputPrice > 0 {
+		if hi, lo := bits.Mul64(uint64(rest.USD), 1e6); hi < uint64(d.OutputPrice) {
+			q, _ := bits.Div64(hi, lo, uint64(d.OutputPrice))
+			n = min(n, int64(min(q, math.MaxInt64)))
+		}
+	}
+	return n
+}
+
+// wait waits until b has been asked for. It is called with mu and releases it. An error is the call's refusal.
+func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
+	now := p.clock
+	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
+	switch {
+	case b.err != nil && now.Sub(b.checked) < refusedFor:
+		err := b.err
+		p.mu.Unlock()
+		return caisson.Wrap(err, caisson.Unavailable, "the budget cannot be asked for at present; try again in a moment")
+	case b.refused != nil && b.fresh(now) && need.Covers(*b.refused):
+		err := b.over(d.At(d.MinOutput))
+		p.mu.Unlock()
+		return err
+	case b.busy == nil:
+		b.busy = make(chan struct{})
+		want = want.Plus(b.slab(d))
+		b.waiting = caisson.Amount{}
+		// Not with the context of this call: others wait too, and what was granted must not get lost with it.
+		go p.ask(b, need, want)
+	default:
+		b.waiting = b.waiting.Plus(d.At(d.MaxOutput))
+	}
+	busy := b.busy
+	p.mu.Unlock()
+	select {
+	case <-busy:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// missing returns what b does not have of a.
+func missing(b *pool, a caisson.Amount) caisson.Amount {
+	have := b.free
+	if !b.known {
+		// It will be given back before anything is asked for; a debt stays.
+		have = least(have, caisson.Amount{})
+	}
+	return positive(a.Minus(have))
+}
+
+// slab returns how much more than needed at once should be asked for.
+func (b *pool) slab(d caisson.Demand) caisson.Amount {
+	a := b.waiting
+	for range slabCalls {
+		a = a.Plus(d.At(d.MaxOutput))
+	}
+	if !b.known {
+		return caisson.Amount{} // nobody knows how much there is
+	}
+	l, left := b.lease.Limits, b.lease.Left
+	if l.USD != nil {
+		a.USD = min(a.USD, left.USD/slabShare)
+	}
+	if l.Tokens != nil {
+		a.Tokens = min(a.Tokens, left.Tokens/slabShare)
+	}
+	if l.Calls != nil {
+		a.Calls = min(a.Calls, left.Calls/slabShare)
+	}
+	return a
+}
+
+// ask gets a lease for b, whose busy it holds.
+func (p *page) ask(b *pool, need, want caisson.Amount) {
+	p.mu.Lock()
+	version := b.version
+	p.giveBack(b, !b.known)
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	defer cancel()
+	lease, err := p.lessor.Lease(ctx, b.key, need, want)
+	if err == nil && !lease.Unlimited && (!lease.Granted.Covers(caisson.Amount{}) || !want.Covers(lease.Granted)) {
+		err = caisson.Errorf(caisson.Internal, "the lessor granted what was not asked for")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.checked = p.tell()
+	switch {
+	case err != nil:
+		b.err = err
+	case lease.Unlimited:
+		b.void()
+		b.known, b.unlimited, b.lease, b.err, b.refused = true, true, lease, nil, nil
+	default:
+		if b.unlimited || !b.lease.Until.Equal(lease.Until) || b.lease.Title != lease.Title {
+			b.void() // another period, or another budget of that name
+		}
+		b.known, b.unlimited, b.lease, b.err, b.refused = true, false, lease, nil, nil
+		b.free = b.free.Plus(lease.Granted)
+		b.scarce = !lease.Granted.Covers(want)
+		if !lease.Granted.Covers(need) {
+			b.refused = &need
+		}
+	}
+	if b.version != version {
+		b.known, b.err, b.refused = false, nil, nil
+		p.giveBack(b, true)
+	}
+	close(b.busy)
+	b.busy = nil
+}
+
+// giveBack returns what b has left, if it should. It needs mu and that the caller holds b.busy, and gives mu up meanwhile.
+func (p *page) giveBack(b *pool, should bool) {
+	a := positive(b.free)
+	if !should || b.unlimited || a.IsZero() {
+		return
+	}
+	b.free = b.free.Minus(a)
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
+	// If it fails, it stays held until the journal is closed.
+	_ = p.lessor.Return(ctx, b.key, a)
+	cancel()
+	p.mu.Lock()
+}
+
+// forget distrusts what is known of budgets, all without keys, and gives back what is left of them.
+func (p *page) forget(keys []string) {
+	p.mu.Lock()
+	var list []*pool
+	for key, b := range p.pools {
+		if keys == nil || slices.Contains(keys, key) {
+			b.version++
+			b.known, b.err, b.refused = false, nil, nil
+			list = append(list, b)
+		}
+	}
+	p.mu.Unlock()
+	for _, b := range list {
+		p.giveBackWhenFree(b)
+	}
+}
+
+// giveBackWhenFree gives back what b has, unless it was asked for anew meanwhile.
+func (p *page) giveBackWhenFree(b *pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for b.busy != nil {
+		busy := b.busy
+		p.mu.Unlock()
+		<-busy
+		p.mu.Lock()
+	}
+	if b.known {
+		return
+	}
+	b.busy = make(chan struct{})
+	p.giveBack(b, true)
+	close(b.busy)
+	b.busy = nil
+}
+
+// sweep gives back and forgets budgets that nobody has used since then.
+func (p *page) sweep(before time.Time) {
+	p.mu.Lock()
+	var idle []*pool
+	for _, b := range p.pools {
+		if b.under == 0 && b.busy == nil && b.usedAt.Before(before) {
+			b.version++
+			b.known = false
+			idle = append(idle, b)
+		}
+	}
+	p.mu.Unlock()
+	for _, b := range idle {
+		p.giveBackWhenFree(b)
+		p.mu.Lock()
+		// A debt is not forgotten: the lessor remembers it too.
+		if b.busy == nil && b.under == 0 && !b.known && b.free.IsZero() && p.pools[b.key] == b {
+			delete(p.pools, b.key)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// over returns the refusal of a call that takes a at least.
+func (b *pool) over(a caisson.Amount) error {
+	l, left := b.lease.Limits, b.lease.Left.Plus(positive(b.free))
+	most := b.lease.Left.Plus(b.lease.Held) // if nothing under way took anything
+	e := &caisson.OverBudget{Budget: b.lease.Title, Busy: true, Retry: time.Second}
+	if e.Budget == "" {
+		e.Budget = b.key
+	}
+	say := func(what, limit, rest string) {
+		if e.What == "" {
+			e.What, e.Limit, e.Left = what, limit, rest
+		}
+	}
+	lack := func(need, left, most int64) bool {
+		e.Busy = e.Busy && need <= most
+		return need > left
+	}
+	if l.USD != nil && lack(int64(a.USD), int64(left.USD), int64(most.USD)) {
+		say("usd", l.USD.String()+" USD", left.USD.String()+" USD")
+	}
+	if l.Tokens != nil && lack(a.Tokens, left.Tokens, most.Tokens) {
+		say("tokens", count(*l.Tokens, "token"), count(left.Tokens, "token"))
+	}
+	if l.Calls != nil && lack(a.Calls, left.Calls, most.Calls) {
+		say("calls", count(*l.Calls, "call"), count(left.Calls, "call"))
+	}
+	if !e.Busy {
+		e.Retry = 0
+	}
+	return e
+}
+
+func count(n int64, unit string) string {
+	if n != 1 {
+		unit += "s"
+	}
+	return strconv.FormatInt(n, 10) + " " + unit
+}
+
+// positive returns a with 0 for what is negative.
+func positive(a caisson.Amount) caisson.Amount {
+	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
+}
+
+// least returns the lesser of each pair of numbers.
+func least(a, b caisson.Amount) caisson.Amount {
+	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
+}

@@ -1,0 +1,347 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of what is read of a journal, whose writer may be hostile.
+const (
+	readBytes  = 1 << 20
+	maxJournal = 2 * rotateAt
+	maxBegun   = 100_000
+	maxSkew    = 24 * time.Hour
+)
+
+// reader reads a journal into the store.
+type reader struct {
+	book *Book
+	id   caisson.ID
+	f    *os.File
+
+	mu     sync.Mutex
+	offset int64 // how far it was read in this life
+	// known is how far an earlier life had read it. Rows up to there are in the store, and sandboxes that spoke there may
+	// have gone since.
+	known  int64
+	boot   string
+	begun  map[caisson.ID]begun
+	broken error // why it is not read any further
+	closed bool
+}
+
+// begun is a call that has begun and was not settled.
+type begun struct {
+	row  caisson.Call
+	lies bool // the row is not what its sandbox can have done
+}
+
+// chunk is what one reading of a journal found.
+type chunk struct {
+	size    int64
+	rows    []caisson.Call
+	changes []change
+	header  *header
+	broken  error
+}
+
+// change is a call that began or ended, in the order of the journal.
+type change struct {
+	begin  bool
+	id     caisson.ID
+	opened begun
+}
+
+// ingest reads the journal up to its present end.
+func (r *reader) ingest(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read(ctx)
+}
+
+// read is ingest; it needs mu.
+func (r *reader) read(ctx context.Context) error {
+	if r.closed || r.broken != nil {
+		return nil
+	}
+	info, err := r.f.Stat()
+	if err != nil {
+		return err
+	}
+	end := info.Size()
+	switch {
+	case end < max(r.offset, r.known):
+		r.spoil(ctx, errors.New("the journal has become shorter"))
+		return nil
+	case end > maxJournal:
+		r.spoil(ctx, errors.New("the journal is longer than any meter makes it"))
+		return nil
+	case end == r.offset:
+		return nil
+	}
+	// What the store says must not be more than what a power failure leaves of the journal, and calls that are under way
+	// are nowhere else.
+	if err := unix.Fdatasync(int(r.f.Fd())); err != nil {
+		return err
+	}
+	for r.offset < end && r.broken == nil {
+		c, err := r.chunk(end)
+		if err != nil {
+			return err
+		}
+		if c.size == 0 && c.broken == nil {
+			return nil // the last record is being written
+		}
+		if err := r.commit(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk parses the next part of the journal, without consequences.
+func (r *reader) chunk(end int64) (c chunk, err error) {
+	// A chunk ends where an earlier life's last one did, so that it is either in the store as a whole or not at all.
+	if r.offset < r.known {
+		end = min(end, r.known)
+	}
+	b := make([]byte, min(end-r.offset, readBytes))
+	n, err := r.f.ReadAt(b, r.offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return c, err
+	}
+	b = b[:n]
+	pending := map[caisson.ID]*begun{} // what this chunk changes; nil: settled
+	for len(b) > 0 {
+		rec, size, err := next(b)
+		if errors.Is(err, errTorn) {
+			break
+		}
+		if err == nil {
+			err = r.apply(&c, rec, pending)
+		}
+		if err != nil {
+			c.broken = err
+			break
+		}
+		c.size += size
+		b = b[size:]
+	}
+	return c, nil
+}
+
+// apply adds a record to c.
+func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) error {
+	first := r.offset+c.size == 0
+	switch {
+	case (rec.kind == kindHeader) != first:
+		return errors.New("a header is not at the beginning")
+	case first && rec.header.journal != r.id:
+		return errors.New("the journal has the header of another")
+	case first:
+		c.header = &rec.header
+		return nil
+	}
+	id := rec.call.ID
+	open, changed := pending[id]
+	if !changed {
+		if o, ok := r.begun[id]; ok {
+			open = &o
+		}
+	}
+	if rec.kind == kindBegin {
+		if open != nil || len(r.begun)+len(pending) > maxBegun {
+			return errors.New("a call begins twice, or too many are under way")
+		}
+		o := begun{row: rec.call, lies: r.lies(&rec.call)}
+		o.row.Error, o.row.Status, o.row.Estimated = "lost", 0, true
+		pending[id] = &o
+		c.changes = append(c.changes, change{begin: true, id: id, opened: o})
+		return nil
+	}
+	if open == nil {
+		return errors.New("a call ends that has not begun")
+	}
+	pending[id] = nil
+	c.changes = append(c.changes, change{id: id})
+	if !open.lies {
+		row := rec.call
+		row.At, row.Guest = open.row.At, open.row.Guest
+		c.rows = append(c.rows, row)
+	}
+	return nil
+}
+
+// lies reports whether a call cannot be what it says: the process that wrote it has been taken over.
+func (r *reader) lies(c *caisson.Call) bool {
+	account, ok := r.book.known(c.Sandbox)
+	switch {
+	case ok && account == c.Account && c.At.Before(r.book.now().Add(maxSkew)):
+		return false
+	case !ok && r.offset < r.known:
+		return false // it was believed when it was read first, and its sandbox has been removed since
+	}
+	r.book.log.Error("a call was dropped: its sandbox is not known to be that account's, or its time has not come",
+		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "account", c.Account, "at", c.At)
+	return true
+}
+
+// commit makes c part of the store, and only then of r.
+func (r *reader) commit(ctx context.Context, c chunk) error {
+	if from, to := r.offset, r.offset+c.size; to > from && from >= r.known {
+		err := r.book.store.Ingest(ctx, r.id, from, to, c.rows)
+		if caisson.KindOf(err) == caisson.Conflict {
+			// The last attempt may have been committed although it reported an error.
+			if at, offsetErr := r.book.store.Offset(ctx, r.id); offsetErr == nil && at == to {
+				err = nil
+			}
+		}
+		if err != nil {
+			return err
+		}
+		for i := range c.rows {
+			r.audit(ctx, &c.rows[i])
+		}
+	}
+	r.offset += c.size
+	if c.header != nil {
+		r.boot = c.header.boot
+	}
+	for _, ch := range c.changes {
+		if ch.begin {
+			r.begun[ch.id] = ch.opened
+		} else {
+			delete(r.begun, ch.id)
+		}
+	}
+	if c.broken != nil {
+		r.spoil(ctx, c.broken)
+	}
+	return nil
+}
+
+// audit writes the line that a call leaves in the log. It has no prompts.
+func (r *reader) audit(ctx context.Context, c *caisson.Call) {
+	r.book.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
+		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
+		slog.String("model", c.Model), slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input),
+		slog.Int64("output", c.Tokens.Output), slog.String("cost", c.Cost.String()), slog.Int("status", c.Status),
+		slog.String("error", c.Error), slog.Bool("estimated", c.Estimated))
+}
+
+// spoil ends the reading of a journal that no meter wrote like that. It is closed as if its end were lost.
+func (r *reader) spoil(ctx context.Context, err error) {
+	r.broken = err
+	r.book.log.ErrorContext(ctx, "a journal is damaged; what its gateway held of budgets will count as spent",
+		"journal", r.id, "offset", r.offset, "err", err)
+}
+
+// finish closes the journal after its last row.
+func (r *reader) finish(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if err := r.unlocked(ctx); err != nil {
+		return err
+	}
+	boot, err := r.book.bootID()
+	if err != nil {
+		return err
+	}
+	if err := r.read(ctx); err != nil && !r.closedInStore(ctx, err) {
+		return err
+	}
+	lost := r.broken != nil || r.boot != boot || r.offset < r.known
+	rows := r.unsettled()
+	if len(rows) > 0 {
+		at := max(r.offset, r.known)
+		err := r.book.store.Ingest(ctx, r.id, at, at, rows)
+		switch {
+		case err == nil:
+			for i := range rows {
+				r.audit(ctx, &rows[i])
+			}
+		case !r.closedInStore(ctx, err):
+			return err
+		}
+	}
+	if lost {
+		r.book.log.WarnContext(ctx, "the end of a journal is lost; what its gateway held of budgets counts as spent", "journal", r.id)
+	}
+	if err := r.book.store.Close(ctx, r.id, lost); err != nil {
+		return err
+	}
+	r.closed = true
+	return r.book.forget(r)
+}
+
+// unsettled returns the rows of calls that began and were not settled, the oldest first.
+func (r *reader) unsettled() []caisson.Call {
+	var rows []caisson.Call
+	for _, o := range r.begun {
+		if !o.lies {
+			rows = append(rows, o.row)
+		}
+	}
+	slices.SortFunc(rows, func(a, b caisson.Call) int {
+		if d := a.At.Compare(b.At); d != 0 {
+			return d
+		}
+		return strings.Compare(string(a.ID), string(b.ID))
+	})
+	return rows
+}
+
+// closedInStore reports whether err says that an earlier life closed the journal and was killed before it could remove
+// the file. Every row is in the store then.
+func (r *reader) closedInStore(ctx context.Context, err error) bool {
+	if caisson.KindOf(err) != caisson.Conflict {
+		return false
+	}
+	open, err := r.book.store.Open(ctx)
+	return err == nil && !slices.Contains(open, r.id)
+}
+
+// unlocked returns nil when no process has the journal open for writing.
+func (r *reader) unlocked(ctx context.Context) error {
+	deadline := time.NewTimer(lockWait)
+	defer deadline.Stop()
+	for {
+		// Of a file of its own: a lock of r.f would be held until that is closed.
+		free, err := r.tryLock()
+		if free || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline.C:
+			return caisson.Errorf(caisson.Conflict, "a process still writes journal %s; end it first", r.id)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (r *reader) tryLock() (bool, error) {
+	err := unix.Flock(int(r.f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, unix.Flock(int(r.f.Fd()), unix.LOCK_UN)
+}

@@ -1,0 +1,178 @@
+package ledger
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// ServiceConfig is what a [Service] is made of.
+type ServiceConfig struct {
+	Book *Book // required
+	// Changed tells meters to forget what they know of budgets and returns when they have; required.
+	Changed func(ctx context.Context, budgets ...string) error
+	// SpendLogs returns what a provider of kind litellm has recorded about an account since then; nil: there is no such
+	// provider. An unknown provider is NotFound.
+	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+}
+
+// Service is a [caisson.Ledger].
+type Service struct {
+	book      *Book
+	store     caisson.LedgerStore
+	changed   func(ctx context.Context, budgets ...string) error
+	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+}
+
+var _ caisson.Ledger = (*Service)(nil)
+
+// NewService returns a service.
+func NewService(c ServiceConfig) (*Service, error) {
+	if c.Book == nil || c.Changed == nil {
+		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
+	}
+	return &Service{c.Book, c.Book.store, c.Changed, c.SpendLogs}, nil
+}
+
+// scope returns whose calls the caller asks for.
+func scope(ctx context.Context, q *caisson.UsageQuery) (caisson.Scope, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return caisson.Scope{}, err
+	}
+	account := q.Account
+	q.Account = ""
+	switch {
+	case account == "" || account == caller.Account:
+		return caisson.In(caller.Account), nil
+	case !caller.Local:
+		return caisson.Scope{}, caisson.Errorf(caisson.Denied, "only over the unix socket can one account see what another has used")
+	case account == "*":
+		return caisson.Everyone(), nil
+	}
+	return caisson.In(account), nil
+}
+
+// Usage implements [caisson.Ledger].
+func (s *Service) Usage(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
+	in, err := scope(ctx, &q)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.book.Ingest(ctx); err != nil {
+		return nil, err
+	}
+	return s.store.Usage(ctx, in, q)
+}
+
+// Calls implements [caisson.Ledger].
+func (s *Service) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	in, err := scope(ctx, &q)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := s.book.Ingest(ctx); err != nil {
+		return nil, false, err
+	}
+	return s.store.Calls(ctx, in, q, after, limit)
+}
+
+// Receipts implements [caisson.Ledger]; after is a reference.
+func (s *Service) Receipts(ctx context.Context, q caisson.UsageQuery, after string, limit int) ([]caisson.Receipt, bool, error) {
+	var last caisson.ID
+	if after != "" {
+		id, err := caisson.ParseID(caisson.CallPrefix, after[strings.LastIndexByte(after, '/')+1:])
+		if err != nil {
+			return nil, false, caisson.Invalidf("after", "%.80q is not the reference of a receipt", after)
+		}
+		last = id
+	}
+	calls, more, err := s.Calls(ctx, q, last, limit)
+	if err != nil {
+		return nil, false, err
+	}
+	page := make([]caisson.Receipt, 0, len(calls))
+	for _, c := range calls {
+		page = append(page, caisson.Receipt{
+			Source: caisson.ChargeSource, Reference: c.Reference(c.ID), Account: c.Account, Cost: c.Cost, Estimated: c.Estimated, At: c.At,
+		})
+	}
+	return page, more, nil
+}
+
+// SetBudget implements [caisson.Ledger]. What there is to know about whose runs and sessions those are only the engine
+// knows, so budgets for them are set by local callers, for the account that b names; so is the one of an account.
+func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if b.Key == "" {
+		b.Key = "account/" + caller.Account
+	}
+	kind, name, err := parseKey(b.Key)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case kind != "sandbox" && !caller.Local:
+		return nil, caisson.Errorf(caisson.Denied, "only over the unix socket can the budget of an account, a run or a session be set")
+	case kind == "account":
+		b.Account = name
+	case kind == "sandbox":
+		account, ok := s.book.known(caisson.ID(name))
+		if !ok || account != caller.Account && !caller.Local {
+			return nil, caisson.Errorf(caisson.NotFound, "there is no sandbox %s", name)
+		}
+		b.Account = account
+	case b.Account == "":
+		b.Account = caller.Account
+	}
+	if err := s.book.Ingest(ctx); err != nil {
+		return nil, err
+	}
+	set, err := s.store.PutBudget(ctx, caisson.In(b.Account), &b)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.changed(ctx, b.Key); err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be told; try again")
+	}
+	return set, nil
+}
+
+// ListBudgets implements [caisson.Ledger].
+func (s *Service) ListBudgets(ctx context.Context) ([]*caisson.Budget, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.book.Ingest(ctx); err != nil {
+		return nil, err
+	}
+	return s.store.ListBudgets(ctx, caisson.In(caller.Account))
+}
+
+// RemoveBudget implements [caisson.Ledger]. An account cannot remove the bounds that were set for it.
+func (s *Service) RemoveBudget(ctx context.Context, key string) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	kind, _, err := parseKey(key)
+	if err != nil {
+		return err
+	}
+	in := caisson.In(caller.Account)
+	if caller.Local {
+		in = caisson.Everyone()
+	} else if kind != "sandbox" {
+		return caisson.Errorf(caisson.Denied, "only over the unix socket can the budget of an account, a run or a session be removed")
+	}
+	if err := s.store.DeleteBudget(ctx, in, key); err != nil {
+		return err
+	}
+	return caisson.Wrap(s.changed(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
+}
