@@ -1,0 +1,174 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+const about = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
+A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
+What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
+Models, if they are granted to this sandbox: http://llm.caisson.internal
+Only the operator, outside of the sandbox, can change the policy: caisson policy show SANDBOX
+`
+
+// WhyHandler serves http://caisson.internal to a sandbox: at / what this place is, at /why what was refused lately, of
+// which recent returns the last first. explain, which may be nil, says what the policy now does with a host that the sandbox
+// asks about.
+func WhyHandler(recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
+	w := why{recent, explain}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", about) })
+	mux.HandleFunc("/why", w.serve)
+	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
+		refuse(rw, http.StatusNotFound, "there are only / and /why here")
+	})
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			rw.Header().Set("Allow", "GET, HEAD")
+			refuse(rw, http.StatusMethodNotAllowed, "only GET and HEAD")
+			return
+		}
+		mux.ServeHTTP(rw, r)
+	})
+}
+
+type why struct {
+	recent  func() []caisson.Decision
+	explain func(host string) caisson.Verdict
+}
+
+// A page is what /why says.
+type page struct {
+	Host    string           `json:"host,omitempty"`
+	Now     *caisson.Verdict `json:"now,omitempty"` // what the policy does with Host
+	Refused []refused        `json:"refused"`
+}
+
+type refused struct {
+	caisson.Decision
+	Ask string `json:"ask"` // what the operator can run
+}
+
+func (w why) serve(rw http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	p := page{Host: hostOf(query.Get("host")), Refused: []refused{}}
+	if len(p.Host) > maxText {
+		refuse(rw, http.StatusBadRequest, "host: too long")
+		return
+	}
+	for _, d := range w.recent() {
+		if p.Host == "" || concerns(d, p.Host) {
+			p.Refused = append(p.Refused, refused{d, command(d)})
+		}
+	}
+	if p.Host != "" && w.explain != nil {
+		v := w.explain(p.Host)
+		p.Now = &v
+	}
+	if query.Get("format") != "json" && !strings.Contains(r.Header.Get("Accept"), "application/json") {
+		send(rw, "text/plain", p.text())
+		return
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		refuse(rw, http.StatusInternalServerError, "this cannot be shown")
+		return
+	}
+	send(rw, "application/json", safetext.EscapeJSON(string(b))+"\n")
+}
+
+// text is one line for each refusal.
+func (p page) text() string {
+	var b strings.Builder
+	if p.Now != nil {
+		state := "refused"
+		if p.Now.Allowed {
+			state = "allowed"
+		}
+		fmt.Fprintf(&b, "%s is now %s: %s\n", safetext.Escape(p.Host), state, safetext.Escape(p.Now.Reason))
+	}
+	if len(p.Refused) == 0 {
+		b.WriteString("Nothing was refused lately.\n")
+	}
+	for _, d := range p.Refused {
+		times := "once"
+		if d.Count > 1 {
+			times = fmt.Sprintf("%d times since", d.Count)
+		}
+		fmt.Fprintf(&b, "%s  refused %s  %s: %s; ask the operator to run: %s\n",
+			d.At.UTC().Format(time.RFC3339), times, safetext.Escape(subject(d.Decision)), safetext.Escape(d.Reason), d.Ask)
+	}
+	return b.String()
+}
+
+// subject says what was refused: "name example.com", "flow example.com 192.0.2.1:443 tcp".
+func subject(d caisson.Decision) string {
+	var words []string
+	for _, s := range []string{d.Kind, d.Name, d.Address, d.Protocol} {
+		if s != "" {
+			words = append(words, s)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// command returns what the operator can run to learn about d. An operator may copy it into a shell, so that nothing of a
+// guest's is in it that a shell would understand.
+func command(d caisson.Decision) string {
+	const explain = "caisson policy explain SANDBOX"
+	target := d.Address
+	if d.Name != "" {
+		target = d.Name
+		if a, err := netip.ParseAddrPort(d.Address); err == nil {
+			target = fmt.Sprintf("%s:%d", d.Name, a.Port())
+		}
+	}
+	plain := func(c rune) bool {
+		return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("._-:[]*", c)
+	}
+	if target == "" || target[0] == '-' || strings.ContainsFunc(target, func(c rune) bool { return !plain(c) }) {
+		return explain
+	}
+	if d.Protocol == "udp" {
+		target += "/udp"
+	}
+	if strings.ContainsAny(target, "[]*") {
+		target = "'" + target + "'"
+	}
+	return explain + " " + target
+}
+
+// hostOf returns the host in what a sandbox asks about: HOST, HOST:PORT or an address.
+func hostOf(s string) string {
+	if host, _, err := net.SplitHostPort(s); err == nil {
+		s = host
+	}
+	return strings.ToLower(strings.Trim(strings.TrimSuffix(s, "."), "[]"))
+}
+
+// concerns reports whether d is about host or a name below it.
+func concerns(d caisson.Decision, host string) bool {
+	name := strings.ToLower(d.Name)
+	return name == host || strings.HasSuffix(name, "."+host) || hostOf(d.Address) == host
+}
+
+func send(rw http.ResponseWriter, contentType, body string) {
+	h := rw.Header()
+	h.Set("Content-Type", contentType+"; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = rw.Write([]byte(body)) // the peer has gone if this fails
+}
+
+func refuse(rw http.ResponseWriter, status int, why string) {
+	http.Error(rw, why, status)
+}
