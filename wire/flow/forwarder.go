@@ -1,0 +1,228 @@
+package flow
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// Receive and send buffers of the stack's endpoints. The wire's round trip is tens of microseconds, so that they need not
+// grow with anybody's bandwidth; gVisor's window is half a receive buffer.
+const (
+	narrowBuffer = 128 << 10
+	wideBuffer   = 2 << 20
+)
+
+// A Forwarder carries one sandbox's flows. Safe for concurrent use.
+type Forwarder struct {
+	cfg     Config
+	times   times
+	limiter *rate.Limiter
+	queries chan struct{}
+	syns    *tcp.Forwarder
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	inFlight                                            atomic.Int64
+	allowed, denied, failed, limited, dropped, requests atomic.Int64
+	bytesOut, bytesIn                                   atomic.Int64 // of flows that have ended
+
+	mu     sync.Mutex
+	closed bool               // guarded by mu
+	flows  map[*flow]struct{} // guarded by mu
+	tcp    int                // guarded by mu
+	udp    int                // guarded by mu
+	wide   int                // guarded by mu
+}
+
+// New makes cfg.Stack forward what it has no endpoint for. It must be called before the stack's NIC is made, and then the
+// stack's TCP and UDP belong to the Forwarder until [Forwarder.Close].
+func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, usualTimes()) }
+
+func newForwarder(cfg Config, t times) (*Forwarder, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	cfg.Limits = cfg.Limits.withDefaults()
+	f := &Forwarder{
+		cfg:     cfg,
+		times:   t,
+		limiter: rate.NewLimiter(rate.Limit(cfg.Limits.PerSecond), cfg.Limits.Burst),
+		queries: make(chan struct{}, cfg.Limits.Queries),
+		flows:   map[*flow]struct{}{},
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	if err := configure(cfg.Stack); err != nil {
+		f.cancel()
+		return nil, err
+	}
+	f.syns = tcp.NewForwarder(cfg.Stack, narrowBuffer, cfg.Limits.InFlight, f.connect)
+	cfg.Stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.handleTCP)
+	cfg.Stack.SetTransportProtocolHandler(udp.ProtocolNumber, f.handleUDP)
+	return f, nil
+}
+
+// configure sets what gVisor leaves to be set. The wire loses nothing unless it is overrun, so there is no need for long
+// waits; and the sizes of buffers are ours to decide, because a sandbox can have a thousand of them.
+func configure(s *stack.Stack) error {
+	sack := tcpip.TCPSACKEnabled(true)
+	moderate := tcpip.TCPModerateReceiveBufferOption(false)
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: narrowBuffer, Max: wideBuffer}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: narrowBuffer, Max: wideBuffer}
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
+	retries := tcpip.TCPSynRetriesOption(3)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &receive, &send, &timeWait, &retries} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return caisson.Errorf(caisson.Internal, "configure the stack's tcp: %T: %s", o, err)
+		}
+	}
+	return nil
+}
+
+// Close ends all flows, and waits until nothing of them is left. The stack refuses from then on.
+func (f *Forwarder) Close() {
+	f.mu.Lock()
+	f.closed = true
+	flows := f.list()
+	f.mu.Unlock()
+	f.cancel()
+	for _, c := range flows {
+		c.end("")
+	}
+	done := make(chan struct{})
+	go func() {
+		f.work.Wait()
+		close(done)
+	}()
+	// A handshake that the sandbox does not complete would keep its goroutine; one may be about to start.
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		for _, e := range f.cfg.Stack.RegisteredEndpoints() {
+			e.Abort()
+		}
+		select {
+		case <-done:
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// Recheck asks the policy about all flows again. When it returns, those that are not allowed any more have ended. A flow
+// that was allowed for its address, and so was not listened to, ends if the policy now allows it for a name only.
+func (f *Forwarder) Recheck() {
+	f.mu.Lock()
+	flows := f.list()
+	f.mu.Unlock()
+	for _, c := range flows {
+		if !c.local {
+			c.recheck()
+		}
+	}
+}
+
+// Stats returns counters and what there is now.
+func (f *Forwarder) Stats() Stats {
+	s := Stats{
+		InFlight: int(f.inFlight.Load()),
+		Allowed:  f.allowed.Load(),
+		Denied:   f.denied.Load(),
+		Failed:   f.failed.Load(),
+		Limited:  f.limited.Load(),
+		Dropped:  f.dropped.Load(),
+		Requests: f.requests.Load(),
+		BytesOut: f.bytesOut.Load(),
+		BytesIn:  f.bytesIn.Load(),
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.TCP, s.UDP = f.tcp, f.udp
+	for c := range f.flows {
+		s.BytesOut += c.out.Load()
+		s.BytesIn += c.in.Load()
+	}
+	return s
+}
+
+// list returns the flows there are; f.mu must be held.
+func (f *Forwarder) list() []*flow {
+	flows := make([]*flow, 0, len(f.flows))
+	for c := range f.flows {
+		flows = append(flows, c)
+	}
+	return flows
+}
+
+// open takes a place for a flow, or says which limit it has reached. Every open is followed by one [flow.done].
+func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count, most := &f.tcp, f.cfg.Limits.TCP
+	if protocol == "udp" {
+		count, most = &f.udp, f.cfg.Limits.UDP
+	}
+	switch {
+	case f.closed:
+		return nil, "the wire is closing"
+	case *count >= most:
+		return nil, limitReason(protocol+" flows", most)
+	}
+	*count++
+	f.work.Add(1)
+	c = &flow{f: f, start: time.Now(), local: f.isGateway(dst.Addr())}
+	c.what = caisson.Flow{Protocol: protocol, Dst: dst}
+	if protocol == "tcp" && f.wide < f.cfg.Limits.Wide {
+		f.wide++
+		c.wide = true
+	}
+	c.ctx, c.cancel = context.WithCancel(f.ctx)
+	f.flows[c] = struct{}{}
+	return c, ""
+}
+
+func (f *Forwarder) isGateway(addr netip.Addr) bool { return slices.Contains(f.cfg.Gateway, addr) }
+
+func (f *Forwarder) isClosed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
+
+// report sends a decision on its way; v is the verdict, and reason replaces its own unless "".
+func (f *Forwarder) report(kind string, what caisson.Flow, v caisson.Verdict, reason string) {
+	if reason == "" {
+		reason = v.Reason
+	}
+	f.cfg.Report(caisson.Decision{
+		At: time.Now(), Kind: kind, Allowed: v.Allowed, Rule: v.Rule, Reason: reason, Name: v.Name,
+		Address: what.Dst.String(), Protocol: what.Protocol, Count: 1,
+	})
+}
+
+// deny reports that a flow is refused for a reason that is not a rule's.
+func (f *Forwarder) deny(what caisson.Flow, reason string) {
+	f.report("flow", what, caisson.Verdict{Rule: -1, Reason: reason}, "")
+}
+
+// decide asks the policy, and adds what no rule can: own says that the destination is the host's.
+func (f *Forwarder) decide(what caisson.Flow, own bool) caisson.Verdict {
+	v := f.cfg.Decide(what)
+	if v.Allowed && own && !v.Exact {
+		v.Allowed = false
+		v.Reason = "the address is the host's own; only a rule whose host is exactly this address can allow it"
+	}
+	return v
+}

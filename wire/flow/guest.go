@@ -1,0 +1,169 @@
+package flow
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// chunkSize is how much is carried at a time: a few of the wire's largest packets.
+const chunkSize = 256 << 10
+
+// chunkPool is shared by all forwarders. A flow takes a chunk only once there is something to carry.
+var chunkPool = &sync.Pool{New: func() any { return new([chunkSize]byte) }}
+
+var errGuest = errors.New("the sandbox's side of the connection failed")
+
+// A guest is the sandbox's end of a TCP connection. It counts what passes.
+type guest struct {
+	*gonet.TCPConn
+	flow *flow
+	ep   tcpip.Endpoint
+	wq   *waiter.Queue
+
+	hup   waiter.Entry
+	gone  chan struct{} // closed when the endpoint has ended, whether well or not
+	once  sync.Once
+	shut  chan struct{} // closed by Close
+	close sync.Once
+
+	readMu sync.Mutex
+	head   []byte // guarded by readMu; has been read already, and is to be read again
+}
+
+func newGuest(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guest {
+	prepare(ep, c.wide)
+	g := &guest{
+		TCPConn: gonet.NewTCPConn(wq, ep), flow: c, ep: ep, wq: wq,
+		gone: make(chan struct{}), shut: make(chan struct{}),
+	}
+	// The queue may be notified with the endpoint locked: nothing but this may happen there.
+	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.once.Do(func() { close(g.gone) }) })
+	wq.EventRegister(&g.hup)
+	switch g.state() {
+	case tcp.StateError, tcp.StateClose, tcp.StateTimeWait:
+		g.once.Do(func() { close(g.gone) })
+	}
+	c.onEnd(g.abort)
+	return g
+}
+
+func (g *guest) state() tcp.EndpointState { return tcp.EndpointState(g.ep.State()) }
+
+// failed says that the connection has ended with a reset or timeout.
+func (g *guest) failed() bool { return g.state() == tcp.StateError }
+
+// Read implements [net.Conn].
+func (g *guest) Read(p []byte) (int, error) {
+	g.readMu.Lock()
+	if len(g.head) > 0 {
+		n := copy(p, g.head)
+		g.head = g.head[n:]
+		g.readMu.Unlock()
+		return n, nil
+	}
+	g.head = nil
+	g.readMu.Unlock()
+	n, err := g.TCPConn.Read(p)
+	g.flow.out.Add(int64(n))
+	return n, err
+}
+
+// unread gives back what was read first, before anything else reads.
+func (g *guest) unread(p []byte) {
+	g.readMu.Lock()
+	g.head = p
+	g.readMu.Unlock()
+}
+
+// Write implements [net.Conn].
+func (g *guest) Write(p []byte) (int, error) {
+	n, err := g.TCPConn.Write(p)
+	g.flow.in.Add(int64(n))
+	return n, err
+}
+
+// Close implements [net.Conn]. What was written is still sent.
+func (g *guest) Close() error {
+	g.close.Do(func() {
+		close(g.shut)
+		g.ep.Close()
+	})
+	return nil
+}
+
+// abort resets the connection.
+func (g *guest) abort() {
+	g.ep.Abort()
+	g.Close()
+}
+
+// linger waits until the connection has been closed, and then until nothing of it is left; not for ever.
+func (g *guest) linger(c *flow) {
+	defer g.abort()
+	select {
+	case <-g.shut:
+	case <-c.ctx.Done():
+		return
+	}
+	last := time.NewTimer(c.f.times.halfClosed)
+	defer last.Stop()
+	select {
+	case <-g.gone:
+	case <-c.ctx.Done():
+	case <-last.C:
+	}
+}
+
+// receive reads into a chunk once there is something, and hands it to use, which must not keep it. The error is io.EOF at
+// the end.
+func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
+	for {
+		chunk := chunkPool.Get().(*[chunkSize]byte)
+		w := tcpip.SliceWriter(chunk[:])
+		r, terr := g.ep.Read(&w, tcpip.ReadOptions{})
+		var err error
+		if r.Count > 0 {
+			g.flow.out.Add(int64(r.Count))
+			err = use(chunk[:r.Count])
+		}
+		chunkPool.Put(chunk)
+		switch terr.(type) {
+		case nil:
+			if err != nil {
+				return err
+			}
+		case *tcpip.ErrWouldBlock:
+			<-ready // comes at the latest when the flow is ended, which aborts the endpoint
+		case *tcpip.ErrClosedForReceive:
+			return io.EOF
+		default:
+			return errGuest
+		}
+	}
+}
+
+// send writes all of p.
+func (g *guest) send(ready <-chan struct{}, p []byte) error {
+	var r bytes.Reader
+	r.Reset(p)
+	for r.Len() > 0 {
+		n, err := g.ep.Write(&r, tcpip.WriteOptions{})
+		g.flow.in.Add(n)
+		switch err.(type) {
+		case nil:
+		case *tcpip.ErrWouldBlock:
+			<-ready
+		default:
+			return errGuest
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package flow
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+)
+
+// maxSpeech bounds what is read before it must be clear what is spoken.
+const maxSpeech = 64 << 10
+
+// A language is what is spoken on a connection.
+type language int
+
+const (
+	unclear language = iota // more has to be read
+	langTLS
+	langHTTP
+	langOther
+	langBad // must not be carried
+)
+
+// An ear listens to the first words on a connection. Its work is linear in what it hears, in however small pieces.
+type ear struct {
+	heard []byte
+
+	// Of TLS: records begin at next; msg is the handshake message so far.
+	next int
+	msg  []byte
+	// Of text: the first word begins at begin; the first line does not end before scanned.
+	begin, scanned int
+	word           string
+
+	name   string // with langTLS: the server name, "" if there is none
+	reason string // with langBad
+}
+
+func (e *ear) bad(reason string) language {
+	e.reason = reason
+	return langBad
+}
+
+// listen says what is spoken, as far as that can be said of what was heard.
+func (e *ear) listen() language {
+	if len(e.heard) == 0 {
+		return unclear
+	}
+	const handshake = 0x16
+	lang := unclear
+	switch {
+	case e.heard[0] != handshake:
+		lang = e.listenText()
+	case len(e.heard) > 1 && e.heard[1] != 3: // the version of every TLS is 3.x
+		return langOther
+	default:
+		lang = e.listenTLS()
+	}
+	if lang == unclear && len(e.heard) >= maxSpeech {
+		return e.bad("too much was said without saying for whom")
+	}
+	return lang
+}
+
+func isToken(b byte) bool {
+	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
+}
+
+// listenText recognises HTTP more generously than any server would: by a method alone, or by a first line with a version in
+// it, after whatever white space.
+func (e *ear) listenText() language {
+	for e.word == "" {
+		if e.scanned == len(e.heard) {
+			return unclear
+		}
+		b := e.heard[e.scanned]
+		switch {
+		case isToken(b):
+		case e.scanned > e.begin && (b == ' ' || b == '\t'):
+			e.word = string(e.heard[e.begin:e.scanned])
+		case e.scanned == e.begin && strings.IndexByte(" \t\r\n", b) >= 0:
+			e.begin++
+		default:
+			return e.notHTTP()
+		}
+		e.scanned++
+	}
+	switch e.word {
+	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PRI":
+		return langHTTP
+	case "PROXY":
+		return e.bad("what follows the header of a proxy cannot be judged")
+	}
+	line := bytes.IndexByte(e.heard[e.scanned:], '\n')
+	if line < 0 {
+		e.scanned = len(e.heard)
+		return unclear
+	}
+	if bytes.Contains(bytes.ToUpper(e.heard[:e.scanned+line]), []byte("HTTP/")) {
+		return langHTTP
+	}
+	return langOther
+}
+
+func (e *ear) notHTTP() language {
+	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // the second version of the same header
+	if n := min(len(e.heard), len(proxy2)); string(e.heard[:n]) == proxy2[:n] {
+		if n < len(proxy2) {
+			return unclear
+		}
+		return e.bad("what follows the header of a proxy cannot be judged")
+	}
+	return langOther
+}
+
+// listenTLS puts the ClientHello together from the records that it may be spread over.
+func (e *ear) listenTLS() language {
+	const (
+		recordHeader  = 5
+		maxRecord     = 1 << 14
+		messageHeader = 4
+		clientHello   = 1
+	)
+	for len(e.heard) >= e.next+recordHeader {
+		h := e.heard[e.next:]
+		size := int(binary.BigEndian.Uint16(h[3:]))
+		if h[0] != 0x16 || h[1] != 3 || size == 0 || size > maxRecord {
+			return e.bad("the TLS handshake is malformed")
+		}
+		if len(h) < recordHeader+size {
+			return unclear
+		}
+		e.msg = append(e.msg, h[recordHeader:recordHeader+size]...)
+		e.next += recordHeader + size
+		if len(e.msg) < messageHeader {
+			continue
+		}
+		if e.msg[0] != clientHello {
+			return e.bad("the TLS handshake does not begin with a ClientHello")
+		}
+		need := messageHeader + int(e.msg[1])<<16 + int(e.msg[2])<<8 + int(e.msg[3])
+		switch {
+		case need > maxSpeech:
+			return e.bad("the TLS ClientHello is too large")
+		case len(e.msg) > need: // another message before the server's answer; no client does that
+			return e.bad("the TLS ClientHello is followed by something else")
+		case len(e.msg) == need:
+			name, ok := serverName(e.msg[messageHeader:])
+			if !ok {
+				return e.bad("the TLS ClientHello is malformed")
+			}
+			e.name = name
+			return langTLS
+		}
+	}
+	return unclear
+}
+
+// A cursor reads what its length precedes. After the first failure ok is false and everything is empty.
+type cursor struct {
+	rest []byte
+	ok   bool
+}
+
+func (c *cursor) take(n int) []byte {
+	if !c.ok || n > len(c.rest) {
+		c.ok, c.rest = false, nil
+		return nil
+	}
+	p := c.rest[:n]
+	c.rest = c.rest[n:]
+	return p
+}
+
+func (c *cursor) number(size int) (n int) {
+	for _, b := range c.take(size) {
+		n = n<<8 | int(b)
+	}
+	return n
+}
+
+// vector reads a length of size bytes, and then that many.
+func (c *cursor) vector(size int) []byte { return c.take(c.number(size)) }
+
+// serverName returns the one host name in a ClientHello, in lower case, "" if there is none. Two of them, or anything else
+// that two readers could understand differently, is not ok.
+func serverName(hello []byte) (name string, ok bool) {
+	c := cursor{hello, true}
+	c.take(2 + 32) // version, random
+	c.vector(1)    // session
+	c.vector(2)    // cipher suites
+	c.vector(1)    // compression methods
+	if !c.ok || len(c.rest) == 0 {
+		return "", c.ok // without extensions
+	}
+	extensions := cursor{c.vector(2), c.ok}
+	if len(c.rest) != 0 {
+		return "", false
+	}
+	found := false
+	for extensions.ok && len(extensions.rest) > 0 {
+		kind := extensions.number(2)
+		data := extensions.vector(2)
+		if kind != 0 || !extensions.ok {
+			continue
+		}
+		list := cursor{data, true}
+		names := cursor{list.vector(2), list.ok}
+		nameType := names.number(1)
+		host := names.vector(2)
+		if found || !names.ok || nameType != 0 || len(host) == 0 || len(names.rest) != 0 || len(list.rest) != 0 {
+			return "", false
+		}
+		found, name = true, strings.ToLower(string(host))
+	}
+	return name, extensions.ok && c.ok
+}

@@ -1,0 +1,229 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"time"
+)
+
+const maxHeader = 128 << 10
+
+var errUpstreamGone = errors.New("the connection to the destination has ended")
+
+// A proxy serves the plain HTTP of one connection over the one connection that was dialled for it, and asks about the host
+// of each request. It reads and writes whole requests with net/http, never bytes, so that no request hides in another.
+type proxy struct {
+	c    *flow
+	g    *guest
+	up   *net.TCPConn
+	dst  string
+	http httputil.ReverseProxy
+
+	mu     sync.Mutex
+	taken  bool   // guarded by mu; the transport has up
+	gone   bool   // guarded by mu; the transport has closed up
+	idle   bool   // guarded by mu; no request is being served
+	before string // guarded by mu; the last name that was allowed
+}
+
+// serveHTTP returns when the connection has ended.
+func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
+	p := &proxy{c: c, g: g, up: up, dst: c.what.Dst.String()}
+	transport := &http.Transport{
+		DialContext:            p.take,
+		DisableCompression:     true,
+		MaxConnsPerHost:        1,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              http1(),
+	}
+	silent := log.New(io.Discard, "", 0)
+	p.http = httputil.ReverseProxy{
+		Rewrite:        p.rewrite,
+		Transport:      transport,
+		FlushInterval:  -1,
+		ModifyResponse: p.respond,
+		ErrorHandler:   p.fail,
+		ErrorLog:       silent,
+	}
+	server := &http.Server{
+		Handler:           p,
+		ReadHeaderTimeout: c.f.times.header,
+		IdleTimeout:       -1,
+		MaxHeaderBytes:    maxHeader,
+		Protocols:         http1(),
+		ConnState:         p.state,
+		ErrorLog:          silent,
+		BaseContext:       func(net.Listener) context.Context { return c.ctx },
+	}
+	l := &single{conn: g, until: g.shut, addr: g.LocalAddr()}
+	server.Serve(l) // returns once g has been closed
+	transport.CloseIdleConnections()
+	p.up.Close()
+}
+
+func http1() *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	return &p
+}
+
+// ServeHTTP serves a request if the sandbox may speak to its host.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, reason := p.check(r)
+	if reason != "" {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(w, "caisson: %s %.100q refused: %s; `caisson policy explain` says what would allow it\n", r.Method, name, reason)
+		return
+	}
+	if u := r.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
+		// What goes on as another protocol is not seen any more, and HTTP/2 could speak to any host then.
+		r.Header.Del("Upgrade")
+		r.Header.Del("Http2-Settings")
+	}
+	// Nothing is added to what the destination says.
+	w.Header()["Content-Type"] = nil
+	w.Header()["Date"] = nil
+	p.http.ServeHTTP(w, r)
+}
+
+// check returns the host that r names, and why the sandbox may not speak to it, "" if it may. It has reported that.
+func (p *proxy) check(r *http.Request) (name, reason string) {
+	name = hostName(r.Host)
+	if r.Method == http.MethodConnect || r.URL.Host != "" && hostName(r.URL.Host) != name {
+		reason = "the host of the request is not clear"
+	}
+	v := p.c.say(name)
+	switch {
+	case reason != "":
+		v.Rule, v.Reason = -1, reason
+	case name == "":
+		v.Rule, v.Reason = -1, "a rule allows the name, so the request must say it (no Host)"
+		v.Allowed = false
+	}
+	if !v.Allowed || reason != "" {
+		said := name
+		if !plausibleName(said) {
+			said = ""
+		}
+		p.c.refuse(said, v)
+		return name, v.Reason
+	}
+	p.mu.Lock()
+	again := p.before == name
+	p.before = name
+	p.mu.Unlock()
+	if !again {
+		v.Name = name
+		p.c.f.report("request", p.c.what, v, "")
+	}
+	return name, ""
+}
+
+// hostName returns the name in "name", "name:port" and "name.:port", in lower case.
+func hostName(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// rewrite sends the request where the connection leads, and otherwise as it came.
+func (p *proxy) rewrite(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme = "http"
+	r.Out.URL.Host = p.dst
+	r.Out.URL.RawQuery = r.In.URL.RawQuery
+	r.Out.Host = r.In.Host
+	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := r.In.Header[h]; ok {
+			r.Out.Header[h] = v
+		}
+	}
+}
+
+// respond passes on that the destination will say no more.
+func (p *proxy) respond(r *http.Response) error {
+	if r.Close {
+		r.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// fail ends the connection without an answer: the destination has given none.
+func (p *proxy) fail(w http.ResponseWriter, _ *http.Request, _ error) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		p.c.end("")
+		return
+	}
+	conn.Close()
+}
+
+// take is the transport's way to the one connection there is.
+func (p *proxy) take(context.Context, string, string) (net.Conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken {
+		return nil, errUpstreamGone
+	}
+	p.taken = true
+	return &upstream{p.up, p}, nil
+}
+
+// An upstream tells its proxy when the transport is done with it.
+type upstream struct {
+	*net.TCPConn
+	p *proxy
+}
+
+func (u *upstream) Close() error {
+	err := u.TCPConn.Close()
+	u.p.mu.Lock()
+	u.p.gone = true
+	idle := u.p.idle
+	u.p.mu.Unlock()
+	if idle {
+		u.p.g.Close()
+	}
+	return err
+}
+
+// state closes a connection that has nothing behind it any more, when its last answer has been written.
+func (p *proxy) state(_ net.Conn, s http.ConnState) {
+	p.mu.Lock()
+	p.idle = s == http.StateIdle
+	end := p.idle && p.gone
+	p.mu.Unlock()
+	if end {
+		p.g.Close()
+	}
+}
+
+// A single is a listener with one connection, that ends when until is closed.
+type single struct {
+	conn  net.Conn
+	until <-chan struct{}
+	addr  net.Addr
+}
+
+func (l *single) Accept() (net.Conn, error) {
+	if c := l.conn; c != nil {
+		l.conn = nil
+		return c, nil
+	}
+	<-l.until
+	return nil, net.ErrClosed
+}
+
+func (l *single) Close() error   { return nil }
+func (l *single) Addr() net.Addr { return l.addr }

@@ -1,0 +1,159 @@
+package flow
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// A relay carries bytes between a guest and what was dialled for it, without looking at them. Either direction ends by
+// itself; a failure of one resets both.
+type relay struct {
+	c    *flow
+	g    *guest
+	up   *net.TCPConn
+	conn syscall.RawConn // of up
+
+	ends sync.WaitGroup
+	out  chan struct{} // closed when nothing more comes from the sandbox
+	in   chan struct{} // closed when nothing more comes from the world
+}
+
+func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
+	conn, err := up.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &relay{c: c, g: g, up: up, conn: conn, out: make(chan struct{}), in: make(chan struct{})}, nil
+}
+
+// startOut begins to carry what the sandbox says, after what it has said already.
+func (r *relay) startOut(head []byte) {
+	r.ends.Go(func() {
+		defer close(r.out)
+		if err := r.sendOut(head); !errors.Is(err, io.EOF) || r.up.CloseWrite() != nil {
+			r.c.end("")
+		}
+	})
+}
+
+// startIn begins to carry what the world says. It asks claim before the first byte, and stops if the answer is no.
+func (r *relay) startIn(claim func() bool) {
+	r.ends.Go(func() {
+		defer close(r.in)
+		err := r.sendIn(claim)
+		if errors.Is(err, errUnclaimed) {
+			return
+		}
+		if !errors.Is(err, io.EOF) || r.g.CloseWrite() != nil {
+			r.c.end("")
+		}
+	})
+}
+
+// wait returns when both directions have ended, and closes the guest then. Once one has, the other must not be idle for long.
+func (r *relay) wait() {
+	defer r.ends.Wait()
+	idle := time.NewTimer(r.c.f.times.halfClosed)
+	defer idle.Stop()
+	before, out, in, gone := int64(-1), r.out, r.in, r.g.gone
+	for out != nil || in != nil {
+		select {
+		case <-out:
+			out = nil
+		case <-in:
+			in = nil
+		case <-gone:
+			gone = nil
+			if r.g.failed() {
+				r.c.end("")
+			}
+		case <-idle.C:
+			now := r.c.out.Load() + r.c.in.Load()
+			if (out == nil || in == nil) && now == before {
+				r.c.end("")
+			}
+			before = now
+			idle.Reset(r.c.f.times.halfClosed)
+		}
+	}
+	r.g.Close()
+}
+
+func (r *relay) sendOut(head []byte) error {
+	if len(head) > 0 {
+		if _, err := r.up.Write(head); err != nil {
+			return err
+		}
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
+	r.g.wq.EventRegister(&entry)
+	defer r.g.wq.EventUnregister(&entry)
+	return r.g.receive(ready, func(p []byte) error {
+		_, err := r.up.Write(p)
+		return err
+	})
+}
+
+var errUnclaimed = errors.New("the other side was first")
+
+func (r *relay) sendIn(claim func() bool) error {
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
+	r.g.wq.EventRegister(&entry)
+	defer r.g.wq.EventUnregister(&entry)
+	for {
+		chunk, n, err := r.receive()
+		if claim != nil && !claim() {
+			err = errUnclaimed
+		}
+		claim = nil
+		if err == nil {
+			err = r.g.send(ready, chunk[:n])
+		}
+		if chunk != nil {
+			chunkPool.Put(chunk)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive reads from the world; the error is io.EOF at the end.
+func (r *relay) receive() (chunk *[chunkSize]byte, n int, err error) {
+	chunk, n, err = readChunk(r.conn)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	return chunk, n, err
+}
+
+// readChunk reads into a chunk that it takes only once there is something. The caller gives the chunk back unless it is nil.
+func readChunk(conn syscall.RawConn) (chunk *[chunkSize]byte, n int, err error) {
+	var errno error
+	err = conn.Read(func(fd uintptr) bool {
+		chunk = chunkPool.Get().(*[chunkSize]byte)
+		for {
+			n, errno = unix.Read(int(fd), chunk[:])
+			if errno != unix.EINTR {
+				break
+			}
+		}
+		if errno == unix.EAGAIN {
+			chunkPool.Put(chunk)
+			chunk = nil
+			return false
+		}
+		return true
+	})
+	if err == nil {
+		err = errno
+	}
+	return chunk, n, err
+}

@@ -1,0 +1,198 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	caisson "github.com/caisson-dev/caisson"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// handleTCP gets segments that no endpoint wants. The stack resets what it returns false for.
+func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	h := header.TCP(pkt.TransportHeader().Slice())
+	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn || f.isClosed() {
+		return false
+	}
+	if !f.limiter.Allow() {
+		f.dropped.Add(1)
+		return true
+	}
+	if most := f.cfg.Limits.InFlight; int(f.inFlight.Load()) >= most {
+		f.limit(caisson.Flow{Protocol: "tcp", Dst: destination(id)}, limitReason("connections that are being made", most))
+		return false
+	}
+	return f.syns.HandlePacket(id, pkt)
+}
+
+func (f *Forwarder) limit(what caisson.Flow, reason string) {
+	f.limited.Add(1)
+	f.deny(what, reason)
+}
+
+// destination is where the sandbox wants to go. Addresses of IPv4 in the form of IPv6 stay what they are; nobody dials them.
+func destination(id stack.TransportEndpointID) netip.AddrPort {
+	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
+	return netip.AddrPortFrom(addr, id.LocalPort)
+}
+
+// connect serves one SYN, in a goroutine of its own.
+func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
+	f.inFlight.Add(1)
+	c, g, up := f.accept(r)
+	f.inFlight.Add(-1)
+	if c == nil {
+		return
+	}
+	defer c.done()
+	if c.local {
+		f.cfg.Local[c.what.Dst.Port()](g)
+		g.linger(c)
+		return
+	}
+	defer up.Close()
+	c.carry(g, up)
+	g.linger(c)
+}
+
+// accept decides, dials, and only then accepts. The flow is nil if there is no connection; else the caller ends it.
+func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.TCPConn) {
+	dst := destination(r.ID())
+	c, limit := f.open("tcp", dst)
+	if limit != "" {
+		r.Complete(true)
+		f.limit(caisson.Flow{Protocol: "tcp", Dst: dst}, limit)
+		return nil, nil, nil
+	}
+	var g *guest
+	ok := false
+	if c.local {
+		ok = f.serves(c)
+	} else {
+		up = f.dial(c)
+		ok = up != nil
+	}
+	if ok {
+		g = c.handshake(r)
+	}
+	r.Complete(!ok)
+	switch {
+	case g != nil && (c.local || c.accept()):
+		return c, g, up
+	case g != nil:
+		g.abort()
+	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not go on
+		f.failed.Add(1)
+	}
+	if up != nil {
+		reset(up)
+	}
+	c.done()
+	return nil, nil, nil
+}
+
+func (f *Forwarder) serves(c *flow) bool {
+	if f.cfg.Local[c.what.Dst.Port()] == nil {
+		f.denied.Add(1)
+		f.deny(c.what, "the gateway has no service on this port")
+		return false
+	}
+	return true
+}
+
+// dial decides on c and connects to where it wants. It has reported if that did not work, and returns nil.
+func (f *Forwarder) dial(c *flow) *net.TCPConn {
+	v := c.begin()
+	if !v.Allowed {
+		f.denied.Add(1)
+		f.report("flow", c.what, v, "")
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, f.times.dial)
+	defer cancel()
+	up, err := f.cfg.Dialer.DialTCP(ctx, c.what.Dst)
+	if err != nil {
+		f.undialled(c, v, err)
+		return nil
+	}
+	c.onEnd(func() { reset(up) })
+	// What changed before the flow was in the table, Recheck has not seen.
+	if v := c.again(); !v.Allowed {
+		f.denied.Add(1)
+		f.report("flow", c.what, v, "")
+		reset(up)
+		return nil
+	}
+	return up
+}
+
+// undialled reports that an allowed flow could not be connected, unless it was ended meanwhile.
+func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
+	c.mu.Lock()
+	ended := c.ended
+	c.mu.Unlock()
+	switch {
+	case ended:
+	case caisson.KindOf(err) == caisson.Denied:
+		f.denied.Add(1)
+		f.deny(c.what, caisson.MessageOf(err))
+	default:
+		f.failed.Add(1)
+		f.report("flow", c.what, v, v.Reason+"; connecting failed: "+why(err))
+	}
+}
+
+// why says in few words, and without addresses, why dialling failed.
+func why(err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer in time"
+	case errors.As(err, &errno):
+		return errno.Error()
+	default:
+		return "not possible"
+	}
+}
+
+// handshake accepts the connection, which is nil if the sandbox does not complete it.
+func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
+	if c.ctx.Err() != nil {
+		return nil
+	}
+	wq := new(waiter.Queue)
+	ep, err := r.CreateEndpoint(wq)
+	if err != nil {
+		return nil
+	}
+	return newGuest(c, ep, wq)
+}
+
+// reset closes conn so that the peer sees that something is wrong.
+func reset(conn *net.TCPConn) {
+	conn.SetLinger(0) // fails only if it is closed
+	conn.Close()
+}
+
+// prepare sets an endpoint's buffers and keepalive. None of these can fail on a connection; if one did, the defaults hold.
+func prepare(ep tcpip.Endpoint, wide bool) {
+	o := ep.SocketOptions()
+	o.SetDelayOption(false)
+	if wide {
+		o.SetReceiveBufferSize(wideBuffer, true)
+		o.SetSendBufferSize(wideBuffer, true)
+	}
+	o.SetKeepAlive(true)
+	idle, interval := tcpip.KeepaliveIdleOption(keepaliveIdle), tcpip.KeepaliveIntervalOption(keepaliveInterval)
+	ep.SetSockOpt(&idle)
+	ep.SetSockOpt(&interval)
+	ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepaliveCount)
+}

@@ -1,0 +1,274 @@
+package flow
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+const (
+	// datagramBuffer, of an endpoint, holds a few of the largest datagrams.
+	datagramBuffer = 256 << 10
+	// maxDatagram is what IPv4 can carry.
+	maxDatagram = 65507
+)
+
+// handleUDP gets datagrams that no flow has. The stack answers what it returns false for with a port unreachable, unless it
+// is malformed.
+func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	if !validUDP(pkt) || f.isClosed() {
+		return false
+	}
+	what := caisson.Flow{Protocol: "udp", Dst: destination(id)}
+	if f.isGateway(what.Dst.Addr()) && f.cfg.LocalUDP[id.LocalPort] != nil {
+		f.query(id, pkt)
+		return true
+	}
+	if !f.limiter.Allow() {
+		f.dropped.Add(1)
+		return true
+	}
+	if f.isGateway(what.Dst.Addr()) {
+		f.denied.Add(1)
+		f.deny(what, "the gateway has no service on this port")
+		return false
+	}
+	c, limit := f.open("udp", what.Dst)
+	if limit != "" {
+		f.limit(what, limit)
+		return false
+	}
+	up := f.dialUDP(c)
+	if up == nil {
+		c.done()
+		return false
+	}
+	wq := new(waiter.Queue)
+	ep, err := udp.NewForwarderRequest(f.cfg.Stack, id, pkt.Clone()).CreateEndpoint(wq)
+	if err != nil { // another datagram was faster
+		up.Close()
+		c.done()
+		return true
+	}
+	e := &exchange{c: c, ep: ep, wq: wq, up: up}
+	e.last.Store(time.Now().UnixNano())
+	ep.SocketOptions().SetReceiveBufferSize(datagramBuffer, true)
+	ep.SocketOptions().SetSendBufferSize(datagramBuffer, true)
+	if !c.accept() {
+		e.close()
+		c.done()
+		return true
+	}
+	go e.run()
+	return true
+}
+
+func validUDP(pkt *stack.PacketBuffer) bool {
+	h := header.UDP(pkt.TransportHeader().Slice())
+	if len(h) < header.UDPMinimumSize || pkt.Data().Size() > 0xffff-header.UDPMinimumSize {
+		return false
+	}
+	ip := pkt.Network()
+	length, sum := header.UDPValid(h, func() uint16 { return pkt.Data().Checksum() }, uint16(pkt.Data().Size()),
+		pkt.NetworkProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), pkt.RXChecksumValidated)
+	return length && sum
+}
+
+// dialUDP decides on c and returns a socket for it. It has reported if there is none, and returns nil.
+func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
+	v := c.begin()
+	if !v.Allowed {
+		f.denied.Add(1)
+		f.report("flow", c.what, v, "")
+		return nil
+	}
+	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.what.Dst)
+	if err != nil {
+		f.undialled(c, v, err)
+		return nil
+	}
+	// What changed before the flow was in the table, Recheck has not seen.
+	if v := c.again(); !v.Allowed {
+		f.denied.Add(1)
+		f.report("flow", c.what, v, "")
+		up.Close()
+		return nil
+	}
+	return up
+}
+
+// An exchange carries datagrams between one port of the sandbox and one destination.
+type exchange struct {
+	c  *flow
+	ep tcpip.Endpoint
+	wq *waiter.Queue
+	up *net.UDPConn
+
+	last    atomic.Int64 // when there was a datagram, in nanoseconds since 1970
+	packets atomic.Int64
+	once    sync.Once
+}
+
+func (e *exchange) close() {
+	e.once.Do(func() {
+		e.up.Close()
+		e.ep.Close()
+	})
+}
+
+// run ends when there has been nothing to carry for a while, when the destination says that nobody is there, or when the
+// flow is ended.
+func (e *exchange) run() {
+	defer e.c.done()
+	e.c.onEnd(e.close)
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	defer e.close()
+	ended := make(chan struct{}, 2)
+	ends.Go(func() { e.carryOut(); ended <- struct{}{} })
+	ends.Go(func() { e.carryIn(); ended <- struct{}{} })
+	idle := time.NewTimer(e.c.f.times.udpOnce)
+	defer idle.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-e.c.ctx.Done():
+			return
+		case <-idle.C:
+		}
+		most := e.c.f.times.udpIdle
+		if e.packets.Load() <= 1 {
+			most = e.c.f.times.udpOnce
+		}
+		rest := most - time.Since(time.Unix(0, e.last.Load()))
+		if rest <= 0 {
+			return
+		}
+		idle.Reset(rest)
+	}
+}
+
+func (e *exchange) count(bytes *atomic.Int64, n int) {
+	bytes.Add(int64(n))
+	e.packets.Add(1)
+	e.last.Store(time.Now().UnixNano())
+}
+
+func (e *exchange) carryOut() {
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
+	e.wq.EventRegister(&entry)
+	defer e.wq.EventUnregister(&entry)
+	for {
+		chunk := chunkPool.Get().(*[chunkSize]byte)
+		w := tcpip.SliceWriter(chunk[:])
+		r, terr := e.ep.Read(&w, tcpip.ReadOptions{})
+		var err error
+		if terr == nil {
+			e.count(&e.c.out, r.Count)
+			_, err = e.up.Write(chunk[:r.Count])
+		}
+		chunkPool.Put(chunk)
+		if _, wait := terr.(*tcpip.ErrWouldBlock); wait {
+			select {
+			case <-ready:
+			case <-e.c.ctx.Done():
+				return
+			}
+			continue
+		}
+		// One that is too large, or finds no room, is lost, as on any network.
+		if terr != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNREFUSED) {
+			return
+		}
+	}
+}
+
+func (e *exchange) carryIn() {
+	conn, err := e.up.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		chunk, n, err := readChunk(conn)
+		if err == nil {
+			e.count(&e.c.in, n)
+			var r bytes.Reader
+			r.Reset(chunk[:n])
+			e.ep.Write(&r, tcpip.WriteOptions{}) // what the wire has no room for is lost
+		}
+		if chunk != nil {
+			chunkPool.Put(chunk)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// query has a service answer one datagram, unless there are too many already.
+func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+	select {
+	case f.queries <- struct{}{}:
+	default:
+		f.dropped.Add(1)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		<-f.queries
+		return
+	}
+	f.work.Add(1)
+	payload := pkt.Data().AsRange().ToSlice()
+	payload = payload[:header.UDP(pkt.TransportHeader().Slice()).Length()-header.UDPMinimumSize]
+	network := pkt.NetworkProtocolNumber
+	go func() {
+		defer f.work.Done()
+		defer func() { <-f.queries }()
+		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
+		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
+		if len(answer) > 0 && len(answer) <= maxDatagram {
+			f.answer(id, network, answer)
+		}
+	}()
+}
+
+// answer sends a datagram back where id's came from. One that cannot be sent is lost.
+func (f *Forwarder) answer(id stack.TransportEndpointID, network tcpip.NetworkProtocolNumber, payload []byte) {
+	route, err := f.cfg.Stack.FindRoute(f.cfg.NIC, id.LocalAddress, id.RemoteAddress, network, false)
+	if err != nil {
+		return
+	}
+	defer route.Release()
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
+		ReserveHeaderBytes: header.UDPMinimumSize + int(route.MaxHeaderLength()),
+		Payload:            buffer.MakeWithData(payload),
+	})
+	defer pkt.DecRef()
+	pkt.TransportProtocolNumber = udp.ProtocolNumber
+	length := uint16(header.UDPMinimumSize + len(payload))
+	h := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
+	h.Encode(&header.UDPFields{SrcPort: id.LocalPort, DstPort: id.RemotePort, Length: length})
+	sum := checksum.Combine(route.PseudoHeaderChecksum(udp.ProtocolNumber, length), checksum.Checksum(payload, 0))
+	if sum = ^h.CalculateChecksum(sum); sum == 0 {
+		sum = 0xffff
+	}
+	h.SetChecksum(sum)
+	route.WritePacket(stack.NetworkHeaderParams{Protocol: udp.ProtocolNumber, TTL: route.DefaultTTL()}, pkt)
+}
