@@ -169,8 +169,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 		}
 		return reply{code: int(dns.ExtendedErrorCodeNotSupported), why: v.Reason}
 	}
-	r.decided(name, netip.Addr{}, v)
-	return r.lookup(ctx, name, Type(q.Qtype))
+	return r.lookup(ctx, name, Type(q.Qtype), v)
 }
 
 func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
@@ -189,8 +188,8 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
 	return a
 }
 
-// lookup answers with those addresses of name that the policy allows.
-func (r *Resolver) lookup(ctx context.Context, name string, t Type) reply {
+// lookup answers with those addresses of name, which allowed is about, that the policy allows.
+func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed caisson.Verdict) reply {
 	select {
 	case r.lookups <- struct{}{}:
 		defer func() { <-r.lookups }()
@@ -199,6 +198,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type) reply {
 		r.decided(name, netip.Addr{}, v)
 		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
 	}
+	r.decided(name, netip.Addr{}, allowed)
 	found, err := r.c.Upstream.Lookup(ctx, name, t)
 	switch {
 	case err != nil:

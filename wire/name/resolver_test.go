@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -289,6 +290,76 @@ func (r reasoned) verdict() caisson.Verdict                         { return cai
 func (r reasoned) DecideName(string) (caisson.Verdict, string)      { return r.verdict(), "" }
 func (r reasoned) DecideAddress(string, netip.Addr) caisson.Verdict { return r.verdict() }
 func (r reasoned) DecideFlow(caisson.Flow) caisson.Verdict          { return r.verdict() }
+
+// TestPolicyIsLive: what is asked next is decided by the policy as it is then, also about what is known already, and also
+// if it changes during a lookup.
+func TestPolicyIsLive(t *testing.T) {
+	z := newZone(t, map[string][]string{"e.example.": {"e.example. 60 A 10.0.0.1"}})
+	var mu sync.Mutex
+	p := allowing{}
+	set := func(to allowing) {
+		mu.Lock()
+		defer mu.Unlock()
+		p = to
+	}
+	b := newBench(t, nil, []netip.AddrPort{z.addr}, func(c *Config) {
+		c.Decider = func() caisson.Decider {
+			mu.Lock()
+			defer mu.Unlock()
+			return p
+		}
+	})
+	for _, step := range []struct {
+		policy allowing
+		rcode  int
+		addrs  int
+	}{
+		{allowing{}, dns.RcodeNameError, 0},
+		{allowing{names: []string{"e.example"}}, dns.RcodeSuccess, 0},
+		{allowing{names: []string{"e.example"}, lan: "10.0.0.0/8"}, dns.RcodeSuccess, 1},
+		{allowing{}, dns.RcodeNameError, 0},
+	} {
+		set(step.policy)
+		if m := b.ask(t, "e.example", dns.TypeA); m.Rcode != step.rcode || len(m.Answer) != step.addrs {
+			t.Errorf("%+v: %v", step, m)
+		}
+	}
+	b.up.SetServers(nil) // forget
+	b.up.SetServers([]netip.AddrPort{z.addr})
+	set(allowing{names: []string{"e.example"}, lan: "10.0.0.0/8"})
+	z.answerWith(func(q *dns.Msg, tcp bool) *dns.Msg {
+		set(allowing{names: []string{"e.example"}})
+		return z.fromRecords(q, tcp)
+	})
+	if m := b.ask(t, "e.example", dns.TypeA); len(m.Answer) != 0 {
+		t.Errorf("the policy changed during the lookup: %v", m)
+	}
+}
+
+// TestReports: one decision for each query that was decided, with its rule and reason.
+func TestReports(t *testing.T) {
+	z := newZone(t, map[string][]string{"b.example.": {"b.example. 60 A 10.0.0.1", "b.example. 60 A 192.0.2.1"}})
+	b := newBench(t, allowing{names: []string{"a.example", "b.example"}}, []netip.AddrPort{z.addr})
+	for _, q := range []struct {
+		name string
+		typ  uint16
+	}{{"B.example", dns.TypeA}, {"b.example", dns.TypeHTTPS}, {"b.example", dns.TypeTXT}, {"no.example", dns.TypeA}, {"localhost", dns.TypeA}, {"llm.caisson.internal", dns.TypeA}} {
+		b.ask(t, q.name, q.typ)
+	}
+	want := []caisson.Decision{
+		{Allowed: true, Rule: 1, Reason: "a rule allows b.example", Name: "b.example"},
+		{Rule: -1, Reason: "10.0.0.1 is private", Name: "b.example", Address: "10.0.0.1"},
+		{Rule: -1, Reason: "only addresses are looked up, not records of type TXT", Name: "b.example"},
+		{Rule: -1, Reason: "no rule allows it", Name: "no.example"},
+		{Allowed: true, Rule: -1, Reason: "a virtual host of this wire", Name: "llm.caisson.internal"},
+	}
+	for i := range want {
+		want[i].At, want[i].Kind, want[i].Count = b.Now(), "name", 1
+	}
+	if got := b.reported(); !slices.Equal(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+}
 
 func TestPinsExpire(t *testing.T) {
 	z := newZone(t, map[string][]string{
