@@ -1,0 +1,101 @@
+package remote
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson/internal/lru"
+)
+
+const (
+	maxFailures = 20              // of one source, before it is told to wait
+	forgiveness = 3 * time.Second // until one of them is forgotten
+	maxSources  = 4096            // that are remembered
+)
+
+// failures counts failures by source: an IPv4 address, or an IPv6 network of 64 bits.
+type failures struct {
+	now func() time.Time
+
+	mu      sync.Mutex
+	sources *lru.Map[netip.Prefix, *debt] // guarded by mu
+}
+
+// debt is how many failures a source had, less those that were forgotten.
+type debt struct {
+	count int
+	since time.Time // when count began to go down
+}
+
+func newFailures() *failures {
+	return &failures{now: time.Now, sources: lru.New[netip.Prefix, *debt](maxSources)}
+}
+
+// add counts a failure and returns for how many seconds the source had better wait; 0 if it is within bounds.
+func (f *failures) add(remoteAddr string) (wait int) {
+	source := sourceOf(remoteAddr)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	d, ok := f.sources.Get(source)
+	if !ok {
+		d = &debt{since: now}
+		f.sources.Put(source, d)
+	}
+	if forgotten := int(now.Sub(d.since) / forgiveness); forgotten >= d.count {
+		*d = debt{since: now}
+	} else if forgotten > 0 {
+		d.count -= forgotten
+		d.since = d.since.Add(time.Duration(forgotten) * forgiveness)
+	}
+	if d.count >= maxFailures {
+		return int(forgiveness / time.Second)
+	}
+	d.count++
+	return 0
+}
+
+// sourceOf returns the network that a client can be expected to have to itself. Addresses that cannot be read share one.
+func sourceOf(remoteAddr string) netip.Prefix {
+	ap, err := netip.ParseAddrPort(remoteAddr)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	a, bits := ap.Addr().Unmap().WithZone(""), 32
+	if a.Is6() {
+		bits = 64
+	}
+	p, err := a.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p
+}
+
+// kinds are what OpenAI and Anthropic call errors.
+var kinds = map[int]string{
+	http.StatusUnauthorized:       "authentication_error",
+	http.StatusForbidden:          "permission_error",
+	http.StatusTooManyRequests:    "rate_limit_error",
+	http.StatusServiceUnavailable: "api_error",
+	http.StatusBadGateway:         "api_error",
+	http.StatusBadRequest:         "invalid_request_error",
+}
+
+// writeError answers with an error that clients of OpenAI's and of Anthropic's API both understand.
+func writeError(w http.ResponseWriter, status int, message string) {
+	type detail struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}
+	b, _ := json.Marshal(struct {
+		Type  string `json:"type"`
+		Error detail `json:"error"`
+	}{"error", detail{kinds[status], message}}) // strings cannot fail
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(append(b, '\n'))
+}
