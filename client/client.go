@@ -42,6 +42,7 @@ type Client struct {
 	files
 	events
 	tokens
+	policies
 	daemon
 	c *conn
 }
@@ -55,6 +56,7 @@ var (
 	_ caisson.Files     = (*Client)(nil)
 	_ caisson.Events    = (*Client)(nil)
 	_ caisson.Tokens    = (*Client)(nil)
+	_ caisson.Policies  = (*Client)(nil)
 	_ caisson.Daemon    = (*Client)(nil)
 )
 
@@ -65,7 +67,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, daemon{c}, c,
+		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, daemon{c}, c,
 	}, nil
 }
 

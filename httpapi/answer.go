@@ -36,6 +36,14 @@ func templateAnswer(t *caisson.Template) *caisson.Template {
 	return &out
 }
 
+// policyAnswer is p as clients see it: no rules are [], not null.
+func policyAnswer(p *caisson.Policy) *caisson.Policy {
+	if p.Rules == nil {
+		return &caisson.Policy{Rules: []caisson.Rule{}}
+	}
+	return p
+}
+
 // answers applies one of the functions above to a list.
 func answers[T any](list []*T, answer func(*T) *T) []*T {
 	out := make([]*T, 0, len(list))

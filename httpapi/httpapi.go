@@ -32,6 +32,7 @@ type Config struct {
 	Files     caisson.Files
 	Events    caisson.Events
 	Tokens    caisson.Tokens
+	Policies  caisson.Policies
 	Daemon    caisson.Daemon
 	// Answers remembers the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
@@ -53,7 +54,7 @@ type API struct {
 func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
-		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Daemon == nil:
+		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Daemon == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -73,6 +74,7 @@ func New(cfg Config) (*API, error) {
 	imageRoutes{cfg.Images, a.handles}.register(a.router)
 	eventRoutes{cfg.Events}.register(a.router)
 	tokenRoutes{cfg.Tokens}.register(a.router)
+	policyRoutes{cfg.Policies}.register(a.router)
 	daemonRoutes{cfg.Daemon}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
 	return a, a.router.finish()

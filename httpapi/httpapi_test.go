@@ -67,7 +67,7 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	cfg := httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Daemon: c.Daemon,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Daemon: c.Daemon,
 		Answers: s.memory.Answers(), FindToken: s.memory.FindToken, Log: log,
 	}
 	for _, f := range change {
@@ -130,7 +130,7 @@ func connect(t *testing.T, cfg client.Config) *client.Client {
 
 func cores(c *client.Client) apitest.Cores {
 	return apitest.Cores{
-		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Daemon: c,
+		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Policies: c, Daemon: c,
 	}
 }
 

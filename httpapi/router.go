@@ -224,6 +224,7 @@ func describeDomain(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Size](), reflect.TypeFor[sizeSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
 	// A type that JSON cannot hold leaves the field out of schemas: root file systems are never in answers.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 }
@@ -247,6 +248,17 @@ func (durationSchema) Schema(huma.Registry) *huma.Schema {
 		Type: huma.TypeString, Pattern: `^(0|[0-9]+d|([0-9]*\.?[0-9]+\.?(ns|us|µs|μs|ms|s|m|h))+)$`,
 		PatternDescription: "a duration such as 90s, 1h30m or 7d", Examples: []any{"1h30m"},
 	}
+}
+
+type portRangeSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (portRangeSchema) Schema(huma.Registry) *huma.Schema {
+	first, last := 1.0, 65535.0
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &first, Maximum: &last},
+		{Type: huma.TypeString, Pattern: `^\s*[0-9]+\s*(-\s*[0-9]+\s*)?$`, Examples: []any{"8000-8010"}},
+	}}
 }
 
 type stateSchema struct{}

@@ -82,6 +82,8 @@ func invalid(m *huma.ErrorModel) error {
 		msg = "there is no such field"
 	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have a choice of forms
 		msg = "is not a size; write a number of bytes, or for example 512M or 2GiB"
+	case msg == validation.MsgExpectedMatchExactlyOneSchema: // only ports have one
+		msg = "is not a port or a range of ports; write for example 443 or 8000-8010"
 	case strings.HasPrefix(msg, required[0]) && strings.HasSuffix(msg, required[1]):
 		name := strings.TrimSuffix(strings.TrimPrefix(msg, required[0]), required[1])
 		field, msg = strings.TrimPrefix(field+"."+name, "."), "is required"

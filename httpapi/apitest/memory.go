@@ -23,6 +23,7 @@ type Cores struct {
 	Files     caisson.Files
 	Events    caisson.Events
 	Tokens    caisson.Tokens
+	Policies  caisson.Policies
 	Daemon    caisson.Daemon
 }
 
@@ -66,7 +67,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		daemonCore{m},
+		policyCore{m}, daemonCore{m},
 	}
 }
 

@@ -58,6 +58,9 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 		State: state, Labels: req.Labels, Rootfs: rootfs(), CreatedAt: time.Now().UTC(), ChangedAt: time.Now().UTC(),
 		Spec: caisson.Spec{Image: "host", Command: req.Command, Env: req.Env, Workdir: "/", User: "0", Resources: res},
 	}, files: files, procs: map[int]*proc{}}
+	if req.Policy != nil {
+		b.Spec.Policy = *req.Policy
+	}
 	c.m.creates++
 	c.m.sandboxes = append(c.m.sandboxes, b)
 	c.m.event(b.Account, "sandbox."+string(state), string(b.ID))

@@ -34,6 +34,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"trees", testTrees},
 		{"events", testEvents},
 		{"tokens", testTokens},
+		{"policies", testPolicies},
 		{"daemon", testDaemon},
 		{"processes", testProcesses},
 		{"exec", testExec},

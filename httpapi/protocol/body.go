@@ -23,6 +23,12 @@ type ExtendRequest struct {
 	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this long, counted from now; 0s is never"`
 }
 
+// PolicyTest is the body of a test of a policy.
+type PolicyTest struct {
+	Policy  caisson.Policy `json:"policy"`
+	Targets []string       `json:"targets" nullable:"false" minItems:"1" maxItems:"100" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp"`
+}
+
 // KillRequest is the body of kill.
 type KillRequest struct {
 	PID    int `json:"pid" minimum:"-1" doc:"As seen inside the sandbox; -1 is every process"`

@@ -1,0 +1,73 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// policyRoutes serves what sandboxes may reach.
+type policyRoutes struct{ core caisson.Policies }
+
+type policyBody = body[*caisson.Policy]
+
+func (h policyRoutes) register(rt *router) {
+	const tag = "policies"
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy", "get-policy", tag, "Get what a sandbox may reach"), h.get)
+	handle(rt, op(http.MethodPut, "/sandboxes/{ref}/policy", "set-policy", tag,
+		"Replace what a sandbox may reach; in force, for connections that exist too, when it is answered"), h.set)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy/explain", "explain-policy", tag,
+		"Say what a sandbox's policy does with a destination, and what was refused lately"), h.explain)
+	handle(rt, op(http.MethodPost, "/policy/test", "test-policy", tag, "Say what a policy would do with destinations, without a sandbox"), h.test)
+	handle(rt, op(http.MethodGet, "/policy/presets", "list-policy-presets", tag, "List the destinations that rules may name by a preset"), h.presets)
+}
+
+func (h policyRoutes) get(ctx context.Context, in *RefParam) (*policyBody, error) {
+	p, err := h.core.GetPolicy(ctx, in.Ref)
+	if err != nil {
+		return nil, err
+	}
+	return &policyBody{policyAnswer(p)}, nil
+}
+
+func (h policyRoutes) set(ctx context.Context, in *struct {
+	RefParam
+	Body caisson.Policy
+},
+) (*policyBody, error) {
+	p, err := h.core.SetPolicy(ctx, in.Ref, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	return &policyBody{policyAnswer(p)}, nil
+}
+
+func (h policyRoutes) explain(ctx context.Context, in *struct {
+	RefParam
+	Target string `query:"target" maxLength:"512" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp; without it only what was refused lately is answered"`
+},
+) (*body[*caisson.Explanation], error) {
+	e, err := h.core.ExplainPolicy(ctx, in.Ref, in.Target)
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.Explanation]{e}, nil
+}
+
+func (h policyRoutes) test(ctx context.Context, in *body[protocol.PolicyTest]) (*body[protocol.Page[caisson.Explanation]], error) {
+	list, err := h.core.TestPolicy(ctx, in.Body.Policy, in.Body.Targets)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h policyRoutes) presets(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Preset]], error) {
+	list, err := h.core.Presets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
