@@ -26,8 +26,9 @@ type Variable struct {
 //
 // Programs that read such files disagree about them, and a secret should not depend on who reads it. So what every one of
 // them reads alike is accepted, and the rest is an Invalid error with the number of the line and none of its content.
-// A value is bare (no spaces, quotes, backslashes), in single quotes (everything is itself), or in double quotes (\n, \r,
-// \t, \", \$ and \\ are escapes). Quoted values may have more than one line. Nothing is interpolated: $ is itself.
+// A value is bare (no spaces, quotes, backslashes or #), in single quotes (everything is itself), or in double quotes (\n,
+// \r, \t, \", \$ and \\ are escapes). Quoted values may have more than one line. Nothing is interpolated: $NAME, ${ and $(
+// outside single quotes are refused.
 // Line ends may be LF or CRLF, and a byte order mark in front is skipped.
 func ParseEnv(r io.Reader) ([]Variable, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxEnvFile+1))
@@ -41,6 +42,9 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 		return nil, caisson.Errorf(caisson.Invalid, "the file of variables is not text in UTF-8")
 	}
 	text := strings.ReplaceAll(string(bytes.TrimPrefix(b, []byte("\uFEFF"))), "\r\n", "\n")
+	if before, _, ok := strings.Cut(text, "\r"); ok {
+		return nil, caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a carriage return that does not end it", 1+strings.Count(before, "\n"))
+	}
 	p := envParser{rest: text, line: 1}
 	lines := map[string]int{}
 	var all []Variable
@@ -67,6 +71,11 @@ type envParser struct {
 
 // assignment is the part of a line before its value.
 var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
+
+// interpolation is what some readers would replace. (In double quotes \$ is not.)
+var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
+
+const interpolated = "has a $ that some readers would replace by something; put the value in single quotes"
 
 // next reads one assignment, or one line without one.
 func (p *envParser) next() (Variable, error) {
@@ -118,6 +127,9 @@ func (p *envParser) double() (string, error) {
 	for i := 1; i < len(p.rest); i++ {
 		switch c := p.rest[i]; c {
 		case '"':
+			if interpolation.MatchString(p.rest[:i]) {
+				return "", p.fault(interpolated)
+			}
 			lines := strings.Count(p.rest[:i], "\n")
 			p.rest = p.rest[i+1:]
 			p.line += lines
@@ -146,8 +158,11 @@ func (p *envParser) bare() (string, error) {
 		n = len(p.rest)
 	}
 	value := p.rest[:n]
-	if strings.ContainsAny(value, "'\"\\`") {
-		return "", p.fault("has quotes or a backslash within a value; put the whole value in single quotes")
+	if strings.ContainsAny(value, "'\"\\`#") {
+		return "", p.fault("has a quote, a backslash or a # within a value; put the whole value in single quotes")
+	}
+	if interpolation.MatchString(value) {
+		return "", p.fault(interpolated)
 	}
 	p.rest = p.rest[n:]
 	return value, nil

@@ -67,10 +67,14 @@ func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
 }
 
 // forOpening returns the key; it must exist.
-func (k *keyring) forOpening(ctx context.Context) (*age.X25519Identity, error) { return k.get(ctx, false) }
+func (k *keyring) forOpening(ctx context.Context) (*age.X25519Identity, error) {
+	return k.get(ctx, false)
+}
 
 // forSealing returns the key and makes one if there is none and nothing was encrypted yet.
-func (k *keyring) forSealing(ctx context.Context) (*age.X25519Identity, error) { return k.get(ctx, true) }
+func (k *keyring) forSealing(ctx context.Context) (*age.X25519Identity, error) {
+	return k.get(ctx, true)
+}
 
 func (k *keyring) get(ctx context.Context, create bool) (*age.X25519Identity, error) {
 	select {
@@ -158,4 +162,3 @@ func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 func badKey(from string) error {
 	return caisson.Errorf(caisson.Conflict, "%s does not hold the key of credentials; it should be one line AGE-SECRET-KEY-1…, as age-keygen makes", from)
 }
-
