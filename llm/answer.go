@@ -1,0 +1,300 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// drain is how long a provider may take to end an answer after its last event.
+const drain = 2 * time.Second
+
+var errLeak = errors.New("the answer has the provider's key in it")
+
+// answer passes a response on.
+func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer) error {
+	c.upstreamSays(resp.Header)
+	encoding := resp.Header.Get("Content-Encoding")
+	switch s := resp.StatusCode; {
+	case s >= 400:
+		return c.refused(ctx, resp)
+	case s < 200 || s >= 300:
+		return c.fail(outcome{word: "upstream"}, refuse(http.StatusBadGateway, "upstream",
+			"the provider of model %.80q points elsewhere (%d), where its key does not go; correct its base URL", c.model.Alias, s))
+	case encoding != "" && !strings.EqualFold(encoding, "identity"):
+		return c.fail(c.worst("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
+	}
+	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	a := &answer{
+		call: c, ctx: ctx, resp: resp, idle: idle, stream: stream, buf: *buf,
+		meter: c.api.Dialect.Meter(c.e, stream), guard: newGuard(c.model.from.key.Reveal()), out: http.NewResponseController(c.w),
+	}
+	if stream {
+		return a.streamed()
+	}
+	return a.plain()
+}
+
+// upstreamSays notes what the provider calls the call, and what LiteLLM says it cost.
+func (c *call) upstreamSays(h http.Header) {
+	for _, name := range []string{"X-Litellm-Call-Id", "X-Request-Id", "Request-Id"} {
+		if v := h[name]; len(v) > 0 && len(v[0]) <= 128 && c.row.UpstreamID == "" {
+			c.row.UpstreamID = string(c.setup.secrets.redact([]byte(v[0])))
+		}
+	}
+	if c.model.from.Kind != caisson.ProviderLiteLLM {
+		return
+	}
+	if f, err := strconv.ParseFloat(h.Get("X-Litellm-Response-Cost"), 64); err == nil && f >= 0 && f < 1e9 {
+		cost := caisson.USD(math.Round(f * float64(caisson.Dollar)))
+		c.row.UpstreamCost = &cost
+	}
+}
+
+// refused passes on an error of the provider.
+func (c *call) refused(ctx context.Context, resp *http.Response) error {
+	s := resp.StatusCode
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	whole := err == nil && jsontext.Value(body).Kind() == '{' && jsontext.Value(body).IsValid()
+	o := outcome{word: "upstream", status: s}
+	if !whole && s >= 500 && s != http.StatusServiceUnavailable {
+		o = c.worst("upstream", s) // something between broke; the model may have answered
+	}
+	wait, _ := retryAfter(resp)
+	retry := int(math.Ceil(wait.Seconds()))
+	switch {
+	case s == http.StatusUnauthorized || s == http.StatusProxyAuthRequired:
+		o.status = http.StatusBadGateway
+		return c.fail(o, refuse(o.status, "upstream", "the provider of model %.80q does not accept the gateway's credential; it has to be set again", c.model.Alias))
+	case !whole:
+		code := "upstream"
+		if s == http.StatusTooManyRequests {
+			code = "rate_limited"
+		}
+		if ctx.Err() != nil {
+			o.word, _ = contextError(ctx)
+		}
+		o.status = min(s, 599)
+		return c.fail(o, &dialect.Refusal{Status: o.status, Code: code, Message: "the provider of model " + strconv.Quote(c.model.Alias) + " answered " + strconv.Itoa(s) + "; try again later", Retry: retry})
+	}
+	if err := c.settle(o); err != nil {
+		return err
+	}
+	body = c.setup.secrets.redact(body)
+	c.header(resp.Header)
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(s)
+	c.w.Write(body)
+	return nil
+}
+
+// header sets what passes of a response's headers.
+func (c *call) header(from http.Header) {
+	h := c.w.Header()
+	for name, values := range from {
+		switch name {
+		case "Content-Type", "Retry-After", "Retry-After-Ms", "X-Request-Id", "Request-Id", "Openai-Processing-Ms", "X-Should-Retry":
+		default:
+			if !strings.HasPrefix(name, "X-Ratelimit-") && !strings.HasPrefix(name, "Anthropic-Ratelimit-") {
+				continue
+			}
+		}
+		if len(values) == 1 && len(values[0]) <= 256 {
+			h[name] = []string{string(c.setup.secrets.redact([]byte(values[0])))}
+		}
+	}
+	h["X-Caisson-Call-Id"] = []string{string(c.row.ID)}
+}
+
+// answer is a response with status 2xx on its way to the guest.
+type answer struct {
+	*call
+	ctx    context.Context
+	resp   *http.Response
+	idle   *time.Timer
+	stream bool
+	buf    []byte
+	meter  dialect.Meter
+	guard  guard
+	out    *http.ResponseController
+	until  time.Time // write deadline
+}
+
+// read takes the next piece into buf, after what is there.
+func (a *answer) read(have int) (int, error) {
+	n, err := a.resp.Body.Read(a.buf[have:])
+	if n == 0 {
+		return 0, err
+	}
+	if a.row.FirstByte == 0 {
+		a.row.FirstByte = caisson.Duration(time.Since(a.started))
+	}
+	p := a.buf[have : have+n]
+	a.meter.Write(p)
+	a.record.Write(p)
+	if a.meter.Done() {
+		a.idle.Reset(drain)
+	} else {
+		a.idle.Reset(a.g.config.Timeouts.Idle)
+	}
+	return n, err
+}
+
+// streamed passes on each piece at once, the last one when the row is written.
+func (a *answer) streamed() error {
+	for {
+		n, err := a.read(0)
+		p, ok := a.guard.next(a.buf[:n])
+		if !ok {
+			return a.broken(errLeak)
+		}
+		if err == io.EOF {
+			p = append(p[:len(p):len(p)], a.guard.rest()...)
+		}
+		if (err == io.EOF || a.meter.Done()) && !a.settled {
+			if err := a.metered(); err != nil {
+				return err
+			}
+		}
+		if len(p) > 0 || err == io.EOF && !a.sent {
+			a.write(p)
+		}
+		if err != nil {
+			return a.end(err)
+		}
+	}
+}
+
+// plain passes on an answer in large pieces; its last byte, or all of a short one, when the row is written.
+func (a *answer) plain() error {
+	have := 0
+	for {
+		n, err := a.read(have)
+		have += n
+		if (err == io.EOF || a.meter.Done()) && !a.settled {
+			if len(a.guard.key) > 0 && bytes.Contains(a.buf[:have], a.guard.key) {
+				return a.broken(errLeak)
+			}
+			if err := a.metered(); err != nil {
+				return err
+			}
+		}
+		end := err != nil && a.settled
+		if end || have == len(a.buf) {
+			keep := 0
+			if !a.settled {
+				keep = 1
+			}
+			p, ok := a.guard.next(a.buf[:have-keep])
+			if !ok {
+				return a.broken(errLeak)
+			}
+			if end {
+				p = append(p[:len(p):len(p)], a.guard.rest()...)
+			}
+			a.write(p)
+			have = copy(a.buf, a.buf[have-keep:have])
+		}
+		if err != nil {
+			return a.end(err)
+		}
+	}
+}
+
+// write gives p to the guest.
+func (a *answer) write(p []byte) {
+	if !a.sent {
+		a.sent = true
+		a.row.Status = a.resp.StatusCode
+		a.header(a.resp.Header)
+		if n := a.resp.ContentLength; n >= 0 && !a.stream {
+			a.w.Header()["Content-Length"] = []string{strconv.FormatInt(n, 10)}
+		}
+		a.w.WriteHeader(a.resp.StatusCode)
+	}
+	if now := time.Now(); a.until.Sub(now) < a.g.config.Timeouts.Idle/2 {
+		a.until = now.Add(a.g.config.Timeouts.Idle)
+		a.out.SetWriteDeadline(a.until) // a writer without deadlines is one of a test
+	}
+	_, err := a.w.Write(p)
+	if err == nil && a.stream {
+		err = a.out.Flush()
+	}
+	if err != nil {
+		a.abort(a.estimateNow("aborted"))
+	}
+}
+
+// end is reached when there is nothing more to read.
+func (a *answer) end(err error) error {
+	if err != io.EOF && !a.settled {
+		return a.broken(err)
+	}
+	a.out.SetWriteDeadline(time.Time{}) // the connection may have more requests
+	return nil
+}
+
+// broken ends an answer in the middle.
+func (a *answer) broken(err error) error {
+	word, status := "upstream", http.StatusBadGateway
+	if a.ctx.Err() != nil {
+		word, status = contextError(a.ctx)
+	}
+	why := refuse(status, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
+	switch {
+	case err == errLeak:
+		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.from.Name, "call", string(a.row.ID))
+		word, why = "leak", refuse(status, "upstream", "the answer of model %.80q is withheld, as it has what no sandbox may see in it", a.model.Alias)
+	case word == "timeout":
+		why = refuse(status, "timeout", "the answer of model %.80q stopped; try again", a.model.Alias)
+	}
+	o := a.estimateNow(word)
+	if a.sent {
+		return a.abort(o)
+	}
+	return a.fail(o, why)
+}
+
+// metered settles an answer that has come to its end.
+func (a *answer) metered() error {
+	o := a.estimateNow("")
+	o.status = a.resp.StatusCode
+	if o.estimated {
+		o.word = "unmetered"
+	}
+	err := a.settle(o)
+	if err == nil && a.meter.Done() && a.allow().ServerState {
+		a.g.states.add(a.guest.Account, a.model.from.Name, a.meter.IDs())
+	}
+	if err != nil && a.sent {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+// estimateNow is the outcome if the answer ends here: the provider's word if it has one.
+func (a *answer) estimateNow(word string) outcome {
+	said, complete := a.meter.Usage()
+	switch {
+	case a.e.Free:
+		return outcome{word: word}
+	case complete && (said.Total() > 0 || a.meter.Seen() == 0):
+		return outcome{word: word, tokens: said, cost: a.model.prices.Cost(said)}
+	case a.stream:
+		return a.estimate(word, 0, said, a.meter.Seen()+a.hidden())
+	}
+	return a.estimate(word, 0, said, math.MaxInt64)
+}

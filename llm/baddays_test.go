@@ -1,0 +1,624 @@
+package llm_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/llm"
+)
+
+const patience = 10 * time.Second
+
+// TestPromise5ConcurrentCalls: calls at once cannot spend more than there is, and the ledger has what the provider counted.
+func TestPromise5ConcurrentCalls(t *testing.T) {
+	m := &mock{}
+	f := open(t, m)
+	one := prices.Cost(caisson.TokenCount{Input: 20, Output: 7, CacheRead: 10})
+	f.meter.limit = 50 * one
+	var wg sync.WaitGroup
+	var served, refused atomic.Int64
+	for i := range 200 {
+		wg.Go(func() {
+			body := `{"max_completion_tokens":7,` + hello[1:]
+			if i%2 == 0 {
+				body = `{"stream":true,` + body[1:]
+			}
+			for {
+				status, _, _ := f.post("/v1/chat/completions", body)
+				switch status {
+				case 200:
+					served.Add(1)
+					return
+				case 402:
+					refused.Add(1)
+					return
+				case 429: // set aside for others, or too many at once
+				default:
+					t.Errorf("status %d", status)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var sum caisson.USD
+	for _, row := range f.meter.rows() {
+		sum += row.Cost
+	}
+	if sum > f.meter.limit || sum != m.cost || f.meter.most > f.meter.limit || served.Load() == 0 || refused.Load() == 0 || !f.meter.quiet() {
+		t.Errorf("spent %v of %v, provider says %v, most at once %v, served %d, refused %d", sum, f.meter.limit, m.cost, f.meter.most, served.Load(), refused.Load())
+	}
+}
+
+// TestClamped: the answer is limited to what the budget affords.
+func TestClamped(t *testing.T) {
+	m := &mock{}
+	f := open(t, m, func(f *fixture) { f.meter.limit = 2 * caisson.Dollar / 1000 })
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 200 {
+		t.Fatal(status, body)
+	}
+	if strings.Contains(m.body[0], `"max_completion_tokens":1000}`) {
+		t.Error(m.body[0])
+	}
+}
+
+func TestOverBudget(t *testing.T) {
+	f := open(t, &mock{})
+	f.meter.refusal = &caisson.OverBudget{Budget: "account alice (month)", What: "usd", Limit: "5 USD", Left: "0.01 USD"}
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 402 || !strings.Contains(body, "account alice (month)") || !strings.Contains(body, "0.01 USD") || !strings.Contains(body, "over_budget") {
+		t.Error(status, body)
+	}
+	f.meter.refusal = &caisson.OverBudget{Busy: true, Retry: 1500 * time.Millisecond}
+	if status, h, _ := f.post("/v1/chat/completions", hello); status != 429 || h.Get("Retry-After") != "2" {
+		t.Error(status, h)
+	}
+	f.meter.refusal = errors.New("no engine")
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 503 || strings.Contains(body, "engine") {
+		t.Error(status, body)
+	}
+}
+
+func TestRates(t *testing.T) {
+	f := open(t, &mock{})
+	f.grant.Rate = caisson.Rate{Requests: 2}
+	for i, want := range []int{200, 200, 429} {
+		if status, h, body := f.post("/v1/chat/completions", hello); status != want || status == 429 && h.Get("Retry-After") == "" {
+			t.Error(i, status, body)
+		}
+	}
+	// A call takes its worst first and gives back what it did not need.
+	f.grant.Rate = caisson.Rate{Tokens: 2500}
+	for i := range 5 {
+		if status, _, body := f.post("/v1/chat/completions", hello); status != 200 {
+			t.Error(i, status, body)
+		}
+	}
+	f.grant.Rate = caisson.Rate{Tokens: 200}
+	f.guest = &caisson.Guest{Sandbox: "sb-cccccccccccccccc", Account: "alice"}
+	for i, want := range []int{200, 429} {
+		if status, _, body := f.post("/v1/chat/completions", hello); status != want {
+			t.Error(i, status, body)
+		}
+	}
+}
+
+// hang is a provider that waits in the middle of an answer.
+type hang struct {
+	before  string // what it says first; "" for not even a status
+	kind    string
+	arrived chan struct{}
+	gone    chan struct{}
+}
+
+func newHang(kind, before string) *hang {
+	return &hang{before: before, kind: kind, arrived: make(chan struct{}, 1000), gone: make(chan struct{}, 1000)}
+}
+
+func (h *hang) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	io.Copy(io.Discard, r.Body)
+	if h.before != "" {
+		w.Header().Set("Content-Type", h.kind)
+		io.WriteString(w, h.before)
+		w.(http.Flusher).Flush()
+	}
+	h.arrived <- struct{}{}
+	<-r.Context().Done()
+	h.gone <- struct{}{}
+}
+
+// TestGuestGone: whose guest goes away is cancelled at the provider, and charged what can be told.
+func TestGuestGone(t *testing.T) {
+	delta := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("a", 30) + "\"}}]}\n\n"
+	for _, c := range []struct {
+		name, kind, before, body string
+		least, most              int64 // tokens of output
+	}{
+		{"before a status", "", "", hello, 1000, 1000},
+		{"before a status, stream", "", "", `{"stream":true,` + hello[1:], 1, 999},
+		{"in a stream", "text/event-stream", delta, `{"stream":true,` + hello[1:], 31, 999},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newHang(c.kind, c.before)
+			f := open(t, p)
+			ctx, cancel := context.WithCancel(t.Context())
+			req, _ := http.NewRequestWithContext(ctx, "POST", f.front.URL+"/v1/chat/completions", strings.NewReader(c.body))
+			go func() {
+				<-p.arrived
+				cancel()
+			}()
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			<-p.gone
+			poll.Until(t, patience, func() bool { return len(f.meter.rows()) == 1 })
+			row := f.row()
+			if !row.Estimated || row.Error != "aborted" || row.Tokens.Input < 50 || row.Tokens.Output < c.least || row.Tokens.Output > c.most || row.Cost == 0 {
+				t.Errorf("%+v", row)
+			}
+			if wantStatus := map[bool]int{true: 200}[c.kind != ""]; row.Status != wantStatus {
+				t.Errorf("status %d", row.Status)
+			}
+		})
+	}
+}
+
+// TestSlowProvider: silence ends a call, and other calls do not wait for it.
+func TestSlowProvider(t *testing.T) {
+	for _, c := range []struct{ name, kind, before, want string }{
+		{"no status", "", "", "504"},
+		{"silent stream", "text/event-stream", ": hello\n\n", "broken"},
+		{"half an answer", "application/json", `{"id":`, "504"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := open(t, newHang(c.kind, c.before), func(f *fixture) {
+				f.config.Timeouts = llm.Timeouts{Header: 200 * time.Millisecond, Idle: 200 * time.Millisecond}
+			})
+			status, _, body := f.post("/v1/chat/completions", `{"stream":true,`+hello[1:])
+			if got := fmt.Sprint(status, body); !strings.Contains(got, c.want) {
+				t.Error(got)
+			}
+			if row := f.row(); row.Error != "timeout" || !row.Estimated {
+				t.Errorf("%+v", row)
+			}
+		})
+	}
+}
+
+// TestSlowGuest: a body that does not arrive holds nothing for long.
+func TestSlowGuest(t *testing.T) {
+	f := open(t, &mock{}, func(f *fixture) { f.config.Timeouts.Body = 100 * time.Millisecond })
+	got := f.raw(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+	if !strings.Contains(got, "400 Bad Request") {
+		t.Error(got)
+	}
+}
+
+// raw sends bytes and returns what comes until the end.
+func (f *fixture) raw(t *testing.T, request string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", f.front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	io.WriteString(conn, request)
+	b, _ := io.ReadAll(conn)
+	return string(b)
+}
+
+// TestBrokenProviders: whatever a provider does wrong, there is one row, and no answer that looks complete.
+func TestBrokenProviders(t *testing.T) {
+	sse := "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+	delta := "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n"
+	usage := "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7}}\n\n"
+	for _, c := range []struct {
+		name, answer string
+		status       int
+		broken       bool
+		word         string
+		estimated    bool
+	}{
+		{"closes at once", "", 502, false, "upstream", true},
+		{"garbage", "SSH-2.0-x\r\n\r\n", 502, false, "upstream", true},
+		{"short body", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"id\":", 502, false, "upstream", true},
+		{"broken chunk", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(delta) + "zz\r\n", 200, true, "upstream", true},
+		{"broken chunk after usage", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(delta+usage) + "zz\r\n", 200, true, "upstream", false},
+		{"broken chunk after the end", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(delta+usage+"data: [DONE]\n\n") + "zz\r\n", 200, false, "", false},
+		{"no usage", sse + delta + "data: [DONE]\n\n", 200, false, "unmetered", true},
+		{"no end", sse + delta, 200, false, "unmetered", true},
+		{"usage of nothing", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 47\r\n\r\n{\"x\":\"hello\",\"usage\":{\"prompt_tokens\":0,\"n\":1}}", 200, false, "unmetered", true},
+		{"trailer", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTrailer: X-Evil\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(delta+usage+"data: [DONE]\n\n") + "0\r\nX-Evil: 1\r\n\r\n", 200, false, "", false},
+		{"redirect", "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", 502, false, "upstream", false},
+		{"switching", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", 502, false, "upstream", false},
+		{"compressed", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx", 502, false, "upstream", true},
+		{"HTML 502", "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>", 502, false, "upstream", true},
+		{"HTML 503", "HTTP/1.1 503 No\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>", 503, false, "upstream", false},
+		{"JSON 500", "HTTP/1.1 500 No\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 500, false, "upstream", false},
+		{"400", "HTTP/1.1 400 No\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 400, false, "upstream", false},
+		{"401", "HTTP/1.1 401 No\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 502, false, "upstream", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := open(t, &mock{})
+			l := serve(t, func(conn net.Conn) { io.WriteString(conn, c.answer) })
+			f.configure(t, caisson.ProviderOpenAI, "http://"+l+"/v1")
+			status, h, body := f.post("/v1/chat/completions", hello)
+			if status != c.status || strings.HasPrefix(body, "broken") != c.broken || h.Get("Location") != "" || h.Get("X-Evil") != "" {
+				t.Errorf("%d %v %s", status, h, body)
+			}
+			row := f.row()
+			if row.Error != c.word || row.Estimated != c.estimated || row.Status != c.status || row.Estimated != (row.Cost > 0) && c.status != 200 {
+				t.Errorf("%+v", row)
+			}
+		})
+	}
+}
+
+func chunk(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+
+// serve answers each request on a raw socket, and closes it.
+func serve(t *testing.T, answer func(net.Conn)) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				req, err := http.ReadRequest(bufio.NewReader(conn))
+				if err != nil {
+					return
+				}
+				io.Copy(io.Discard, req.Body)
+				answer(conn)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestPromise2KeyNeverInside: a provider that repeats what it was sent does not give the key away.
+func TestPromise2KeyNeverInside(t *testing.T) {
+	b64 := base64.StdEncoding.EncodeToString([]byte("Bearer " + key))
+	for _, c := range []struct {
+		name    string
+		handler http.HandlerFunc
+	}{
+		{"error", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(400)
+			fmt.Fprintf(w, `{"error":{"message":"bad key %s","headers":%q,"b":%q}}`, key, r.Header, b64)
+		}},
+		{"part of it", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(429)
+			fmt.Fprintf(w, `{"error":"you sent %s..."}`, r.Header.Get("Authorization")[:24])
+		}},
+		{"no JSON", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(500)
+			io.WriteString(w, r.Header.Get("Authorization"))
+		}},
+		{"headers", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Request-Id", key)
+			w.Header().Set("X-Ratelimit-Limit", r.Header.Get("Authorization"))
+			w.Header().Set("Content-Type", "application/json; "+key)
+			io.WriteString(w, `{"usage":{"prompt_tokens":1}}`)
+		}},
+		{"answer", func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, `{"echo":%q,"usage":{"prompt_tokens":1}}`, key)
+		}},
+		{"long answer", func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, `{"echo":%q,"usage":{"prompt_tokens":1}}`, strings.Repeat("x", 32<<10-20)+key)
+		}},
+		{"stream", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", key)
+		}},
+		{"stream in pieces", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := range key {
+				io.WriteString(w, key[i:i+1])
+				w.(http.Flusher).Flush()
+			}
+		}},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/?"+key, http.StatusFound)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := open(t, c.handler)
+			status, h, body := f.post("/v1/chat/completions", hello)
+			for what, text := range map[string]string{"headers": fmt.Sprint(h), "body": body, "row": fmt.Sprintf("%+v", f.row())} {
+				if strings.Contains(text, key[:14]) || strings.Contains(text, key[10:24]) || strings.Contains(text, b64[16:28]) {
+					t.Errorf("%d: %s: %s", status, what, text)
+				}
+			}
+		})
+	}
+}
+
+// TestRetries: what nothing can have come of is tried again, everything else is not.
+func TestRetries(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers []func(w http.ResponseWriter)
+		status  int
+		calls   int
+	}{
+		{"429 and then", []func(http.ResponseWriter){later("0"), later("0.01")}, 200, 3},
+		{"429 for ever", []func(http.ResponseWriter){later("0"), later("0"), later("0")}, 429, 3},
+		{"429 for long", []func(http.ResponseWriter){later("60")}, 429, 1},
+		{"500", []func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(500) }}, 500, 1},
+		{"broken", []func(http.ResponseWriter){func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }}, 502, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &mock{}
+			var n atomic.Int64
+			var keys []string
+			f := open(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				i := int(n.Add(1)) - 1
+				keys = append(keys, r.Header.Get("Idempotency-Key"))
+				if i < len(c.answers) {
+					c.answers[i](w)
+					return
+				}
+				m.ServeHTTP(w, r)
+			}))
+			status, h, body := f.post("/v1/chat/completions", hello)
+			if status != c.status || int(n.Load()) != c.calls {
+				t.Errorf("%d after %d calls: %s", status, n.Load(), body)
+			}
+			if c.name == "429 for long" && h.Get("Retry-After") != "60" {
+				t.Error(h)
+			}
+			if row := f.row(); row.Status != c.status {
+				t.Errorf("%+v", row)
+			}
+			for i, k := range keys {
+				if (k != "") != (i > 0) {
+					t.Errorf("idempotency keys %q", keys)
+				}
+			}
+		})
+	}
+}
+
+func later(s string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Retry-After", s)
+		w.WriteHeader(429)
+		io.WriteString(w, `{"error":{"message":"slow down"}}`)
+	}
+}
+
+// TestUnreachable: a connection that cannot be made is tried again; it costs nothing.
+func TestUnreachable(t *testing.T) {
+	var n atomic.Int64
+	var d net.Dialer
+	f := open(t, &mock{}, func(f *fixture) {
+		f.config.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if n.Add(1) <= 2 {
+				return nil, errors.New("refused")
+			}
+			return d.DialContext(ctx, network, addr)
+		}
+	})
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 200 {
+		t.Error(status, body)
+	}
+	n.Store(-10)
+	f.configure(t, caisson.ProviderOpenAI, "http://127.0.0.2:1")
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 502 {
+		t.Error(status, body)
+	}
+	if rows := f.meter.rows(); len(rows) != 2 || rows[1].Cost != 0 || rows[1].Estimated || rows[1].Status != 502 {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// TestTLS: providers are verified, and HTTP/2 is spoken where it is offered.
+func TestTLS(t *testing.T) {
+	m := &mock{}
+	up := httptest.NewUnstartedServer(m)
+	up.EnableHTTP2 = true
+	up.StartTLS()
+	defer up.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(up.Certificate())
+	f := open(t, &mock{}, func(f *fixture) { f.config.Roots = pool })
+	f.configure(t, caisson.ProviderOpenAI, up.URL+"/v1")
+	if status, _, body := f.post("/v1/chat/completions", `{"stream":true,`+hello[1:]); status != 200 {
+		t.Fatal(status, body)
+	}
+	if m.seen[0].ProtoMajor != 2 {
+		t.Error(m.seen[0].Proto)
+	}
+	g := open(t, &mock{}, func(f *fixture) { f.config.Roots = x509.NewCertPool() })
+	g.configure(t, caisson.ProviderOpenAI, up.URL+"/v1")
+	if status, _, body := g.post("/v1/chat/completions", hello); status != 502 || g.row().Cost != 0 {
+		t.Error(status, body)
+	}
+}
+
+// TestRawRequests: what clients do not send, but sandboxes may.
+func TestRawRequests(t *testing.T) {
+	m := &mock{}
+	f := open(t, m)
+	length := fmt.Sprint(len(hello))
+	for _, c := range []struct {
+		name, request string
+		answers       int // 200s
+		calls         int
+	}{
+		{"HTTP/1.0", "POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " + length + "\r\n\r\n" + hello, 1, 1},
+		{"pipelined", strings.Repeat("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "+length+"\r\n\r\n"+hello, 3) + "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 3, 3},
+		{"trailers", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTrailer: Authorization\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(hello) + "0\r\nAuthorization: evil\r\n\r\n", 1, 1},
+		{"both lengths", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(hello) + "0\r\n\r\n", 1, 1},
+		{"two lengths", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: " + length + "\r\n\r\n" + hello, 0, 0},
+		{"odd encoding", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n" + chunk(hello), 0, 0},
+		{"space in name", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Api-Key : a\r\nContent-Length: " + length + "\r\n\r\n" + hello, 0, 0},
+		{"line break in a value", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-A: a\rb\r\nConnection: close\r\nContent-Length: " + length + "\r\n\r\n" + hello, -1, -1},
+		{"connect", "CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\nConnection: close\r\n\r\n", 0, 0},
+		{"other host", "POST http://169.254.169.254/v1/chat/completions HTTP/1.1\r\nHost: 169.254.169.254\r\nConnection: close\r\nContent-Length: " + length + "\r\n\r\n" + hello, 1, 1},
+		{"expect", "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: " + length + "\r\n\r\n" + hello, 0, 0},
+		{"upgrade", "GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n", 0, 0},
+		{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := m.calls
+			conn, err := net.Dial("tcp", f.front.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(patience))
+			io.WriteString(conn, c.request)
+			if c.name == "upgrade" || c.name == "two lengths" {
+				conn.(*net.TCPConn).CloseWrite()
+			}
+			b, _ := io.ReadAll(conn)
+			if got := strings.Count(string(b), "200 OK"); c.answers >= 0 && (got != c.answers || m.calls-before != c.calls) {
+				t.Errorf("%d answers, %d calls: %s", got, m.calls-before, b)
+			}
+		})
+	}
+	for _, r := range m.seen {
+		if r.Header.Get("Authorization") != "Bearer "+key || len(r.Trailer) != 0 {
+			t.Error(r.Header, r.Trailer)
+		}
+	}
+}
+
+// TestTooMany: a sandbox has so many calls at once, and others are not slowed.
+func TestTooMany(t *testing.T) {
+	p := newHang("", "")
+	f := open(t, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			req, _ := http.NewRequestWithContext(ctx, "POST", f.front.URL+"/v1/chat/completions", strings.NewReader(hello))
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+		})
+	}
+	for range 64 {
+		<-p.arrived
+	}
+	if status, _, body := f.post("/v1/chat/completions", hello); status != 429 {
+		t.Error(status, body)
+	}
+	cancel()
+	wg.Wait()
+	poll.Until(t, patience, func() bool { return len(f.meter.rows()) == 64 })
+	if !f.meter.quiet() {
+		t.Error("not settled once each")
+	}
+}
+
+// TestConfigure: calls under way end with what they began with.
+func TestConfigure(t *testing.T) {
+	p := newHang("text/event-stream", ": hi\n\n")
+	old := open(t, p)
+	resp, err := http.Post(old.front.URL+"/v1/chat/completions", "", strings.NewReader(hello))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	m := &mock{}
+	up := httptest.NewServer(m)
+	defer up.Close()
+	old.configure(t, caisson.ProviderOpenAI, up.URL)
+	if status, _, body := old.post("/v1/chat/completions", hello); status != 200 || m.calls != 1 {
+		t.Error(status, body)
+	}
+	if b, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || b != ": hi\n" {
+		t.Error(b, err)
+	}
+	for _, bad := range []caisson.GatewayConfig{
+		{Providers: []caisson.Provider{{Name: "p", Kind: "openai", BaseURL: "ftp://x"}}},
+		{Providers: []caisson.Provider{{Name: "p", Kind: "openai", BaseURL: "https://user:pass@x/"}}},
+		{Providers: []caisson.Provider{{Name: "p", Kind: "openai", BaseURL: "https://x/?a"}}},
+		{Providers: []caisson.Provider{{Name: "p", Kind: "scripted"}}},
+		{Models: []caisson.Model{{Alias: "m", Provider: "none"}}},
+		{Providers: []caisson.Provider{{Name: "p", Kind: "openai", BaseURL: "https://x"}}, Keys: map[string]string{"p": "a\r\nb"}},
+	} {
+		if err := old.gateway.Configure(bad); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	if status, _, _ := old.post("/v1/chat/completions", hello); status != 200 {
+		t.Error("a bad configuration changed something")
+	}
+}
+
+// TestLocal: a provider in this process is asked like any other.
+func TestLocal(t *testing.T) {
+	m := &mock{}
+	f := open(t, &mock{}, func(f *fixture) {
+		f.config.Local = func(p caisson.Provider, script string) (http.Handler, error) {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if script == "panic" {
+					panic("no")
+				}
+				m.ServeHTTP(w, r)
+			}), nil
+		}
+	})
+	for script, want := range map[string]int{"fine": 200, "panic": 502} {
+		err := f.gateway.Configure(caisson.GatewayConfig{Providers: []caisson.Provider{{Name: "s", Kind: caisson.ProviderScripted}}, Scripts: map[string]string{"s": script}, Models: models("s")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stream := range []string{"true", "false"} {
+			if status, _, body := f.post("/v1/chat/completions", `{"stream":`+stream+`,`+hello[1:]); status != want {
+				t.Error(script, status, body)
+			}
+		}
+	}
+	if !f.meter.quiet() {
+		t.Error("not settled")
+	}
+}
+
+// TestHugeAnswer passes on what does not fit a buffer, unchanged.
+func TestHugeAnswer(t *testing.T) {
+	big := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("a", 3<<20) + `"}}],"usage":{"prompt_tokens":5,"completion_tokens":900,"total_tokens":905}}`)
+	for _, length := range []bool{true, false} {
+		f := open(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if length {
+				w.Header().Set("Content-Length", fmt.Sprint(len(big)))
+			}
+			w.Write(big)
+		}))
+		status, h, body := f.post("/v1/chat/completions", hello)
+		if status != 200 || !bytes.Equal([]byte(body), big) || (h.Get("Content-Length") != "") != length {
+			t.Error(status, len(body), h)
+		}
+		if row := f.row(); row.Tokens.Output != 900 || row.Estimated {
+			t.Errorf("%+v", row)
+		}
+	}
+}

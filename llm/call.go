@@ -1,0 +1,337 @@
+package llm
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+)
+
+// freeOutput is the limit of answers of free models that have none.
+const freeOutput = 32_768
+
+// A call is one request of a guest from its arrival to its row in the ledger. One goroutine has it.
+type call struct {
+	g     *Gateway
+	w     http.ResponseWriter
+	r     *http.Request
+	api   *API
+	e     dialect.Endpoint
+	guest caisson.Guest
+	grant *caisson.ModelGrant
+	seat  *seat
+	setup *setup
+
+	req     dialect.Request
+	model   *model
+	input   int64 // bound of tokens
+	body    []byte
+	taken   int64 // tokens that the rate gave
+	started time.Time
+
+	row      caisson.Call
+	reserved caisson.Reservation
+	settled  bool
+	sent     bool // the guest has part of an answer
+	record   *recording
+}
+
+// serve handles one request. The error is a refusal that is still to be written.
+func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Guest, api *API, e dialect.Endpoint) error {
+	if err := check(r); err != nil {
+		return err
+	}
+	c := &call{g: g, w: w, r: r, api: api, e: e, guest: guest, started: time.Now()}
+	if c.grant = g.config.Grant(r.Context(), guest); c.grant == nil {
+		return refuse(http.StatusForbidden, "model_not_allowed", "this sandbox has no grant for models; ask for one")
+	}
+	if e.List {
+		return c.list()
+	}
+	if c.seat = g.seats.take(guest, c.started); c.seat == nil {
+		return later(time.Second, "this sandbox has %d calls under way, which is the most it may have; wait for one to end", maxCalls)
+	}
+	defer func() { c.seat.leave(time.Now()) }()
+	b := g.newBody(c.seat)
+	defer b.free()
+	if err := c.read(b); err != nil {
+		return err
+	}
+	return c.serve(b.bytes())
+}
+
+// check refuses what no client of an API sends.
+func check(r *http.Request) error {
+	size := 0
+	for name, values := range r.Header {
+		for _, v := range values {
+			size += len(name) + len(v) + 4
+		}
+	}
+	switch {
+	case size > maxHeader:
+		return refuse(http.StatusRequestHeaderFieldsTooLarge, "too_large", "the headers have more than %d KiB; send fewer", maxHeader>>10)
+	case r.Header["Upgrade"] != nil:
+		return refuse(http.StatusBadRequest, "invalid_request", "this gateway has no protocol to upgrade to; use plain HTTP")
+	case r.Header["Expect"] != nil:
+		return refuse(http.StatusExpectationFailed, "invalid_request", "this gateway expects nothing; send the request without Expect")
+	case r.Header["Content-Encoding"] != nil && !strings.EqualFold(r.Header.Get("Content-Encoding"), "identity"):
+		return refuse(http.StatusUnsupportedMediaType, "invalid_request", "the body is encoded; send it plain")
+	}
+	return nil
+}
+
+func (c *call) list() error {
+	body := c.api.Dialect.List(c.g.setup.Load().list(c.grant, c.api))
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.Write(body)
+	return nil
+}
+
+// read takes the body within the time there is for it.
+func (c *call) read(b *body) error {
+	rc := http.NewResponseController(c.w)
+	rc.SetReadDeadline(c.started.Add(c.g.config.Timeouts.Body)) // a writer without deadlines is one of a test
+	if err := b.read(c.r); err != nil {
+		return err
+	}
+	rc.SetReadDeadline(time.Time{})
+	return nil
+}
+
+// serve handles a request whose body has arrived.
+func (c *call) serve(body []byte) (err error) {
+	allow := c.allow()
+	if c.req, err = c.api.Dialect.Parse(c.e, body, allow); err != nil {
+		return err
+	}
+	c.setup = c.g.setup.Load()
+	asked := c.req.Model()
+	if c.e.Model != "" {
+		asked = c.e.Model
+	}
+	if c.model, err = c.setup.choose(asked, c.grant, c.api); err != nil {
+		return err
+	}
+	if err := c.states(allow); err != nil {
+		return err
+	}
+	demand, err := c.demand()
+	if err != nil {
+		return err
+	}
+	var wait time.Duration
+	if c.taken, wait = c.seat.admit(c.grant.Rate, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
+		return later(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", c.grant.Rate.Requests, c.grant.Rate.Tokens)
+	}
+	c.describe()
+	if c.reserved, err = c.g.config.Meter.Reserve(c.r.Context(), c.row, demand); err != nil {
+		c.seat.correct(c.grant.Rate, c.taken, 0)
+		return c.g.refuseBudget(c.r.Context(), err)
+	}
+	defer c.settleAnyway()
+	if c.body, err = c.req.Encode(c.model.name, c.user(), c.reserved.Output()); err != nil {
+		return c.fail(outcome{word: "internal"}, dialect.Refused(err))
+	}
+	if c.grant.Record && c.g.config.Record != nil {
+		c.record = newRecording(c.g.config.Record(c.guest), c.setup.secrets, c.body)
+	}
+	return c.forward(allow)
+}
+
+func (c *call) allow() (a dialect.Allow) {
+	for _, name := range c.grant.Allow {
+		switch name {
+		case caisson.GrantProviderTools:
+			a.ProviderTools = true
+		case caisson.GrantRemoteURLs:
+			a.RemoteURLs = true
+		case caisson.GrantBeta:
+			a.Beta = true
+		case caisson.GrantServerState:
+			a.ServerState = true
+		}
+	}
+	return a
+}
+
+// states refuses ids of what the provider keeps for others.
+func (c *call) states(allow dialect.Allow) error {
+	for _, id := range c.req.ServerIDs() {
+		if !allow.ServerState || !c.g.states.has(c.guest.Account, c.model.from.Name, id) {
+			return refuse(http.StatusNotFound, "not_found", "%.80q is nothing that was made through this gateway lately; send all of the input instead", id)
+		}
+	}
+	return nil
+}
+
+// demand returns the most that the call can take.
+func (c *call) demand() (d caisson.Demand, err error) {
+	m := c.model
+	if m.Prices == nil && !m.Free {
+		return d, refuseParam(http.StatusForbidden, "model_unpriced", "model", "the price of model %.80q is not known, so it cannot be kept within a budget; configure its prices, import a price list, or mark it as free", m.Alias)
+	}
+	if m.from.Credential != "" && m.from.key.IsZero() {
+		return d, refuseParam(http.StatusServiceUnavailable, "upstream", "model", "the credential of provider %.80q is not there; set it", m.from.Name)
+	}
+	d.Fixed.Calls = 1
+	if c.e.Free {
+		return d, nil
+	}
+	bound, known := c.req.Input()
+	switch {
+	case known && m.Context > 0:
+		bound = min(bound, m.Context)
+	case known:
+	case m.Context > 0:
+		bound = m.Context
+	case !m.Free:
+		return d, refuseParam(http.StatusBadRequest, "invalid_request", "model", "what the model will read cannot be bounded from this body; configure the context limit of model %.80q, or send text only", m.Alias)
+	}
+	c.input = bound
+	d.Fixed.Tokens = bound
+	d.Fixed.USD = c.inputAtWorst()
+	want, least := c.req.Output()
+	if want == 0 && least == 0 {
+		return d, nil
+	}
+	limit := m.Output
+	if limit == 0 {
+		limit = m.Context
+	}
+	if limit == 0 && m.Free {
+		limit = freeOutput
+	}
+	switch {
+	case want == 0 && limit == 0:
+		return d, refuseParam(http.StatusBadRequest, "invalid_request", "max_tokens", "the answer has no limit; limit its tokens (max_tokens, max_completion_tokens or max_output_tokens), or configure the output limit of model %.80q", m.Alias)
+	case want == 0:
+		d.MaxOutput = limit
+	case limit == 0:
+		d.MaxOutput = want
+	default:
+		d.MaxOutput = min(want, limit)
+	}
+	d.MinOutput = min(least, d.MaxOutput)
+	d.OutputPrice = m.prices.Output
+	return d, nil
+}
+
+// inputAtWorst is what the input costs if every token has the highest price.
+func (c *call) inputAtWorst() caisson.USD {
+	return caisson.Prices{Input: c.model.prices.MaxInput()}.Cost(caisson.TokenCount{Input: c.input})
+}
+
+// describe fills what is known of the row before the call.
+func (c *call) describe() {
+	c.row = caisson.Call{
+		ID: caisson.NewID(caisson.CallPrefix), At: c.started.UTC(), Guest: c.guest,
+		Provider: c.model.from.Name, Model: c.model.Alias, Upstream: c.model.name,
+		API: c.e.API, Stream: c.e.Stream || c.req.Stream(),
+	}
+}
+
+// An outcome is what became of a call.
+type outcome struct {
+	word      string // of the row's Error
+	status    int    // of the row; 0 means the one that the guest got, if any
+	tokens    caisson.TokenCount
+	cost      caisson.USD
+	estimated bool
+}
+
+// worst is the outcome of a call of which nothing is known.
+func (c *call) worst(word string, status int) outcome {
+	if c.e.Free {
+		return outcome{word: word, status: status}
+	}
+	return c.estimate(word, status, caisson.TokenCount{}, math.MaxInt64)
+}
+
+// estimate completes what the provider said: input at its bound if it did not say, output as given but no more than was
+// granted.
+func (c *call) estimate(word string, status int, said caisson.TokenCount, output int64) outcome {
+	o := outcome{word: word, status: status, tokens: said, estimated: true}
+	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0
+	if fresh {
+		o.tokens.Input = c.input
+	}
+	o.tokens.Output = max(said.Output, min(output, c.reserved.Output()))
+	o.cost = c.model.prices.Cost(o.tokens)
+	if fresh {
+		o.cost = c.inputAtWorst() + c.model.prices.Cost(caisson.TokenCount{Output: o.tokens.Output})
+	}
+	return o
+}
+
+// settle writes the row. Only its first call does.
+func (c *call) settle(o outcome) error {
+	if c.settled {
+		return nil
+	}
+	c.settled = true
+	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated = o.word, o.tokens, o.cost, o.estimated
+	if o.status != 0 {
+		c.row.Status = o.status
+	}
+	c.row.Duration = caisson.Duration(time.Since(c.started))
+	c.seat.correct(c.grant.Rate, c.taken, o.tokens.Total())
+	err := c.reserved.Settle(c.row)
+	c.record.end(c.row)
+	log := c.g.config.Log
+	ctx := c.r.Context()
+	if err != nil {
+		log.LogAttrs(ctx, slog.LevelError, "the ledger cannot be written", slog.String("call", string(c.row.ID)), slog.Any("err", err))
+		return refuse(http.StatusServiceUnavailable, "internal", "the ledger cannot be written, so the answer is withheld; tell the operator")
+	}
+	if log.Enabled(ctx, slog.LevelDebug) {
+		log.LogAttrs(ctx, slog.LevelDebug, "call", slog.String("call", string(c.row.ID)), slog.String("sandbox", string(c.guest.Sandbox)),
+			slog.String("account", c.guest.Account), slog.String("run", c.guest.Run), slog.String("model", c.row.Model), slog.String("api", c.row.API),
+			slog.Int("status", c.row.Status), slog.String("error", o.word), slog.Int64("input", o.tokens.Input), slog.Int64("output", o.tokens.Output),
+			slog.String("cost", o.cost.String()), slog.Bool("estimated", o.estimated), slog.Duration("duration", time.Duration(c.row.Duration)))
+	}
+	return nil
+}
+
+// settleAnyway is deferred, for panics and whatever else was not thought of.
+func (c *call) settleAnyway() {
+	p := recover()
+	c.settle(c.worst("internal", 0)) // of a call that is not settled
+	if p == nil {
+		return
+	}
+	if p != http.ErrAbortHandler {
+		c.g.config.Log.Error("a call panicked", "call", string(c.row.ID), "panic", p)
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// fail ends a call of which the guest has nothing yet, with a refusal to be written.
+func (c *call) fail(o outcome, why error) error {
+	if o.status == 0 && c.r.Context().Err() == nil {
+		o.status = dialect.Refused(why).Status
+	}
+	if err := c.settle(o); err != nil {
+		return err
+	}
+	return why
+}
+
+// abort cuts off an answer that the guest has part of.
+func (c *call) abort(o outcome) error {
+	c.settle(o)
+	panic(http.ErrAbortHandler)
+}
+
+// contextError is why a call ended before its answer did.
+func contextError(ctx context.Context) (word string, status int) {
+	if context.Cause(ctx) == errIdle {
+		return "timeout", http.StatusGatewayTimeout
+	}
+	return "aborted", 0
+}

@@ -1,0 +1,68 @@
+package llm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// user is to whom the provider may attribute the call: the account for LiteLLM, whose end user it is; for others an id that is
+// always the same for one person of one account, and says nothing else.
+func (c *call) user() string {
+	if c.model.from.Kind == caisson.ProviderLiteLLM {
+		return c.guest.Account
+	}
+	sum := sha256.Sum256([]byte("caisson user\x00" + c.guest.Account + "\x00" + c.guest.User))
+	return "caisson-" + hex.EncodeToString(sum[:16])
+}
+
+// attribute sets what LiteLLM writes into its spend logs.
+func (c *call) attribute(h http.Header) {
+	g := c.guest
+	b := quote(nil, `{"run_id":`, g.Run)
+	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(g.Attempt), 10)
+	b = quote(b, `,"user_id":`, g.User)
+	b = quote(b, `,"graph_id":`, g.Agent)
+	b = quote(b, `,"session_id":`, g.Session)
+	b = quote(b, `,"caisson_call_id":`, string(c.row.ID))
+	h["X-Litellm-End-User-Id"] = []string{ascii([]byte(g.Account))}
+	h["X-Litellm-Spend-Logs-Metadata"] = []string{ascii(append(b, '}'))}
+}
+
+func quote(b []byte, before, s string) []byte {
+	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only says that something was replaced
+	return b
+}
+
+// ascii makes b fit for a header: other characters become the escapes of JSON.
+func ascii(b []byte) string {
+	plain := true
+	for _, c := range b {
+		plain = plain && c >= ' ' && c < 0x7f
+	}
+	if plain {
+		return string(b)
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r >= ' ' && r < 0x7f:
+			out = append(out, byte(r))
+		case r > 0xffff:
+			r -= 0x10000
+			out = appendEscape(appendEscape(out, 0xd800+r>>10), 0xdc00+r&0x3ff)
+		default:
+			out = appendEscape(out, r)
+		}
+	}
+	return string(out)
+}
+
+func appendEscape(b []byte, r rune) []byte {
+	const digits = "0123456789abcdef"
+	return append(b, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])
+}

@@ -1,0 +1,187 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// A message of a chat.
+var messageFields = map[string]rule{
+	"role": (*parser).role, "content": (*parser).content, "name": scalar, "refusal": scalar,
+	"tool_calls": raw, "tool_call_id": scalar, "function_call": raw,
+	// What other models want back of their reasoning.
+	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": raw,
+	"cache_control": (*parser).cacheControl,
+	"audio":         refused("sound cannot be bounded; send text"),
+}
+
+// A part of content, in chats and responses alike. Each field has the same meaning whatever the type, so that their order is of no
+// consequence.
+var partFields = map[string]rule{
+	"type": (*parser).partType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
+	"image_url": (*parser).image, "detail": scalar, "file": (*parser).file,
+	"file_id": (*parser).fileID, "file_data": (*parser).fileData, "file_url": (*parser).fileURL, "filename": scalar,
+	"stdout": scalar, "stderr": scalar, "outcome": raw, // of a shell
+	"cache_control": (*parser).cacheControl,
+	"input_audio":   refused("sound cannot be bounded; send text"),
+}
+
+var (
+	imageFields = map[string]rule{"url": (*parser).imageURL, "detail": scalar}
+	fileFields  = map[string]rule{"file_id": (*parser).fileID, "file_data": (*parser).fileData, "filename": scalar}
+	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
+		"summary_text", "reasoning_text", "computer_screenshot")
+)
+
+func set(names ...string) map[string]bool {
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+func (p *parser) messages(v value) error {
+	p.input = true
+	return p.list(v, (*parser).message)
+}
+
+func (p *parser) message(v value) error {
+	p.extra += partOverhead
+	p.typed = false
+	if err := p.object(v, messageFields); err != nil {
+		return err
+	}
+	if !p.typed {
+		return strictjson.Refuse("role", "the message has no role; send one")
+	}
+	return nil
+}
+
+func (p *parser) role(v value) error {
+	if v.Kind() != '"' {
+		return strictjson.Refuse("", "the role is no string")
+	}
+	p.typed = true
+	return raw(p, v)
+}
+
+// content is text, nothing, or parts.
+func (p *parser) content(v value) error {
+	if v.Kind() != '[' {
+		return scalar(p, v)
+	}
+	// The parts of a message have types; that it had a role has been seen, or not.
+	typed := p.typed
+	err := p.list(v, (*parser).part)
+	p.typed = typed
+	return err
+}
+
+func (p *parser) part(v value) error {
+	if v.Kind() == '"' {
+		return raw(p, v)
+	}
+	p.extra += partOverhead
+	p.typed = false
+	if err := p.object(v, partFields); err != nil {
+		return err
+	}
+	if !p.typed && v.Get("stdout") == nil {
+		return strictjson.Refuse("type", "the part has no type; send one")
+	}
+	return nil
+}
+
+func (p *parser) partType(v value) error {
+	switch b := v.Bytes(); {
+	case partTypes[string(b)]:
+		p.typed = true
+		return raw(p, v)
+	case v.Is("input_audio"):
+		return strictjson.Refuse("", "sound cannot be bounded; send text")
+	default:
+		return strictjson.Refuse("", "content of type %.40q is not known here; send text, images or files", b)
+	}
+}
+
+// image is {"url": ...} in chats, and the URL itself in responses.
+func (p *parser) image(v value) error {
+	switch v.Kind() {
+	case '{':
+		return p.object(v, imageFields)
+	case 'n':
+		return nil
+	}
+	return p.imageURL(v)
+}
+
+func (p *parser) imageURL(v value) error {
+	if err := p.url(v); err != nil {
+		return err
+	}
+	p.extra += imageTokens - int64(len(v)) // an image is not read as text
+	return nil
+}
+
+// url copies a data URL, or one that the provider may fetch.
+func (p *parser) url(v value) error {
+	switch {
+	case v.Kind() != '"':
+		return strictjson.Refuse("", "the value is no URL; send a string")
+	case bytes.HasPrefix(v, []byte(`"data:`)):
+	case !p.allow.RemoteURLs:
+		return strictjson.Refuse("", "what the provider would fetch is a way out that is not granted; send a data: URL, or ask for the grant remote-urls")
+	case !bytes.HasPrefix(v, []byte(`"https://`)) && !bytes.HasPrefix(v, []byte(`"http://`)):
+		return strictjson.Refuse("", "the value is neither a data: nor an http URL")
+	}
+	return raw(p, v)
+}
+
+func (p *parser) file(v value) error { return p.object(v, fileFields) }
+
+func (p *parser) fileData(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.r.bounded = false // pages are compressed
+	return p.url(v)
+}
+
+func (p *parser) fileURL(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.r.bounded = false
+	return p.url(v)
+}
+
+func (p *parser) fileID(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.r.bounded = false
+	return p.serverID(v)
+}
+
+// serverID copies an id of what the provider keeps. The gateway knows whose it is.
+func (p *parser) serverID(v value) error {
+	id, ok := v.Text()
+	switch {
+	case !ok || id == "" || len(id) > 256:
+		return strictjson.Refuse("", "the value is no id")
+	case !p.allow.ServerState:
+		return strictjson.Refuse("", "what the provider keeps is not granted; send all of the input, or ask for the grant server-state")
+	}
+	p.r.ids = append(p.r.ids, id)
+	return raw(p, v)
+}
+
+// cacheControl keeps the plain kind only, as a longer one costs more.
+func (p *parser) cacheControl(v value) error {
+	if !v.IsNull() {
+		p.out = append(p.out, `{"type":"ephemeral"}`...)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package openai
+
+import (
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+type value = strictjson.Value
+
+// A rule appends to p.out what passes of a value, nothing if the field is to be dropped, or refuses.
+type rule func(p *parser, v value) error
+
+// parser copies what passes of one body.
+type parser struct {
+	r     request
+	allow dialect.Allow
+	out   []byte
+	extra int64 // tokens besides the bytes of out; negative where bytes are no text
+	input bool  // there is something to answer
+	typed bool  // the object that is being read has a type or role
+}
+
+// The fields of the three kinds of body.
+var (
+	chatFields = map[string]rule{
+		"messages": (*parser).messages,
+		"model":    (*parser).model, "stream": (*parser).stream, "stream_options": (*parser).streamOptions, "n": (*parser).one,
+		"max_tokens": limit("max_tokens"), "max_completion_tokens": limit("max_completion_tokens"),
+		"prompt_cache_key": (*parser).cacheKey, "store": (*parser).store, "modalities": (*parser).modalities,
+		"tools": (*parser).tools, "tool_choice": raw, "parallel_tool_calls": scalar, "functions": raw, "function_call": raw,
+		"web_search_options": (*parser).webSearch,
+		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
+		"logprobs": scalar, "top_logprobs": scalar, "response_format": raw, "seed": scalar, "stop": raw,
+		"reasoning_effort": scalar, "verbosity": scalar,
+		// Of compatible providers.
+		"top_k": scalar, "min_p": scalar, "top_a": scalar, "repetition_penalty": scalar, "reasoning": raw, "include_reasoning": scalar,
+		"thinking": raw,
+
+		"audio": refused("answers in sound are priced apart and cannot be bounded; leave the field out"),
+	}
+	responsesFields = map[string]rule{
+		"input": (*parser).items, "instructions": (*parser).instructions,
+		"model": (*parser).model, "stream": (*parser).stream, "stream_options": (*parser).streamOptions,
+		"max_output_tokens": limit("max_output_tokens"),
+		"prompt_cache_key":  (*parser).cacheKey, "store": (*parser).store, "background": (*parser).background,
+		"previous_response_id": (*parser).previous,
+		"tools":                (*parser).tools, "tool_choice": raw, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
+		"temperature": scalar, "top_p": scalar, "top_logprobs": scalar, "text": raw, "reasoning": raw, "truncation": scalar, "include": raw,
+
+		"conversation": refused("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
+		"prompt":       refused("stored prompts belong to the provider's account; send instructions and input"),
+	}
+	embeddingsFields = map[string]rule{
+		"input": (*parser).embed, "model": (*parser).model, "dimensions": scalar, "encoding_format": scalar,
+	}
+)
+
+func init() {
+	// What proxies of this API take as a request to go elsewhere.
+	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
+		no := refused("the field would change where or how the call is made, which the gateway decides; leave it out")
+		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
+	}
+}
+
+// object copies the members of v that fields has.
+func (p *parser) object(v value, fields map[string]rule) error {
+	if v.Kind() != '{' {
+		return strictjson.Refuse("", "the value is no object; send one")
+	}
+	p.out = append(p.out, '{')
+	for name, x := range v.Members() {
+		r, known := fields[string(name)]
+		if !known {
+			continue
+		}
+		before := len(p.out)
+		if p.out[before-1] != '{' {
+			p.out = append(p.out, ',')
+		}
+		p.out = append(append(append(p.out, '"'), name...), `":`...)
+		empty := len(p.out)
+		if err := r(p, x); err != nil {
+			return strictjson.In(err, string(name))
+		}
+		if len(p.out) == empty {
+			p.out = p.out[:before]
+		}
+	}
+	p.out = append(p.out, '}')
+	return nil
+}
+
+// list copies the elements of an array.
+func (p *parser) list(v value, each rule) error {
+	if v.Kind() != '[' {
+		return strictjson.Refuse("", "the value is no array; send one")
+	}
+	p.out = append(p.out, '[')
+	for i, x := range v.Elements() {
+		if i > 0 {
+			p.out = append(p.out, ',')
+		}
+		if err := each(p, x); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	p.out = append(p.out, ']')
+	return nil
+}
+
+func raw(p *parser, v value) error {
+	p.out = append(p.out, v...)
+	return nil
+}
+
+// scalar is raw for what is neither an object nor an array.
+func scalar(p *parser, v value) error {
+	if k := v.Kind(); k == '{' || k == '[' {
+		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")
+	}
+	return raw(p, v)
+}
+
+func refused(why string) rule {
+	return func(_ *parser, v value) error {
+		if v.IsNull() {
+			return nil
+		}
+		return strictjson.Refuse("", "%s", why)
+	}
+}
+
+func limit(name string) rule {
+	return func(p *parser, v value) error {
+		if v.IsNull() {
+			return nil
+		}
+		n, ok := v.Int()
+		if !ok || n < 1 {
+			return strictjson.Refuse("", "the limit is no positive whole number; send one, or leave the field out")
+		}
+		if p.r.want == 0 || n < p.r.want {
+			p.r.want = n
+		}
+		if p.r.limit == "" || name == "max_completion_tokens" {
+			p.r.limit = name
+		}
+		return nil
+	}
+}
+
+func (p *parser) model(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	s, ok := v.Text()
+	if !ok || len(s) > 256 {
+		return strictjson.Refuse("", "the value is no name of a model; send a string")
+	}
+	p.r.model = s
+	return nil
+}
+
+func (p *parser) stream(v value) error {
+	b, ok := v.Bool()
+	if !ok && !v.IsNull() {
+		return strictjson.Refuse("", "the value is neither true nor false")
+	}
+	p.r.stream = b
+	return nil
+}
+
+func (p *parser) streamOptions(v value) error {
+	if o := v.Get("include_obfuscation"); o != nil {
+		if _, ok := o.Bool(); !ok {
+			return strictjson.Refuse("include_obfuscation", "the value is neither true nor false")
+		}
+		p.r.obfuscation = o
+	}
+	return nil
+}
+
+func (p *parser) one(v value) error {
+	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
+		return nil
+	}
+	return strictjson.Refuse("", "one answer can be had per call; leave n out, or send 1")
+}
+
+func (p *parser) cacheKey(v value) error {
+	s, ok := v.Text()
+	if !ok && !v.IsNull() || len(s) > 1024 {
+		return strictjson.Refuse("", "the value is no string of at most 1024 bytes")
+	}
+	p.r.cacheKey = s
+	return nil
+}
+
+func (p *parser) store(v value) error {
+	b, ok := v.Bool()
+	if !ok && !v.IsNull() {
+		return strictjson.Refuse("", "the value is neither true nor false")
+	}
+	p.r.storeAsked = true
+	if ok {
+		p.r.store = b && p.allow.ServerState
+	}
+	return nil
+}
+
+func (p *parser) background(v value) error {
+	if b, ok := v.Bool(); ok && !b || v.IsNull() {
+		return nil
+	}
+	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
+}
+
+func (p *parser) previous(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if err := p.serverID(v); err != nil {
+		return err
+	}
+	p.r.bounded = false // what came before is not in this body
+	return nil
+}
+
+func (p *parser) modalities(v value) error {
+	for i, m := range v.Elements() {
+		if !m.Is("text") {
+			return strictjson.At(strictjson.Refuse("", "only text can be had, as other answers are priced apart; send [\"text\"]"), i)
+		}
+	}
+	return nil
+}
+
+func (p *parser) webSearch(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if !p.allow.ProviderTools {
+		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or ask for the grant provider-tools")
+	}
+	p.r.bounded = false
+	return raw(p, v)
+}
+
+func (p *parser) instructions(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if v.Kind() != '"' {
+		return strictjson.Refuse("", "the value is no string; send instructions as text")
+	}
+	return raw(p, v)
+}
+
+// embed copies text or tokens, one or many.
+func (p *parser) embed(v value) error {
+	p.input = true
+	text := func(_ *parser, x value) error {
+		switch x.Kind() {
+		case '"', '0':
+			return raw(p, x)
+		case '[':
+			for i, t := range x.Elements() {
+				if t.Kind() != '0' {
+					return strictjson.At(strictjson.Refuse("", "the value is no token; send texts, or lists of numbers"), i)
+				}
+			}
+			return raw(p, x)
+		}
+		return strictjson.Refuse("", "the value is neither text nor tokens; nothing else can be embedded here")
+	}
+	if v.Kind() == '"' {
+		return raw(p, v)
+	}
+	return p.list(v, func(_ *parser, x value) error {
+		p.extra += partOverhead
+		return text(p, x)
+	})
+}

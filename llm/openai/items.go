@@ -1,0 +1,158 @@
+package openai
+
+import (
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// An item of the input of a response. What type it is has been looked at before.
+var itemFields = map[string]rule{
+	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "call_id": scalar,
+	"content": (*parser).content, "arguments": scalar, "input": scalar, "output": (*parser).output,
+	"summary": (*parser).summary, "encrypted_content": scalar, "action": raw, "operation": raw, "max_output_length": scalar,
+	"pending_safety_checks": raw, "acknowledged_safety_checks": raw,
+}
+
+// Items of which the id has to pass, as there is nothing else in them.
+var (
+	referenceFields = map[string]rule{"type": scalar, "id": (*parser).serverID}
+	reasoningFields = map[string]rule{
+		"type": scalar, "id": (*parser).serverID, "status": scalar, "summary": (*parser).summary, "content": (*parser).content, "encrypted_content": scalar,
+	}
+	clientItems = set("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+		"local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output",
+		"computer_call", "computer_call_output", "reasoning")
+)
+
+// Tools that the client runs.
+var (
+	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
+	toolFields  = map[string]rule{
+		"type": scalar, "name": scalar, "description": scalar, "parameters": raw, "strict": scalar, "format": raw,
+		"function": raw, "custom": raw, "display_width": scalar, "display_height": scalar, "environment": scalar,
+		"cache_control": (*parser).cacheControl,
+	}
+)
+
+func (p *parser) items(v value) error {
+	p.input = true
+	if v.Kind() == '"' {
+		return raw(p, v)
+	}
+	return p.list(v, (*parser).item)
+}
+
+func (p *parser) item(v value) error {
+	p.extra += partOverhead
+	kind := v.Get("type").Bytes()
+	switch {
+	case v.Kind() != '{':
+		return strictjson.Refuse("", "the item is no object; send one")
+	case kind == nil && v.Get("role") != nil: // the short form of a message
+	case kind == nil || string(kind) == "item_reference":
+		p.r.bounded = false
+		if v.Get("id") == nil {
+			return strictjson.Refuse("type", "the item has neither a type nor a role; send one")
+		}
+		return p.object(v, referenceFields)
+	case string(kind) == "reasoning" && p.allow.ServerState && v.Get("encrypted_content").Bytes() == nil && !v.Get("id").IsNull():
+		p.r.bounded = false
+		return p.object(v, reasoningFields)
+	case clientItems[string(kind)]:
+	case p.allow.ProviderTools && string(kind) != "":
+		p.r.bounded = false
+		return p.provider(v)
+	default:
+		return strictjson.Refuse("type", "items of type %.40q are not granted or not known here; tools that the provider runs need the grant provider-tools", kind)
+	}
+	// Without its id an item is what it says. With it, the provider would look for more.
+	return p.object(v, itemFields)
+}
+
+// output is what a tool gave: text, parts, or a screenshot.
+func (p *parser) output(v value) error {
+	switch v.Kind() {
+	case '[':
+		return p.list(v, (*parser).part)
+	case '{':
+		return p.part(v)
+	}
+	return scalar(p, v)
+}
+
+func (p *parser) summary(v value) error {
+	if v.Kind() != '[' {
+		return scalar(p, v)
+	}
+	return p.list(v, (*parser).part)
+}
+
+func (p *parser) tools(v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.extra += toolsOverhead
+	return p.list(v, (*parser).tool)
+}
+
+func (p *parser) tool(v value) error {
+	p.extra += toolOverhead
+	kind := v.Get("type").Bytes()
+	switch {
+	case clientTools[string(kind)]:
+		return p.object(v, toolFields)
+	case p.allow.ProviderTools && v.Kind() == '{':
+		p.r.bounded = false
+		return p.provider(v)
+	}
+	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
+}
+
+// provider copies a tool of the provider, or what it did, and notes what it refers to.
+func (p *parser) provider(v value) error {
+	if err := p.references(v); err != nil {
+		return err
+	}
+	return raw(p, v)
+}
+
+// references finds ids of what the provider keeps, at any level.
+func (p *parser) references(v value) error {
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "image_url", "file_url":
+			if err := p.reference(string(name), x); err != nil {
+				return strictjson.In(err, string(name))
+			}
+		}
+		if err := p.references(x); err != nil {
+			return strictjson.In(err, string(name))
+		}
+	}
+	for i, x := range v.Elements() {
+		if err := p.references(x); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	return nil
+}
+
+// reference checks one value without copying it.
+func (p *parser) reference(name string, v value) error {
+	check := p.serverID
+	if name == "image_url" || name == "file_url" {
+		check = p.url
+	}
+	keep := len(p.out)
+	defer func() { p.out = p.out[:keep] }()
+	if v.Kind() == '"' {
+		return check(v)
+	}
+	for i, x := range v.Elements() {
+		if x.Kind() == '"' {
+			if err := check(x); err != nil {
+				return strictjson.At(err, i)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/jsonscan"
+	"github.com/caisson-dev/caisson/llm/internal/sse"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+const (
+	maxEvent = 8 << 20 // the last event of a response has all of it
+	maxIDs   = 256     // ids of items that are remembered of an answer
+)
+
+// Meter returns what reads usage from an answer.
+func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
+	if stream {
+		return &streamMeter{api: e.API, events: sse.Splitter{Max: maxEvent}}
+	}
+	return &plainMeter{api: e.API, scan: jsonscan.New("usage", "id", "output")}
+}
+
+// plainMeter reads an answer that is one JSON value.
+type plainMeter struct {
+	api  string
+	scan *jsonscan.Scanner
+}
+
+func (m *plainMeter) Write(p []byte) (int, error) {
+	m.scan.Write(p)
+	return len(p), nil
+}
+
+func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
+	t, ok := usage(m.scan.Get(0))
+	return t, ok && m.scan.Done()
+}
+
+func (m *plainMeter) Seen() int64 { return m.scan.Strings() }
+func (m *plainMeter) Done() bool  { return m.scan.Done() }
+
+func (m *plainMeter) IDs() []string {
+	if m.api != responses || !m.scan.Done() {
+		return nil
+	}
+	var ids []string
+	if id, ok := m.scan.Get(1).Text(); ok {
+		ids = append(ids, id)
+	}
+	for i, item := range m.scan.Get(2).Elements() {
+		if id, ok := item.Get("id").Text(); ok && i < maxIDs {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// streamMeter reads an answer that is a stream of events.
+type streamMeter struct {
+	api    string
+	events sse.Splitter
+	tokens caisson.TokenCount
+	known  bool // tokens is what the provider said
+	last   bool // the chunk with tokens was the one that only has them
+	done   bool
+	seen   int64
+	ids    []string
+}
+
+func (m *streamMeter) Write(p []byte) (int, error) {
+	m.events.Write(p, m.event)
+	return len(p), nil
+}
+
+func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
+	return m.tokens, m.known && (m.last || m.done)
+}
+func (m *streamMeter) Seen() int64   { return m.seen }
+func (m *streamMeter) IDs() []string { return m.ids }
+func (m *streamMeter) Done() bool    { return m.done }
+
+func (m *streamMeter) event(e sse.Event) {
+	data := strictjson.Value(bytes.TrimSpace(e.Data))
+	switch {
+	case string(data) == "[DONE]":
+		m.done = true
+	case m.api == responses:
+		m.response(data)
+	default:
+		m.chunk(data)
+	}
+}
+
+// chunk is a piece of a chat. Some providers say how much it was in every piece; then the last word counts.
+func (m *streamMeter) chunk(v strictjson.Value) {
+	empty := true
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "usage":
+			if t, ok := usage(x); ok {
+				m.tokens, m.known, m.last = t, true, true
+			}
+		case "choices":
+			for _, choice := range x.Elements() {
+				empty = false
+				m.seen += text(choice.Get("delta"))
+			}
+		}
+	}
+	m.last = m.last && empty
+}
+
+// text is how many bytes of strings a delta has. A tool call's name is output too.
+func text(v strictjson.Value) (n int64) {
+	if v.Kind() == '"' {
+		return int64(len(v.Bytes()))
+	}
+	for _, x := range v.Members() {
+		n += text(x)
+	}
+	for _, x := range v.Elements() {
+		n += text(x)
+	}
+	return n
+}
+
+func (m *streamMeter) response(v strictjson.Value) {
+	switch kind := string(v.Get("type").Bytes()); kind {
+	case "response.created":
+		m.id(v.Get("response").Get("id"))
+	case "response.output_item.done":
+		m.id(v.Get("item").Get("id"))
+	case "response.completed", "response.incomplete", "response.failed":
+		m.done = true
+		if t, ok := usage(v.Get("response").Get("usage")); ok {
+			m.tokens, m.known = t, true
+		}
+	case "error":
+		m.done = true
+	default:
+		m.seen += text(v.Get("delta"))
+	}
+}
+
+func (m *streamMeter) id(v strictjson.Value) {
+	if id, ok := v.Text(); ok && len(m.ids) < maxIDs {
+		m.ids = append(m.ids, id)
+	}
+}
+
+// usage reads the counts of all three APIs. What was read from or written to a cache is part of the input that is stated. Output that is only in
+// the total is reasoning that some providers leave out.
+func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
+	var total int64
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "prompt_tokens", "input_tokens":
+			t.Input, ok = count(x), true
+		case "completion_tokens", "output_tokens":
+			t.Output, ok = count(x), true
+		case "total_tokens":
+			total = count(x)
+		case "prompt_tokens_details", "input_tokens_details":
+			t.CacheRead = max(t.CacheRead, x.Get("cached_tokens").Count())
+			t.CacheWrite = max(t.CacheWrite, x.Get("cache_write_tokens").Count(), x.Get("cache_creation_tokens").Count())
+		case "prompt_cache_hit_tokens", "cache_read_input_tokens":
+			t.CacheRead = max(t.CacheRead, x.Count())
+		case "cache_creation_input_tokens":
+			t.CacheWrite = max(t.CacheWrite, x.Count())
+		}
+	}
+	if more := total - t.Input - t.Output; more > 0 {
+		t.Output += more
+	}
+	t.CacheRead = min(t.CacheRead, t.Input)
+	t.CacheWrite = min(t.CacheWrite, t.Input-t.CacheRead)
+	t.Input -= t.CacheRead + t.CacheWrite
+	return t, ok
+}
+
+// count bounds what is stated, so that sums cannot overflow.
+func count(v strictjson.Value) int64 { return min(v.Count(), 1<<40) }

@@ -1,0 +1,146 @@
+package openai
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// What a body costs in tokens besides its bytes. All are far above what has been seen.
+const (
+	imageTokens    = 50_000 // the dearest image of any model so far takes 48,169 (gpt-4o-mini, high detail)
+	callOverhead   = 512    // what providers put around a conversation
+	partOverhead   = 16     // per message, item and part
+	toolsOverhead  = 1024   // instructions that make a model use tools
+	toolOverhead   = 64     // per tool
+	leastOfOutput  = 1
+	leastResponses = 16 // OpenAI refuses less
+)
+
+// A request is a body of which what passes has been copied.
+type request struct {
+	api     string
+	members []byte // "name":value, ... of the fields that pass as they are
+	text    int64  // bound of input tokens
+	bounded bool
+	ids     []string
+
+	model       string
+	stream      bool
+	limit       string // the name by which the client limits output; "" if it does not
+	want        int64
+	obfuscation []byte // stream_options.include_obfuscation, if given
+	storeAsked  bool   // chat: the client knows of store
+	store       bool   // responses, with server-state
+	cacheKey    string
+}
+
+var _ dialect.Request = (*request)(nil)
+
+// Parse copies from body what is known.
+func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
+	v, err := strictjson.Parse(body)
+	if err != nil {
+		return nil, err
+	}
+	fields := chatFields
+	switch e.API {
+	case responses:
+		fields = responsesFields
+	case embeddings:
+		fields = embeddingsFields
+	}
+	p := &parser{allow: allow, out: make([]byte, 0, len(v)+8), r: request{api: e.API, bounded: true, store: allow.ServerState}}
+	if err := p.object(v, fields); err != nil {
+		return nil, err
+	}
+	if !p.input {
+		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs something to answer")
+	}
+	p.r.members = p.out[1 : len(p.out)-1]
+	p.r.text = int64(len(p.out)) + p.extra + callOverhead
+	return &p.r, nil
+}
+
+func inputField(api string) string {
+	if api == chat {
+		return "messages"
+	}
+	return "input"
+}
+
+func (r *request) Model() string        { return r.model }
+func (r *request) Stream() bool         { return r.stream }
+func (r *request) Input() (int64, bool) { return r.text, r.bounded }
+func (r *request) ServerIDs() []string  { return r.ids }
+
+func (r *request) Output() (want, least int64) {
+	switch r.api {
+	case embeddings:
+		return 0, 0
+	case responses:
+		return r.want, leastResponses
+	}
+	return r.want, leastOfOutput
+}
+
+// Encode puts what the gateway decides after what passes.
+func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
+	b := make([]byte, 0, len(r.members)+len(upstream)+len(user)+256)
+	b = append(append(b, '{'), r.members...)
+	if len(r.members) > 0 {
+		b = append(b, ',')
+	}
+	b = strictjson.Quote(append(b, `"model":`...), upstream)
+	if user != "" {
+		b = strictjson.Quote(append(b, `,"user":`...), user)
+	}
+	if r.cacheKey != "" {
+		sum := sha256.Sum256([]byte(user + "\x00" + r.cacheKey))
+		b = append(b, `,"prompt_cache_key":"`...)
+		b = append(hex.AppendEncode(b, sum[:16]), '"')
+	}
+	if r.stream {
+		b = append(b, `,"stream":true`...)
+		b = r.streamOptions(b)
+	}
+	if r.api == responses || r.storeAsked {
+		b = strconv.AppendBool(append(b, `,"store":`...), r.api == responses && r.store)
+	}
+	if output > 0 && r.api != embeddings {
+		b = append(append(append(b, `,"`...), r.limitName()...), `":`...)
+		b = strconv.AppendInt(b, output, 10)
+	}
+	return append(b, '}'), nil
+}
+
+func (r *request) limitName() string {
+	switch {
+	case r.limit != "":
+		return r.limit
+	case r.api == responses:
+		return "max_output_tokens"
+	}
+	return "max_completion_tokens"
+}
+
+func (r *request) streamOptions(b []byte) []byte {
+	usage := r.api == chat
+	if !usage && r.obfuscation == nil {
+		return b
+	}
+	b = append(b, `,"stream_options":{`...)
+	if usage {
+		b = append(b, `"include_usage":true`...)
+	}
+	if r.obfuscation != nil {
+		if usage {
+			b = append(b, ',')
+		}
+		b = append(append(b, `"include_obfuscation":`...), r.obfuscation...)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,59 @@
+package llm
+
+import (
+	"bytes"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const maxRecord = 1 << 20 // bytes of a prompt, and of an answer
+
+// A recording keeps one call. A nil one keeps nothing.
+type recording struct {
+	to      io.Writer
+	secrets *secrets
+	prompt  []byte
+	answer  bytes.Buffer
+	cut     bool
+}
+
+func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {
+	if to == nil {
+		return nil
+	}
+	r := &recording{to: to, secrets: s, prompt: prompt}
+	if r.cut = len(prompt) > maxRecord; r.cut {
+		r.prompt = prompt[:maxRecord]
+	}
+	return r
+}
+
+// Write keeps a piece of the answer.
+func (r *recording) Write(p []byte) (int, error) {
+	if r == nil {
+		return len(p), nil
+	}
+	room := maxRecord - r.answer.Len()
+	r.cut = r.cut || len(p) > room
+	r.answer.Write(p[:min(len(p), room)])
+	return len(p), nil
+}
+
+// end writes the line. That it cannot be written is no reason to withhold an answer.
+func (r *recording) end(row caisson.Call) {
+	if r == nil {
+		return
+	}
+	b := quote(nil, `{"call":`, string(row.ID))
+	b = quote(b, `,"at":`, row.At.Format(time.RFC3339Nano))
+	b = quote(b, `,"sandbox":`, string(row.Sandbox))
+	b = quote(b, `,"model":`, row.Model)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(row.Status), 10)
+	b = strconv.AppendBool(append(b, `,"cut":`...), r.cut)
+	b = quote(b, `,"request":`, string(r.secrets.clean(r.prompt)))
+	b = quote(b, `,"response":`, string(r.secrets.clean(r.answer.Bytes())))
+	r.to.Write(append(b, "}\n"...))
+}

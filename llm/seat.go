@@ -1,0 +1,226 @@
+package llm
+
+import (
+	"io"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxCalls      = 64        // of one sandbox at once
+	maxHeader     = 32 << 10  // bytes of a request's headers
+	maxBody       = 32 << 20  // bytes of a request's body
+	maxSeatBody   = 64 << 20  // bytes of bodies of one sandbox at once
+	maxBodies     = 256 << 20 // bytes of bodies of all at once
+	firstBody     = 16 << 10  // bytes of a buffer to begin with; not counted
+	maxPooledBody = 1 << 20   // larger buffers are not kept
+)
+
+// seats are what is remembered of sandboxes, by sandbox.
+type seats struct {
+	mu    sync.Mutex
+	all   map[string]*seat
+	swept time.Time
+}
+
+// A seat bounds one sandbox.
+type seat struct {
+	mu       sync.Mutex
+	calls    int
+	bytes    int64
+	used     time.Time
+	requests bucket
+	tokens   bucket
+}
+
+func newSeats() seats { return seats{all: map[string]*seat{}} }
+
+// take begins a call of a guest; nil if it has too many.
+func (s *seats) take(g caisson.Guest, now time.Time) *seat {
+	key := string(g.Sandbox)
+	if key == "" {
+		key = g.Account + "/" + g.Run
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.swept) > time.Minute {
+		s.sweep(now)
+	}
+	t := s.all[key]
+	if t == nil {
+		t = &seat{}
+		s.all[key] = t
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.calls >= maxCalls {
+		return nil
+	}
+	t.calls++
+	t.used = now
+	return t
+}
+
+// sweep forgets sandboxes whose buckets are full again. s.mu is held.
+func (s *seats) sweep(now time.Time) {
+	s.swept = now
+	for key, t := range s.all {
+		t.mu.Lock()
+		idle := t.calls == 0 && now.Sub(t.used) > 2*time.Minute
+		t.mu.Unlock()
+		if idle {
+			delete(s.all, key)
+		}
+	}
+}
+
+func (t *seat) leave(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.calls--
+	t.used = now
+}
+
+// hold counts bytes of bodies; false if there are too many.
+func (t *seat) hold(n int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n > 0 && t.bytes+n > maxSeatBody {
+		return false
+	}
+	t.bytes += n
+	return true
+}
+
+// admit takes a call and its tokens at worst from the rates, and returns how many tokens it took, or else how long to wait.
+func (t *seat) admit(r caisson.Rate, tokens int64, now time.Time) (taken int64, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if wait = t.requests.take(1, r.Requests, now); wait > 0 {
+		return 0, wait
+	}
+	// A call that may be larger than a minute's worth needs all of it, or it could never be made.
+	taken = min(tokens, max(r.Tokens, 0))
+	if wait = t.tokens.take(taken, r.Tokens, now); wait > 0 {
+		t.requests.give(1, r.Requests)
+		return 0, wait
+	}
+	return taken, 0
+}
+
+// correct replaces what admit took by what there was.
+func (t *seat) correct(r caisson.Rate, taken, actual int64) {
+	if r.Tokens <= 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tokens.give(taken-actual, r.Tokens)
+}
+
+// A bucket fills within a minute.
+type bucket struct {
+	missing float64 // from being full
+	at      time.Time
+}
+
+func (b *bucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
+	if perMinute <= 0 {
+		return 0
+	}
+	rate := float64(perMinute) / float64(time.Minute)
+	if !b.at.IsZero() {
+		b.missing = max(0, b.missing-rate*float64(now.Sub(b.at)))
+	}
+	b.at = now
+	if over := b.missing + float64(n) - float64(perMinute); over > 1e-6 {
+		return time.Duration(math.Ceil(over / rate))
+	}
+	b.missing += float64(n)
+	return 0
+}
+
+// give puts n back, or takes more if it is negative.
+func (b *bucket) give(n, perMinute int64) {
+	if perMinute > 0 {
+		b.missing = max(0, b.missing-float64(n))
+	}
+}
+
+// buffers of bodies and of answers.
+var (
+	bodies = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
+	chunks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+)
+
+// A body is one that was read, and what it takes of the bounds.
+type body struct {
+	g    *Gateway
+	seat *seat
+	buf  *[]byte
+	held int64
+}
+
+func (g *Gateway) newBody(t *seat) *body { return &body{g: g, seat: t, buf: bodies.Get().(*[]byte)} }
+
+func (b *body) bytes() []byte { return *b.buf }
+
+// grow makes room for n bytes in all.
+func (b *body) grow(n int) error {
+	more := int64(n - max(cap(*b.buf), firstBody))
+	if !b.seat.hold(more) {
+		return later(time.Second, "the bodies of the calls under way are too large together; wait for them")
+	}
+	b.held += more
+	if b.g.memory.Add(more) > maxBodies {
+		return later(time.Second, "the gateway has too many large bodies to handle; try again")
+	}
+	*b.buf = append(make([]byte, 0, n), *b.buf...)
+	return nil
+}
+
+// read takes the body of r.
+func (b *body) read(r *http.Request) error {
+	if r.ContentLength > maxBody {
+		return tooLarge()
+	}
+	if n := int(r.ContentLength) + 1; n > cap(*b.buf) && n <= maxPooledBody {
+		if err := b.grow(n); err != nil {
+			return err
+		}
+	}
+	for {
+		if len(*b.buf) == cap(*b.buf) {
+			if err := b.grow(min(2*cap(*b.buf), maxBody+1)); err != nil {
+				return err
+			}
+		}
+		n, err := r.Body.Read((*b.buf)[len(*b.buf):cap(*b.buf)])
+		*b.buf = (*b.buf)[:len(*b.buf)+n]
+		switch {
+		case len(*b.buf) > maxBody:
+			return tooLarge()
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return refuse(http.StatusBadRequest, "invalid_request", "the body did not arrive whole; send it again")
+		}
+	}
+}
+
+func tooLarge() error {
+	return refuse(http.StatusRequestEntityTooLarge, "too_large", "the body has more than %d MiB; send less", maxBody>>20)
+}
+
+func (b *body) free() {
+	b.seat.hold(-b.held)
+	b.g.memory.Add(-b.held)
+	if cap(*b.buf) <= maxPooledBody {
+		*b.buf = (*b.buf)[:0]
+		bodies.Put(b.buf)
+	}
+}

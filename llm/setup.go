@@ -1,0 +1,194 @@
+package llm
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A setup is what the gateway was told last. It never changes; a call keeps the one that it began with.
+type setup struct {
+	models  map[string]*model
+	sources map[string]*source
+	secrets *secrets // of all providers
+}
+
+// A model is one that can be asked for.
+type model struct {
+	caisson.Model
+	name   string // the provider's
+	prices caisson.Prices
+	from   *source
+}
+
+// A source is a provider.
+type source struct {
+	caisson.Provider
+	base    *url.URL
+	key     caisson.Secret
+	secrets *secrets // that key
+	trip    http.RoundTripper
+	script  string
+}
+
+// Configure replaces providers, models and keys. Calls under way end with what they began with. An error, of kind Invalid,
+// changes nothing.
+func (g *Gateway) Configure(c caisson.GatewayConfig) error {
+	g.change.Lock()
+	defer g.change.Unlock()
+	old := g.setup.Load()
+	s := &setup{models: map[string]*model{}, sources: map[string]*source{}}
+	var keys []string
+	for _, p := range c.Providers {
+		if s.sources[p.Name] != nil {
+			return caisson.Invalidf("providers", "%.40q is there twice", p.Name)
+		}
+		src, err := g.source(p, c, old.sources[p.Name])
+		if err != nil {
+			return err
+		}
+		s.sources[p.Name] = src
+		keys = append(keys, src.key.Reveal())
+	}
+	s.secrets = newSecrets(keys...)
+	for _, m := range c.Models {
+		src := s.sources[m.Provider]
+		switch {
+		case s.models[m.Alias] != nil:
+			return caisson.Invalidf("models", "%.40q is there twice", m.Alias)
+		case src == nil:
+			return caisson.Invalidf("models", "the provider of %.40q, %.40q, is not configured", m.Alias, m.Provider)
+		}
+		x := &model{Model: m, name: m.Upstream, from: src}
+		if x.name == "" {
+			x.name = m.Alias
+		}
+		if m.Prices != nil && !m.Free {
+			x.prices = *m.Prices
+		}
+		s.models[m.Alias] = x
+	}
+	g.setup.Store(s)
+	for name, src := range old.sources {
+		if t, ok := src.trip.(*http.Transport); ok && (s.sources[name] == nil || s.sources[name].trip != src.trip) {
+			t.CloseIdleConnections()
+		}
+	}
+	return nil
+}
+
+// source makes a provider, with the connections of the one that it replaces if they lead to the same place.
+func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *source) (*source, error) {
+	key := c.Keys[p.Name]
+	src := &source{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}
+	if p.Kind == caisson.ProviderScripted {
+		src.base = &url.URL{Scheme: "http", Host: "scripted.invalid"}
+		if g.config.Local == nil {
+			return nil, caisson.Invalidf("providers", "%.40q is scripted, which this gateway has not", p.Name)
+		}
+		h, err := g.config.Local(p, src.script)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the script of provider %.40q cannot be used", p.Name)
+		}
+		src.trip = local{h}
+		return src, nil
+	}
+	u, err := url.Parse(p.BaseURL)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.RawPath != "" {
+		return nil, caisson.Invalidf("providers", "the base URL of %.40q is not https://HOST/PATH; give it as the provider's documentation does", p.Name)
+	}
+	if strings.ContainsAny(key, "\r\n\x00") {
+		return nil, caisson.Invalidf("providers", "the credential of %.40q has a line break in it; set it again", p.Name)
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/")
+	src.base = u
+	if old != nil && old.base != nil && old.base.Scheme == u.Scheme && old.base.Host == u.Host {
+		if _, ok := old.trip.(*http.Transport); ok {
+			src.trip = old.trip
+			return src, nil
+		}
+	}
+	src.trip = g.transport()
+	return src, nil
+}
+
+// transport returns what keeps the connections to one provider.
+func (g *Gateway) transport() *http.Transport {
+	dial, timeout := g.config.Dial, g.config.Timeouts.Connect
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return dial(ctx, network, addr)
+		},
+		TLSClientConfig:        &tls.Config{RootCAs: g.config.Roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    timeout,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true, // what is compressed cannot be metered
+		MaxIdleConns:           512,
+		MaxIdleConnsPerHost:    512,
+		IdleConnTimeout:        30 * time.Second, // less than any provider's, so that none is closed under a request
+		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        16 << 10,
+		ReadBufferSize:         16 << 10,
+	}
+}
+
+// choose finds the model that asked means for a grant: the first that the API can reach, if asked is missing or unknown.
+func (s *setup) choose(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
+	if m := s.models[asked]; m != nil {
+		switch {
+		case !slices.Contains(grant.Models, asked):
+			return nil, refuseParam(http.StatusForbidden, "model_not_allowed", "model", "model %.80q is not granted to this sandbox; ask for one of %s", asked, names(grant.Models))
+		case !api.reaches(m):
+			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; ask for it with that API", asked, m.from.Kind)
+		}
+		return m, nil
+	}
+	for _, alias := range grant.Models {
+		if m := s.models[alias]; m != nil && api.reaches(m) {
+			return m, nil
+		}
+	}
+	return nil, refuseParam(http.StatusNotFound, "not_found", "model", "no model that is granted to this sandbox is configured for this API; ask for another model, or for a provider to be configured")
+}
+
+func names(models []string) string {
+	if len(models) > 10 {
+		models = models[:10]
+	}
+	return strings.Join(models, ", ")
+}
+
+func (a *API) reaches(m *model) bool {
+	return m.from.Kind == caisson.ProviderScripted || slices.Contains(a.Kinds, m.from.Kind)
+}
+
+// list returns the models of a grant that an API reaches.
+func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
+	var all []caisson.Model
+	for _, alias := range grant.Models {
+		if m := s.models[alias]; m != nil && api.reaches(m) {
+			all = append(all, m.Model)
+		}
+	}
+	return all
+}
+
+// url returns where a call goes.
+func (m *model) url(path, query string) *url.URL {
+	u := &url.URL{Scheme: m.from.base.Scheme, Host: m.from.base.Host, RawQuery: query}
+	path = m.from.base.Path + path
+	if strings.Contains(path, "{model}") {
+		u.RawPath = strings.ReplaceAll(path, "{model}", url.PathEscape(m.name))
+	}
+	u.Path = strings.ReplaceAll(path, "{model}", m.name)
+	return u
+}

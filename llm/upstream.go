@@ -1,0 +1,151 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+)
+
+const (
+	maxRetries   = 2
+	maxRetryWait = 2 * time.Second // what a provider may ask for; longer is the guest's to wait
+	maxError     = 64 << 10        // bytes of a provider's error that pass
+	textRate     = 500             // tokens per second that a model may make without showing them
+)
+
+var errIdle = errors.New("the provider was silent for too long")
+
+// forward makes the call and passes the answer on.
+func (c *call) forward(allow dialect.Allow) error {
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	defer cancel(nil)
+	idle := time.AfterFunc(c.g.config.Timeouts.Header, func() { cancel(errIdle) })
+	defer idle.Stop()
+	h := c.api.Dialect.Header(c.r.Header, c.model.from.key, allow)
+	if c.model.from.Kind == caisson.ProviderLiteLLM {
+		c.attribute(h)
+	}
+	resp, err := c.send(ctx, h)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return c.answer(ctx, resp, idle)
+}
+
+// send makes the request, again where nothing can have come of it. The error is a refusal, and the call settled.
+func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
+	u := c.model.url(c.e.Path, c.e.Query)
+	for attempt := 0; ; attempt++ {
+		body := &tracked{Reader: *bytes.NewReader(c.body)}
+		req := (&http.Request{
+			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
+			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		}).WithContext(ctx)
+		if attempt == 0 {
+			// The transport may start over as long as nothing was written.
+			req.GetBody = func() (io.ReadCloser, error) { return &tracked{Reader: *bytes.NewReader(c.body)}, nil }
+		}
+		resp, err := c.model.from.trip.RoundTrip(req)
+		again := attempt < maxRetries
+		if err != nil {
+			if ctx.Err() != nil || body.read.Load() || !again || !sleep(ctx, time.Duration(50<<(2*attempt))*time.Millisecond) {
+				return nil, c.unanswered(ctx, body.read.Load(), err)
+			}
+			continue
+		}
+		wait, ok := retryAfter(resp)
+		if !again || !ok || wait > maxRetryWait {
+			return resp, nil
+		}
+		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be used again
+		resp.Body.Close()
+		if !sleep(ctx, wait) {
+			word, status := contextError(ctx)
+			return nil, c.fail(outcome{word: word, status: status}, refuse(http.StatusGatewayTimeout, "timeout", "the provider took too long"))
+		}
+		if c.model.from.Kind == caisson.ProviderOpenAI {
+			h.Set("Idempotency-Key", string(c.row.ID))
+		}
+	}
+}
+
+// unanswered settles a call that got no answer.
+func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
+	word, status, why := "upstream", http.StatusBadGateway, refuse(http.StatusBadGateway, "upstream", "the provider of model %.80q cannot be reached; try again later", c.model.Alias)
+	if sent {
+		why = refuse(http.StatusBadGateway, "upstream", "the connection to the provider of model %.80q broke before it answered; the call may have been charged", c.model.Alias)
+	}
+	if ctx.Err() != nil {
+		if word, status = contextError(ctx); word == "timeout" {
+			why = refuse(status, "timeout", "the provider of model %.80q did not answer in time; the call may have been charged", c.model.Alias)
+		}
+	}
+	c.g.config.Log.LogAttrs(ctx, slog.LevelWarn, "no answer from a provider", slog.String("provider", c.model.from.Name), slog.String("call", string(c.row.ID)),
+		slog.String("err", string(c.model.from.secrets.redact([]byte(err.Error())))))
+	o := outcome{word: word, status: status}
+	if sent {
+		o = c.worst(word, status)
+		if word == "aborted" && c.row.Stream {
+			o = c.estimate(word, status, caisson.TokenCount{}, c.hidden())
+		}
+	}
+	return c.fail(o, why)
+}
+
+// hidden is how many tokens a model can have made until now.
+func (c *call) hidden() int64 { return int64(math.Ceil(time.Since(c.started).Seconds() * textRate)) }
+
+// retryAfter returns how long a provider asks to wait before another try; false if it does not.
+func retryAfter(resp *http.Response) (time.Duration, bool) {
+	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+		return 0, false
+	}
+	if ms, err := strconv.ParseFloat(resp.Header.Get("Retry-After-Ms"), 64); err == nil && ms >= 0 && ms < 1e6 {
+		return time.Duration(ms * float64(time.Millisecond)), true
+	}
+	if s, err := strconv.ParseFloat(strings.TrimSpace(resp.Header.Get("Retry-After")), 64); err == nil && s >= 0 && s < 1e6 {
+		return time.Duration(s * float64(time.Second)), true
+	}
+	return 0, false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// tracked is a body that knows whether any of it may have been sent.
+type tracked struct {
+	bytes.Reader
+	read atomic.Bool
+}
+
+func (t *tracked) Read(p []byte) (int, error) {
+	t.read.Store(true)
+	return t.Reader.Read(p)
+}
+
+func (t *tracked) WriteTo(w io.Writer) (int64, error) {
+	t.read.Store(true)
+	return t.Reader.WriteTo(w)
+}
+
+func (t *tracked) Close() error { return nil }
