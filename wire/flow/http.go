@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,12 @@ type proxy struct {
 	dst  string
 	http httputil.ReverseProxy
 
+	answer http.Header // of the request being served; there is one at a time
+
+	busy sync.WaitGroup // requests being served
+
 	mu     sync.Mutex
+	over   bool   // guarded by mu; no more requests
 	taken  bool   // guarded by mu; the transport has up
 	gone   bool   // guarded by mu; the transport has closed up
 	idle   bool   // guarded by mu; no request is being served
@@ -64,10 +70,24 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 		ErrorLog:          silent,
 		BaseContext:       func(net.Listener) context.Context { return c.ctx },
 	}
-	l := &single{conn: g, until: g.shut, addr: g.LocalAddr()}
+	l := &single{conn: &patient{guest: g, past: make(chan struct{}, 1)}, until: g.shut, addr: g.LocalAddr()}
 	server.Serve(l) // returns once g has been closed
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
 	transport.CloseIdleConnections()
-	p.up.Close()
+	up.Close()
+	p.busy.Wait()
+}
+
+// start counts a request in, unless the connection has ended with requests still waiting in a buffer.
+func (p *proxy) start() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.busy.Add(1)
+	}
+	return !p.over
 }
 
 func http1() *http.Protocols {
@@ -78,6 +98,10 @@ func http1() *http.Protocols {
 
 // ServeHTTP serves a request if the sandbox may speak to its host.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !p.start() {
+		return
+	}
+	defer p.busy.Done()
 	name, reason := p.check(r)
 	if reason != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -91,9 +115,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
-	// Nothing is added to what the destination says.
-	w.Header()["Content-Type"] = nil
-	w.Header()["Date"] = nil
+	p.answer = w.Header()
 	p.http.ServeHTTP(w, r)
 }
 
@@ -151,8 +173,13 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
-// respond passes on that the destination will say no more.
+// respond passes on that the destination will say no more, and keeps net/http from adding to what it says.
 func (p *proxy) respond(r *http.Response) error {
+	for _, h := range []string{"Content-Type", "Date"} {
+		if _, ok := r.Header[h]; !ok {
+			p.answer[h] = nil
+		}
+	}
 	if r.Close {
 		r.Header.Set("Connection", "close")
 	}
@@ -207,6 +234,44 @@ func (p *proxy) state(_ net.Conn, s http.ConnState) {
 	if end {
 		p.g.Close()
 	}
+}
+
+// A patient connection lets a sandbox that has ended its side wait for the answer. To net/http the end means that nobody
+// waits, and during a request it looks for that by reading one byte.
+type patient struct {
+	*guest
+	past chan struct{} // holds a token if the deadline for reading has been set to the past
+}
+
+func (c *patient) Read(b []byte) (int, error) {
+	n, err := c.guest.Read(b)
+	if len(b) != 1 || !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	most := time.NewTimer(c.flow.f.times.halfClosed)
+	defer most.Stop()
+	select {
+	case <-c.past: // the request has been answered
+		return 0, os.ErrDeadlineExceeded
+	case <-c.gone:
+	case <-c.shut:
+	case <-most.C:
+	}
+	return 0, io.EOF
+}
+
+func (c *patient) SetReadDeadline(t time.Time) error {
+	select {
+	case <-c.past:
+	default:
+	}
+	if !t.IsZero() && t.Before(time.Now()) {
+		select {
+		case c.past <- struct{}{}:
+		default:
+		}
+	}
+	return c.guest.SetReadDeadline(t)
 }
 
 // A single is a listener with one connection, that ends when until is closed.

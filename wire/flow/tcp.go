@@ -53,6 +53,9 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer c.done()
+	if g == nil {
+		return
+	}
 	if c.local {
 		f.cfg.Local[c.what.Dst.Port()](g)
 		g.linger(c)
@@ -63,7 +66,8 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	g.linger(c)
 }
 
-// accept decides, dials, and only then accepts. The flow is nil if there is no connection; else the caller ends it.
+// accept decides, dials, and only then accepts. The guest is nil if there is no connection, and the flow if there was no
+// place for one.
 func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.TCPConn) {
 	dst := destination(r.ID())
 	c, limit := f.open("tcp", dst)
@@ -73,7 +77,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 		return nil, nil, nil
 	}
 	var g *guest
-	ok := false
+	var ok bool
 	if c.local {
 		ok = f.serves(c)
 	} else {
@@ -95,8 +99,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 	if up != nil {
 		reset(up)
 	}
-	c.done()
-	return nil, nil, nil
+	return c, nil, nil
 }
 
 func (f *Forwarder) serves(c *flow) bool {

@@ -1,0 +1,111 @@
+package flow
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+func TestOwn(t *testing.T) {
+	d := NewDialer(nil)
+	want := map[string]bool{
+		"127.0.0.1": true, "127.0.0.2": true, "127.255.1.2": true, "::1": true, "::ffff:127.0.0.9": true,
+		"0.0.0.0": true, "::": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true,
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok && !ip.IsLinkLocalUnicast() {
+			want[ip.Unmap().String()] = true
+		}
+	}
+	for a, own := range want {
+		if got, err := d.Own(netip.MustParseAddr(a)); err != nil || got != own {
+			t.Errorf("%s: %v, %v; want %v", a, got, err, own)
+		}
+	}
+	// Of the rest of the world the host may have no way to; it must not say that it is its own.
+	for _, a := range []string{"192.0.2.77", "2001:db8::77", "8.8.8.8", "fe80::1"} {
+		if got, err := d.Own(netip.MustParseAddr(a)); err == nil && got {
+			t.Errorf("%s is the host's own", a)
+		}
+	}
+}
+
+func TestForbidden(t *testing.T) {
+	tcp, err := net.Listen("tcp4", "127.0.0.2:0") // an address of the host that no interface lists
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	dst := tcp.Addr().(*net.TCPAddr).AddrPort()
+	dst = netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
+	for _, c := range []struct {
+		name      string
+		forbidden []netip.AddrPort
+		dst       netip.AddrPort
+		denied    bool
+	}{
+		{"none", nil, dst, false},
+		{"itself", []netip.AddrPort{dst}, dst, true},
+		{"mapped", []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom16(dst.Addr().As16()), dst.Port())}, dst, true},
+		{"another port", []netip.AddrPort{netip.AddrPortFrom(dst.Addr(), dst.Port()+1)}, dst, false},
+		{"another address", []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), dst.Port())}, dst, false},
+		{"wildcard", []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), dst.Port())}, dst, true},
+		{"wildcard of IPv6", []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), dst.Port())}, dst, true},
+		{"to nowhere", nil, netip.AddrPortFrom(netip.IPv4Unspecified(), dst.Port()), true},
+		{"to a mapped address", nil, netip.AddrPortFrom(netip.AddrFrom16(dst.Addr().As16()), dst.Port()), true},
+		{"to port 0", nil, netip.AddrPortFrom(dst.Addr(), 0), true},
+	} {
+		d := NewDialer(func() []netip.AddrPort { return c.forbidden })
+		conn, err := d.DialTCP(context.Background(), c.dst)
+		if err == nil {
+			conn.Close()
+		}
+		if denied := caisson.KindOf(err) == caisson.Denied && err != nil; denied != c.denied || !denied && err != nil {
+			t.Errorf("%s, tcp: %v, want denied: %v", c.name, err, c.denied)
+		}
+		u, err := d.DialUDP(context.Background(), c.dst)
+		if err == nil {
+			u.Close()
+		}
+		if denied := caisson.KindOf(err) == caisson.Denied && err != nil; denied != c.denied || !denied && err != nil {
+			t.Errorf("%s, udp: %v, want denied: %v", c.name, err, c.denied)
+		}
+	}
+}
+
+// The real dialer in the real place: an address of the host, which only an exact rule allows.
+func TestOwnHostForReal(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("hello"))
+			c.Close()
+		}
+	}()
+	var forbidden []netip.AddrPort
+	w := newWorld(t, func(c *Config, _ *times) { c.Dialer = NewDialer(func() []netip.AddrPort { return forbidden }) })
+	w.policy(allowAll)
+	addr := l.Addr().String()
+	w.mustRefuse(addr)
+	w.reportedDenied("flow", "the host's own")
+	w.policy(allowAddr("127.0.0.2"))
+	wantRead(t, w.mustDial(addr), "hello")
+	forbidden = []netip.AddrPort{netip.MustParseAddrPort(addr)}
+	w.mustRefuse(addr)
+	w.reportedDenied("flow", "the daemon's own")
+}

@@ -1,0 +1,273 @@
+package flow
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// clientHello is what Go's own client says first.
+func clientHello(t testing.TB, name string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	near, far := net.Pipe()
+	go func() {
+		defer near.Close()
+		tls.Client(near, &tls.Config{ServerName: name, InsecureSkipVerify: name == ""}).HandshakeContext(ctx)
+	}()
+	defer far.Close()
+	defer cancel()
+	header := make([]byte, 5)
+	if _, err := io.ReadFull(far, header); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, binary.BigEndian.Uint16(header[3:]))
+	if _, err := io.ReadFull(far, body); err != nil {
+		t.Fatal(err)
+	}
+	return append(header, body...)
+}
+
+// records spreads a handshake over records of at most size bytes.
+func records(hello []byte, size int) (out []byte) {
+	for body := hello[5:]; len(body) > 0; {
+		n := min(size, len(body))
+		out = append(out, 0x16, 3, 1, byte(n>>8), byte(n))
+		out = append(out, body[:n]...)
+		body = body[n:]
+	}
+	return out
+}
+
+// withExtension appends an extension to the ClientHello in one record.
+func withExtension(hello []byte, kind uint16, data []byte) []byte {
+	out := bytes.Clone(hello)
+	out = binary.BigEndian.AppendUint16(out, kind)
+	out = binary.BigEndian.AppendUint16(out, uint16(len(data)))
+	out = append(out, data...)
+	more := len(out) - len(hello)
+	c := cursor{hello[9:], true}
+	c.take(34)
+	c.vector(1)
+	c.vector(2)
+	c.vector(1)
+	at := len(hello) - len(c.rest) // of the length of all extensions
+	binary.BigEndian.PutUint16(out[at:], binary.BigEndian.Uint16(hello[at:])+uint16(more))
+	binary.BigEndian.PutUint16(out[3:], uint16(len(out)-5))
+	binary.BigEndian.PutUint16(out[7:], uint16(len(out)-9)) // the lower two of three bytes
+	return out
+}
+
+func sni(names ...string) (data []byte) {
+	for _, n := range names {
+		data = append(data, 0, byte(len(n)>>8), byte(len(n)))
+		data = append(data, n...)
+	}
+	return append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
+}
+
+// speeches are first words, and what they are.
+func speeches(t testing.TB) map[string]struct {
+	text []byte
+	lang language
+	name string
+} {
+	hello, nameless := clientHello(t, "Good.example"), clientHello(t, "")
+	type speech = struct {
+		text []byte
+		lang language
+		name string
+	}
+	text := func(s string, l language) speech { return speech{[]byte(s), l, ""} }
+	return map[string]speech{
+		"hello":             {hello, langTLS, "good.example"},
+		"without name":      {nameless, langTLS, ""},
+		"in small records":  {records(hello, 1), langTLS, "good.example"},
+		"in three records":  {records(hello, 200), langTLS, "good.example"},
+		"name added":        {withExtension(nameless, 0, sni("x.example")), langTLS, "x.example"},
+		"two extensions":    {withExtension(hello, 0, sni("x.example")), langBad, ""},
+		"two names":         {withExtension(nameless, 0, sni("x.example", "y.example")), langBad, ""},
+		"empty name":        {withExtension(nameless, 0, sni("")), langBad, ""},
+		"empty list":        {withExtension(nameless, 0, sni()), langBad, ""},
+		"early data":        {append(bytes.Clone(hello), 0x17, 3, 3, 0, 1, 0), langTLS, "good.example"},
+		"cut":               {hello[:len(hello)-1], unclear, ""},
+		"other message":     {append([]byte{0x16, 3, 1, 0, 4}, 2, 0, 0, 0), langBad, ""},
+		"empty record":      text("\x16\x03\x01\x00\x00", langBad),
+		"large record":      text("\x16\x03\x01\x50\x00", langBad),
+		"large hello":       {append([]byte{0x16, 3, 1, 0, 4}, 1, 2, 0, 0), langBad, ""},
+		"bad inside":        {append([]byte{0x16, 3, 1, 0, 5}, 1, 0, 0, 1, 0), langBad, ""},
+		"alert":             text("\x15\x03\x01\x00\x02\x01\x00", langOther),
+		"not tls":           text("\x16\x01", langOther),
+		"get":               text("GET / HTTP/1.1\r\n", langHTTP),
+		"get at once":       text("GET ", langHTTP),
+		"tab":               text("GET\t/", langHTTP),
+		"spaces first":      text(" \r\n\t GET /", langHTTP),
+		"http/2":            text("PRI * HTTP/2.0\r\n\r\n", langHTTP),
+		"odd method":        text("FETCH /x HTTP/1.1\r\n", langHTTP),
+		"lower case":        text("get / http/1.1\n", langHTTP),
+		"not yet":           text("FETCH /x HTTP/1.1", unclear),
+		"memcached":         text("get key\r\n", langOther),
+		"smtp":              text("EHLO there\r\n", langOther),
+		"ssh":               text("SSH-2.0-OpenSSH_10 x\r\n", langOther),
+		"redis":             text("*1\r\n$4\r\nPING\r\n", langOther),
+		"postgres":          text("\x00\x00\x00\x08\x04\xd2\x16\x2f", langOther),
+		"proxy":             text("PROXY TCP4 ", langBad),
+		"proxy 2":           text("\r\n\r\n\x00\r\nQUIT\n\x21", langBad),
+		"proxy 2 cut":       text("\r\n\r\n\x00\r\nQU", unclear),
+		"empty":             text("", unclear),
+		"only white space":  text("\r\n", unclear),
+		"long word":         text(strings.Repeat("A", maxSpeech), langBad),
+		"long line":         text("FETCH "+strings.Repeat("A", maxSpeech), langBad),
+		"long white space":  text(strings.Repeat("\n", maxSpeech), langBad),
+		"method in a line":  text("x y\r\nGET / HTTP/1.1\r\n", langOther),
+		"many tiny records": {records(append(make([]byte, 5), append([]byte{1, 0, 0xff, 0}, make([]byte, 60000)...)...), 1)[:maxSpeech], langBad, ""},
+	}
+}
+
+func TestEar(t *testing.T) {
+	for name, s := range speeches(t) {
+		for _, step := range []int{len(s.text) + 1, 1} {
+			e, got := &ear{}, unclear
+			for i := 0; i < len(s.text) && got == unclear; i += step {
+				e.heard = append(e.heard, s.text[i:min(i+step, len(s.text))]...)
+				got = e.listen()
+			}
+			if got != s.lang || e.name != s.name || (got == langBad) != (e.reason != "") {
+				t.Errorf("%s, %d bytes at a time: %v, name %q, reason %q; want %v, %q", name, step, got, e.name, e.reason, s.lang, s.name)
+			}
+		}
+	}
+}
+
+// However the words come, they mean the same; and what is a handshake to Go's server has the name that we saw.
+func FuzzEar(f *testing.F) {
+	for _, s := range speeches(f) {
+		if len(s.text) < 4096 {
+			f.Add(s.text, uint16(1))
+			f.Add(s.text, uint16(7))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte, step uint16) {
+		if len(text) > maxSpeech {
+			return
+		}
+		whole := &ear{heard: text}
+		want := whole.listen()
+		parts, got, heard := &ear{}, unclear, 0
+		for heard < len(text) && got == unclear {
+			next := min(heard+max(int(step), 1), len(text))
+			parts.heard = append(parts.heard, text[heard:next]...)
+			heard = next
+			got = parts.listen()
+		}
+		// Less may already be enough to refuse it.
+		if got != want && !(got == langBad || want == langBad) || got == langTLS && want == langTLS && parts.name != whole.name {
+			t.Errorf("in parts %v %q, as a whole %v %q", got, parts.name, want, whole.name)
+		}
+		if want != langTLS {
+			return
+		}
+		if name, ok := goServerName(text); ok && !strings.EqualFold(name, whole.name) {
+			t.Errorf("Go's server sees %q, we %q", name, whole.name)
+		}
+	})
+}
+
+// goServerName returns what Go's server takes for the name in hello.
+func goServerName(hello []byte) (name string, ok bool) {
+	conn := tls.Server(&script{bytes.NewReader(hello)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, ok = h.ServerName, true
+		return nil, io.EOF
+	}})
+	conn.Handshake()
+	return name, ok
+}
+
+// A script is a connection that says what it is to say and hears nothing.
+type script struct{ io.Reader }
+
+func (script) Write(p []byte) (int, error)      { return len(p), nil }
+func (script) Close() error                     { return nil }
+func (script) LocalAddr() net.Addr              { return nil }
+func (script) RemoteAddr() net.Addr             { return nil }
+func (script) SetDeadline(time.Time) error      { return nil }
+func (script) SetReadDeadline(time.Time) error  { return nil }
+func (script) SetWriteDeadline(time.Time) error { return nil }
+
+func TestTLS(t *testing.T) {
+	good, bad := clientHello(t, "good.example"), clientHello(t, "bad.example")
+	for _, c := range []struct {
+		name   string
+		hello  []byte
+		step   int
+		reason string // "" if it is carried
+	}{
+		{"good", good, 1 << 20, ""},
+		{"one byte at a time", good, 1, ""},
+		{"small records", records(good, 3), 100, ""},
+		{"another name", bad, 1 << 20, "no rule"},
+		{"another name in parts", records(bad, 1), 1, "no rule"},
+		{"never resolved", clientHello(t, "elsewhere.example"), 1 << 20, "has not answered"},
+		{"no name", clientHello(t, ""), 1 << 20, "no server name"},
+		{"not a name", withExtension(clientHello(t, ""), 0, sni("good.example\x00.bad")), 1 << 20, "not a name"},
+		{"two names", withExtension(good, 0, sni("bad.example")), 1 << 20, "malformed"},
+		{"http", []byte("GET / HTTP/1.1\r\nHost: good.example\r\n\r\n"), 1 << 20, "only TLS"},
+		{"ssh", []byte("SSH-2.0-x\r\n"), 1 << 20, "only TLS"},
+		{"cut", good[:100], 1 << 20, "ended within its first words"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, port := range []string{"443", "8443"} {
+				if port == "8443" && c.reason == "only TLS" || port == "8443" && c.name == "cut" {
+					continue
+				}
+				w := newWorld(t)
+				w.listen("192.0.2.1:"+port, echo)
+				w.resolved("192.0.2.1", "good.example", "bad.example")
+				w.policy(allowName("good.example"))
+				conn := w.mustDial("192.0.2.1:" + port)
+				for rest := c.hello; len(rest) > 0; {
+					n := min(c.step, len(rest))
+					if _, err := conn.Write(rest[:n]); err != nil {
+						break // refused before its end
+					}
+					rest = rest[n:]
+				}
+				conn.CloseWrite()
+				got, err := io.ReadAll(conn)
+				if c.reason != "" {
+					if len(got) != 0 {
+						t.Errorf("%d bytes were carried", len(got))
+					}
+					w.reportedDenied("request", c.reason)
+				} else if err != nil || !bytes.Equal(got, c.hello) {
+					t.Errorf("%d of %d bytes were carried, %v", len(got), len(c.hello), err)
+				}
+				conn.Close()
+				eventually(t, w.empty)
+			}
+		})
+	}
+}
+
+// A name that is not allowed any more ends what was said to it.
+func TestTLSRecheck(t *testing.T) {
+	w := newWorld(t)
+	w.listen("192.0.2.1:443", echo)
+	w.resolved("192.0.2.1", "good.example", "also.example")
+	w.policy(allowName("good.example", "also.example"))
+	conns := map[string]net.Conn{}
+	for _, n := range []string{"good.example", "also.example"} {
+		c := w.mustDial("192.0.2.1:443")
+		wantEcho(t, c, string(clientHello(t, n)))
+		conns[n] = c
+	}
+	w.policy(allowName("good.example"))
+	wantEnd(t, conns["also.example"])
+	wantEcho(t, conns["good.example"], "more")
+}
