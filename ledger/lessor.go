@@ -7,9 +7,6 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxLease bounds a lease: a slab for the greatest calls that there can be.
-var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
-
 // Lessor returns what hands out budgets to the holder of a journal. It believes nothing: who asks may have been taken over.
 func (b *Book) Lessor(journal caisson.ID) caisson.Lessor { return lessor{b, journal} }
 

@@ -456,3 +456,25 @@ func BenchmarkMeter(b *testing.B) {
 		})
 	})
 }
+
+// BenchmarkHotPath is what a call costs where it is made: both records, no lease.
+func BenchmarkHotPath(b *testing.B) {
+	w := newWorld(b)
+	_, f, err := w.book.Begin(b.Context())
+	must(b, err)
+	defer f.Close()
+	m := get(NewMeter(Config{Page: Page{Journal: f, Lessor: lessorFunc(func(_ string, _, want caisson.Amount) (caisson.Lease, error) {
+		return caisson.Lease{Granted: want}, nil
+	})}}))(b)
+	g := w.guest("a")
+	g.Session, g.Run = "s", "r"
+	c, d, a := call(g), demand(100, 100), answer(50, 50)
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := m.Reserve(b.Context(), c, d)
+		if err != nil {
+			b.Fatal(err)
+		}
+		must(b, r.Settle(a))
+	}
+}

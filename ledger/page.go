@@ -77,7 +77,7 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 		short, output := p.fit(keys, d, r.call.At)
 		if short == nil {
 			r.output, r.worst = output, d.At(output)
-			p.take(r, keys)
+			p.take(r, keys, d)
 			p.mu.Unlock()
 			break
 		}
@@ -100,12 +100,13 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 }
 
 // take takes r's worst case out of its budgets. It needs mu.
-func (p *page) take(r *reservation, keys []string) {
+func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
 		if b := p.pools[key]; !b.unlimited {
 			b.free = b.free.Minus(r.worst)
 			b.under++
 			r.shares[i] = poolShare{b, b.epoch}
+			p.ahead(b, d)
 		}
 		p.pools[key].usedAt = r.call.At
 	}

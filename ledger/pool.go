@@ -11,12 +11,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Slabs: a lease is for the call at hand and for some more like it, but only for a small part of what the budget has left,
-// so that gateways that share a budget do not starve each other.
+// Slabs: a lease is for the call at hand and for some more like it, twice as many each time if it did not last a second,
+// because a lease costs two syncs. But it is only for a small part of what the budget has left, so that gateways that
+// share a budget do not starve each other.
 const (
-	slabCalls = 16
+	minSlab   = 16 // calls
+	maxSlab   = 1 << 14
+	slabLasts = time.Second
 	slabShare = 8 // of what is left, one part in so many
 )
+
+// maxLease bounds a lease. The greatest call that there can be fits several times.
+var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
 
 // pool is what a page knows and has of one budget.
 type pool struct {
@@ -35,7 +41,9 @@ type pool struct {
 	busy    chan struct{}  // not nil while the lessor is being asked; closed then
 	waiting caisson.Amount // what those want who wait for an answer
 	refused *caisson.Amount
-	scarce  bool // the last lease was for less than was wanted
+	scarce  bool           // the last lease was for less than was wanted
+	calls   int64          // that the next slab is for
+	low     caisson.Amount // having less than that, b should ask for more
 	err     error
 }
 
@@ -112,7 +120,7 @@ func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 		return err
 	case b.busy == nil:
 		b.busy = make(chan struct{})
-		want = want.Plus(b.slab(d))
+		want = want.Plus(b.slab(d, now))
 		b.waiting = caisson.Amount{}
 		// Not with the context of this call: others wait too, and what was granted must not get lost with it.
 		go p.ask(b, need, want)
@@ -129,6 +137,15 @@ func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 	}
 }
 
+// ahead asks for more before there is too little, so that calls that come often do not wait for it. It needs mu.
+func (p *page) ahead(b *pool, d caisson.Demand) {
+	if b.busy != nil || b.scarce || b.calls <= minSlab || b.free.Covers(b.low) {
+		return
+	}
+	b.busy = make(chan struct{})
+	go p.ask(b, caisson.Amount{}, b.slab(d, p.clock))
+}
+
 // missing returns what b does not have of a.
 func missing(b *pool, a caisson.Amount) caisson.Amount {
 	have := b.free
@@ -140,14 +157,21 @@ func missing(b *pool, a caisson.Amount) caisson.Amount {
 }
 
 // slab returns how much more than needed at once should be asked for.
-func (b *pool) slab(d caisson.Demand) caisson.Amount {
-	a := b.waiting
-	for range slabCalls {
-		a = a.Plus(d.At(d.MaxOutput))
-	}
+func (b *pool) slab(d caisson.Demand, now time.Time) caisson.Amount {
 	if !b.known {
+		b.calls = minSlab
 		return caisson.Amount{} // nobody knows how much there is
 	}
+	one, n := d.At(d.MaxOutput), b.calls
+	if now.Sub(b.checked) < slabLasts {
+		b.calls = min(2*n, maxSlab)
+	} else {
+		b.calls = max(n/2, minSlab)
+	}
+	// No product overflows: what one call takes is bounded, see check.
+	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxSlab) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
+	b.low = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
+	a = least(a.Plus(b.waiting), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
 	l, left := b.lease.Limits, b.lease.Left
 	if l.USD != nil {
 		a.USD = min(a.USD, left.USD/slabShare)

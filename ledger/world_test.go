@@ -80,7 +80,9 @@ func (w *world) open() {
 	_, err := os.Stat(filepath.Join(w.path, "caisson.db"))
 	w.store = get(sqlite.Open(context.Background(), sqlite.Config{
 		Path: filepath.Join(w.path, "caisson.db"), Now: w.clock.Now,
-		AuditKey: func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), err != nil, nil },
+		AuditKey: func() (caisson.Secret, bool, error) {
+			return caisson.NewSecret(strings.Repeat("k", 32)), err != nil, nil
+		},
 	}))(w.t)
 	w.root = get(os.OpenRoot(w.path))(w.t)
 	w.book = get(NewBook(BookConfig{

@@ -54,8 +54,8 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 		receipt: p.write(`INSERT INTO receipt (source, reference, call) VALUES (?, ?, ?)`),
 		sum: p.write(`INSERT INTO usage
 			(account, at, sandbox, run, session, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
-			VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET calls = calls + 1, failed = failed + excluded.failed,
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
 				estimated = estimated + excluded.estimated, input = input + excluded.input, output = output + excluded.output,
 				cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write,
 				cost = cost + excluded.cost`),
@@ -84,13 +84,13 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 		case at != from:
 			return caisson.Errorf(caisson.Conflict, "journal %s was ingested up to %d, not %d", journal, at, from)
 		}
-		b := batch{l: l, tx: tx, journal: journal, taken: map[periodKey]*share{}}
+		b := l.newBatch(ctx, tx, journal)
 		for i := range calls {
 			if err := b.add(ctx, &calls[i]); err != nil {
 				return err
 			}
 		}
-		if err := b.charge(ctx); err != nil {
+		if err := b.finish(ctx); err != nil {
 			return err
 		}
 		_, err = tx.StmtContext(ctx, l.advance).ExecContext(ctx, to, string(journal))
@@ -139,7 +139,18 @@ type batch struct {
 	l       *ledger
 	tx      *sql.Tx
 	journal caisson.ID
+	call    *sql.Stmt
+	receipt *sql.Stmt
+	budgets map[string]*sql.NullString // their periods, by key; not valid: there is no such budget
 	taken   map[periodKey]*share
+	sums    map[sumKey]*caisson.UsageRow
+}
+
+func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
+	return &batch{
+		l: l, tx: tx, journal: journal, call: tx.StmtContext(ctx, l.call), receipt: tx.StmtContext(ctx, l.receipt),
+		budgets: map[string]*sql.NullString{}, taken: map[periodKey]*share{}, sums: map[sumKey]*caisson.UsageRow{},
+	}
 }
 
 // periodKey is a budget in one of its periods.
@@ -156,6 +167,16 @@ type share struct {
 	held  caisson.Amount // the part of used that was held
 }
 
+// sumKey is the key of a row of usage.
+type sumKey struct {
+	account string
+	at      int64
+	sandbox caisson.ID
+	run     string
+	session string
+	model   string
+}
+
 // add writes a call, unless it is there already.
 func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	doc, err := json.Marshal(c)
@@ -163,7 +184,7 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 		return fmt.Errorf("encode call %s: %w", c.ID, err)
 	}
 	at, failed, t := c.At.UnixMicro(), c.Status < 200 || c.Status > 299, c.Tokens
-	res, err := b.tx.StmtContext(ctx, b.l.call).ExecContext(ctx, string(c.ID), at, c.Account, string(c.Sandbox), c.Run, c.Session,
+	res, err := b.call.ExecContext(ctx, string(c.ID), at, c.Account, string(c.Sandbox), c.Run, c.Session,
 		c.Model, failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost), string(doc))
 	if n, err := affected(res, err); err != nil || n == 0 {
 		return err
@@ -172,15 +193,23 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.tx.StmtContext(ctx, b.l.receipt).ExecContext(ctx, caisson.ChargeSource, c.Reference(c.ID), seq)
-	if err != nil {
+	if _, err := b.receipt.ExecContext(ctx, caisson.ChargeSource, c.Reference(c.ID), seq); err != nil {
 		return err
 	}
-	_, err = b.tx.StmtContext(ctx, b.l.sum).ExecContext(ctx, c.Account, at-at%hour, string(c.Sandbox), c.Run, c.Session, c.Model,
-		failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost))
-	if err != nil {
-		return err
+	k := sumKey{c.Account, at - at%hour, c.Sandbox, c.Run, c.Session, c.Model}
+	s := b.sums[k]
+	if s == nil {
+		s = &caisson.UsageRow{}
+		b.sums[k] = s
 	}
+	s.Calls++
+	s.Failed += oneIf(failed)
+	s.Estimated += oneIf(c.Estimated)
+	s.Tokens.Input += t.Input
+	s.Tokens.Output += t.Output
+	s.Tokens.CacheRead += t.CacheRead
+	s.Tokens.CacheWrite += t.CacheWrite
+	s.Cost += c.Cost
 	for _, key := range c.Budgets() {
 		if err := b.take(ctx, key, c); err != nil {
 			return err
@@ -189,17 +218,34 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	return nil
 }
 
+func oneIf(v bool) int64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// period returns the period of a budget; not valid if there is no such budget.
+func (b *batch) period(ctx context.Context, key string) (*sql.NullString, error) {
+	p := b.budgets[key]
+	if p == nil {
+		p = &sql.NullString{}
+		err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, key).Scan(p)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, err
+		}
+		b.budgets[key] = p
+	}
+	return p, nil
+}
+
 // take notes what c takes of a budget, if there is one.
 func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
-	var period string
-	err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, key).Scan(&period)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	period, err := b.period(ctx, key)
+	if err != nil || !period.Valid {
 		return err
 	}
-	start, _ := window(period, c.At)
+	start, _ := window(period.String, c.At)
 	k := periodKey{key, start}
 	t := b.taken[k]
 	if t == nil {
@@ -220,8 +266,17 @@ func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
 	return nil
 }
 
-// charge moves what the calls took from held to used.
-func (b *batch) charge(ctx context.Context) error {
+// finish adds up what the calls were, and moves what they took from held to used.
+func (b *batch) finish(ctx context.Context) error {
+	sum := b.tx.StmtContext(ctx, b.l.sum)
+	for k, s := range b.sums {
+		t := s.Tokens
+		_, err := sum.ExecContext(ctx, k.account, k.at, string(k.sandbox), k.run, k.session, k.model,
+			s.Calls, s.Failed, s.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(s.Cost))
+		if err != nil {
+			return err
+		}
+	}
 	for k, t := range b.taken {
 		if err := b.l.addSpent(ctx, b.tx, k, t.used); err != nil {
 			return err
