@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -145,13 +146,16 @@ type reservation struct {
 // Output implements [caisson.Reservation].
 func (r *reservation) Output() int64 { return r.output }
 
-// Settle implements [caisson.Reservation]. Who made the call, its ID and its At are those of the reservation.
+// Settle implements [caisson.Reservation]. Who made the call, its ID and its At are those of the reservation; so is what
+// was called, where call does not say it.
 func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
 	}
 	defer r.page.release(r.meter)
 	call.ID, call.At, call.Guest = r.call.ID, r.call.At, r.call.Guest
+	call.Provider, call.Model = cmp.Or(call.Provider, r.call.Provider), cmp.Or(call.Model, r.call.Model)
+	call.Upstream, call.API = cmp.Or(call.Upstream, r.call.Upstream), cmp.Or(call.API, r.call.API)
 	sane(&call)
 	if err := r.page.journal.write(kindSettle, &call); err != nil {
 		r.meter.nudge()
