@@ -1,6 +1,7 @@
 package anthropic
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -37,10 +38,10 @@ func (c *checker) block(v strictjson.Value) error {
 	if !ok {
 		return c.providerBlock(string(typ), v)
 	}
-	if err := c.fields(v, allowed...); err != nil {
-		return err
-	}
 	for name, x := range v.Members() {
+		if !slices.Contains(allowed, string(name)) {
+			return unknownField(clip(name))
+		}
 		if x.IsNull() {
 			continue
 		}
@@ -59,7 +60,7 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 		c.unbounded = true
 		return c.serverID(v)
 	case "input":
-		c.tokens += rewritten(v)
+		c.tokens += v.Growth()
 		return nil
 	case "source":
 		switch typ {

@@ -176,7 +176,7 @@ func (c *checker) format(v strictjson.Value) error {
 	if err := c.fields(v, "type", "schema", "name"); err != nil {
 		return err
 	}
-	c.tokens += perFormat + rewritten(v)
+	c.tokens += perFormat + v.Growth()
 	return nil
 }
 
@@ -234,22 +234,3 @@ func (c *checker) find(v strictjson.Value, depth int) error {
 	}
 	return nil
 }
-
-// rewritten bounds how many bytes JSON grows by when it is decoded and written again for a model: with spaces or line breaks
-// at every punctuation mark, and \u0000 for what is not ASCII.
-func rewritten(v strictjson.Value) (n int64) {
-	for _, b := range v {
-		n += int64(growth[b])
-	}
-	return n
-}
-
-var growth = func() (g [256]uint8) {
-	for b := 0x80; b < 0x100; b++ {
-		g[b] = 2 // two bytes of UTF-8 become six at most, three become six, four become twelve
-	}
-	for _, b := range []byte(",:{}[]") {
-		g[b] = 2
-	}
-	return g
-}()

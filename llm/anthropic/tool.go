@@ -31,7 +31,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object with name and input_schema")
 	}
-	c.tokens += perTool + rewritten(v)
+	c.tokens += perTool + v.Growth()
 	switch typ := v.Get("type"); {
 	case typ == nil || typ.IsNull() || typ.Is("custom"):
 	case isClientTool(typ.Bytes()):

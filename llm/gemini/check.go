@@ -1,0 +1,183 @@
+package gemini
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// Input is bounded by bytes: a token is at least a byte of text, and the JSON around a text is longer than what the provider
+// puts around it. These are the exceptions, in tokens.
+const (
+	perRequest = 64   // special tokens
+	perTools   = 1024 // the API's own prompt about tools
+	perTool    = 64   // and about each of them
+)
+
+// checker walks through a body: it refuses what may not pass, and sums up what it can cost.
+type checker struct {
+	allow     dialect.Allow
+	tokens    int64 // besides the bytes of fields that pass, which the caller adds
+	unbounded bool
+	ids       []string
+}
+
+// errUnknown is the refusal of a field.
+var errUnknown = strictjson.Refuse("", "this field is not known to the model gateway; send a request without it")
+
+// refused is the refusal of something that a grant would allow.
+func refused(what, grant string) error {
+	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
+}
+
+// fields calls each for the fields of an object, by their JSON names. The API understands two spellings of each, as in
+// maxOutputTokens and max_output_tokens: both at once are refused, as we cannot know which would count. Null is as good as nothing.
+func fields(v strictjson.Value, each func(name string, v strictjson.Value) error) error {
+	if v.Kind() != '{' {
+		return strictjson.Refuse("", "it has to be an object")
+	}
+	var room [16]string
+	seen := room[:0]
+	for n, x := range v.Members() {
+		name := camel(string(n))
+		if slices.Contains(seen, name) {
+			return strictjson.Refuse(clip(name), "this field is there twice, in two spellings; send it once")
+		}
+		if len(seen) == 64 {
+			return strictjson.Refuse("", "it has more fields than any object of the API")
+		}
+		seen = append(seen, name)
+		if x.IsNull() {
+			continue
+		}
+		if err := each(name, x); err != nil {
+			return strictjson.In(err, clip(name))
+		}
+	}
+	return nil
+}
+
+// camel returns the JSON name of a field of which the name is given in either spelling; other names stay as they are, and are
+// unknown.
+func camel(s string) string {
+	if !strings.Contains(s, "_") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") || strings.ToLower(s) != s {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '_' {
+			b = append(b, s[i])
+			continue
+		}
+		i++
+		if s[i] < 'a' || s[i] > 'z' {
+			return s
+		}
+		b = append(b, s[i]-'a'+'A')
+	}
+	return string(b)
+}
+
+// clip returns a name that a guest sent, fit for a message.
+func clip(name string) string { return name[:min(len(name), 64)] }
+
+// only checks that an object has no other fields than these.
+func only(v strictjson.Value, allowed ...string) error {
+	return fields(v, func(name string, _ strictjson.Value) error {
+		if !slices.Contains(allowed, name) {
+			return errUnknown
+		}
+		return nil
+	})
+}
+
+// repeated calls each for the elements of an array. Where the API wants an array it also takes one element without.
+func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
+	if v.Kind() != '[' {
+		return each(v)
+	}
+	for i, x := range v.Elements() {
+		if err := each(x); err != nil {
+			return strictjson.At(err, i)
+		}
+	}
+	return nil
+}
+
+func text(v strictjson.Value) error {
+	if v.Kind() != '"' {
+		return strictjson.Refuse("", "it has to be a string")
+	}
+	return nil
+}
+
+func (c *checker) safety(v strictjson.Value) error { return only(v, "category", "threshold") }
+
+// serverID takes note of the id of something that the provider keeps.
+func (c *checker) serverID(v strictjson.Value) error {
+	id, ok := v.Text()
+	switch {
+	case !ok || id == "" || len(id) > 256:
+		return strictjson.Refuse("", "it has to be an id of at most 256 bytes")
+	case !c.allow.ServerState:
+		return refused("ids of what the provider keeps", caisson.GrantServerState)
+	}
+	c.ids = append(c.ids, id)
+	return nil
+}
+
+func (c *checker) tool(v strictjson.Value) error {
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "functionDeclarations":
+			return repeated(v, c.function)
+		case "googleSearch", "googleSearchRetrieval", "codeExecution", "googleMaps", "computerUse":
+			return c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools)
+		case "urlContext", "mcpServers":
+			return c.providerTool(c.allow.ProviderTools && c.allow.RemoteURLs, caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
+		case "fileSearch":
+			if err := c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools); err != nil {
+				return err
+			}
+			return fields(v, func(name string, v strictjson.Value) error {
+				if name == "fileSearchStoreNames" {
+					return repeated(v, c.serverID)
+				}
+				if name != "topK" && name != "metadataFilter" {
+					return errUnknown
+				}
+				return nil
+			})
+		}
+		return errUnknown
+	})
+}
+
+// providerTool is a tool that the provider runs: what it finds becomes input.
+func (c *checker) providerTool(allowed bool, grant string) error {
+	if !allowed {
+		return refused("tools that the provider runs", grant)
+	}
+	c.unbounded = true
+	return nil
+}
+
+func (c *checker) function(v strictjson.Value) error {
+	c.tokens += perTool + v.Growth()
+	return only(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
+}
+
+func (c *checker) toolConfig(v strictjson.Value) error {
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "functionCallingConfig":
+			return only(v, "mode", "allowedFunctionNames")
+		case "retrievalConfig", "includeServerSideToolInvocations":
+			return c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools)
+		}
+		return errUnknown
+	})
+}

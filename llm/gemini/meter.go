@@ -1,0 +1,167 @@
+package gemini
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/internal/jsonscan"
+	"github.com/caisson-dev/caisson/llm/internal/sse"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+// maxEvent is how much is kept of an event.
+const maxEvent = 1 << 20
+
+// Meter implements [dialect.Dialect]. How an answer is written is seen from its first byte: a stream is a JSON array unless
+// events were asked for, and errors are objects.
+func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
+	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
+}
+
+type meter struct {
+	free   bool
+	begun  bool
+	events sse.Splitter
+	plain  *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens caisson.TokenCount
+	seen   int64
+	ended  bool // the model has finished
+	final  bool // tokens are the provider's last word
+	failed bool // the stream has ended with an error
+	done   bool
+}
+
+// The paths of an answer that is one JSON value, in the order of the scanner's.
+const (
+	pathUsage = iota
+	pathFinish
+	pathBlock
+	pathError
+)
+
+// Write implements [dialect.Meter].
+func (m *meter) Write(p []byte) (int, error) {
+	rest := p
+	if !m.begun {
+		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
+			return len(p), nil
+		}
+		m.begun = true
+		switch rest[0] {
+		case '{':
+			m.plain = jsonscan.New("usageMetadata", "candidates.*.finishReason", "promptFeedback.blockReason", "error")
+		case '[':
+			m.plain = jsonscan.New("*.usageMetadata", "*.candidates.*.finishReason", "*.promptFeedback.blockReason", "*.error")
+		}
+	}
+	if m.plain != nil {
+		m.writePlain(rest)
+	} else {
+		m.events.Write(rest, m.event)
+	}
+	return len(p), nil
+}
+
+func (m *meter) writePlain(p []byte) {
+	m.plain.Write(p)
+	m.seen, m.done = m.plain.Size(), m.plain.Done()
+	usage := m.plain.Get(pathUsage)
+	m.count(usage)
+	switch {
+	case !m.done:
+	case m.plain.Get(pathError) != nil:
+		m.final = usage == nil // an error costs nothing, unless an answer had begun
+	case m.free:
+		m.final = true
+	default:
+		m.final = usage != nil && (m.plain.Get(pathFinish) != nil || m.plain.Get(pathBlock) != nil)
+	}
+}
+
+// event handles one event of a stream. The stream has no end of its own: it ends after an event with a reason, in which the
+// last usage is.
+func (m *meter) event(e sse.Event) {
+	if m.failed {
+		return
+	}
+	if e.Lost > 0 {
+		// It is not known what in it the model wrote; more than this it was not.
+		m.seen += e.Lost + int64(len(e.Data))
+	}
+	v := strictjson.Value(bytes.TrimSpace(e.Data))
+	if v.Get("error") != nil {
+		m.failed, m.done, m.final = true, true, false
+		return
+	}
+	for _, candidate := range v.Get("candidates").Elements() {
+		for name, x := range candidate.Members() {
+			switch string(name) {
+			case "content":
+				if e.Lost == 0 {
+					m.text(x)
+				}
+			case "finishReason":
+				m.ended = m.ended || x.Kind() == '"'
+			}
+		}
+	}
+	m.ended = m.ended || v.Get("promptFeedback").Get("blockReason").Kind() == '"'
+	usage := v.Get("usageMetadata")
+	m.count(usage)
+	m.done = m.done || m.ended
+	m.final = m.final || m.ended && usage != nil
+}
+
+// text counts what the model wrote, and the signatures of thoughts that are not shown.
+func (m *meter) text(content strictjson.Value) {
+	for _, part := range content.Get("parts").Elements() {
+		for _, x := range part.Members() {
+			if x.Kind() == '"' {
+				m.seen += int64(len(x) - 2)
+			} else {
+				m.seen += int64(len(x))
+			}
+		}
+	}
+}
+
+// count takes what usage says; the last one counts.
+func (m *meter) count(usage strictjson.Value) {
+	if usage == nil || m.free {
+		return
+	}
+	var prompt, cached, tools, output, total int64
+	for name, v := range usage.Members() {
+		switch string(name) {
+		case "promptTokenCount":
+			prompt = v.Count()
+		case "cachedContentTokenCount":
+			cached = v.Count()
+		case "toolUsePromptTokenCount":
+			tools = v.Count()
+		case "candidatesTokenCount", "thoughtsTokenCount":
+			output += v.Count()
+		case "totalTokenCount":
+			total = v.Count()
+		}
+	}
+	// What is in the prompt from a cache is part of the prompt. What is only in the total is taken for output.
+	m.tokens = caisson.TokenCount{
+		Input:     max(0, prompt-cached) + tools,
+		Output:    max(output, total-prompt-tools),
+		CacheRead: cached,
+	}
+}
+
+// Usage implements [dialect.Meter].
+func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.final }
+
+// Seen implements [dialect.Meter].
+func (m *meter) Seen() int64 { return m.seen }
+
+// IDs implements [dialect.Meter]; the provider keeps nothing.
+func (m *meter) IDs() []string { return nil }
+
+// Done implements [dialect.Meter].
+func (m *meter) Done() bool { return m.done }

@@ -1,0 +1,178 @@
+package gemini
+
+import (
+	"bytes"
+	"encoding/base64"
+	"image"
+	_ "image/gif" // for image.DecodeConfig, as the two below
+	_ "image/jpeg"
+	_ "image/png"
+	"io"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/internal/strictjson"
+)
+
+func (c *checker) content(v strictjson.Value) error {
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "role":
+			return text(v)
+		case "parts":
+			return repeated(v, c.part)
+		}
+		return errUnknown
+	})
+}
+
+func (c *checker) part(v strictjson.Value) error {
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "text", "thoughtSignature":
+			return text(v)
+		case "thought":
+			if _, ok := v.Bool(); !ok {
+				return strictjson.Refuse("", "it has to be true or false")
+			}
+			return nil
+		case "inlineData":
+			return c.inline(v)
+		case "fileData":
+			return c.file(v)
+		case "functionCall":
+			c.tokens += v.Growth()
+			return only(v, "id", "name", "args")
+		case "functionResponse":
+			return c.functionResponse(v)
+		case "videoMetadata":
+			return only(v, "startOffset", "endOffset", "fps")
+		case "mediaResolution":
+			if v.Kind() == '"' {
+				return nil
+			}
+			return only(v, "level", "numTokens")
+		case "executableCode":
+			if err := c.providerPart(); err != nil {
+				return err
+			}
+			return only(v, "id", "language", "code")
+		case "codeExecutionResult":
+			if err := c.providerPart(); err != nil {
+				return err
+			}
+			return only(v, "id", "outcome", "output")
+		}
+		return errUnknown
+	})
+}
+
+// providerPart is a part in which the provider wrote down what its own tools did.
+func (c *checker) providerPart() error {
+	if !c.allow.ProviderTools {
+		return refused("results of tools that the provider runs", caisson.GrantProviderTools)
+	}
+	return nil
+}
+
+// functionResponse may have parts of its own, with media only.
+func (c *checker) functionResponse(v strictjson.Value) error {
+	c.tokens += v.Get("response").Growth()
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "id", "name", "response", "willContinue", "scheduling":
+			return nil
+		case "parts":
+			return repeated(v, func(v strictjson.Value) error {
+				return fields(v, func(name string, v strictjson.Value) error {
+					switch name {
+					case "inlineData":
+						return c.inline(v)
+					case "fileData":
+						return c.file(v)
+					}
+					return errUnknown
+				})
+			})
+		}
+		return errUnknown
+	})
+}
+
+// inline checks media in the body. Images are bounded by their size in pixels, text by that in bytes; of sound, films and
+// documents nothing is known without decoding them.
+func (c *checker) inline(v strictjson.Value) error {
+	var mime string
+	var data strictjson.Value
+	err := fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "mimeType":
+			mime, _ = v.Text()
+		case "data":
+			data = v
+		case "displayName":
+		default:
+			return errUnknown
+		}
+		return text(v)
+	})
+	if err != nil {
+		return err
+	}
+	if data == nil || mime == "" {
+		return strictjson.Refuse("", "it needs the strings mimeType and data")
+	}
+	if strings.HasPrefix(mime, "text/") {
+		return nil // the bytes count, as those of other text
+	}
+	c.tokens -= int64(len(data))
+	tokens, ok := imageTokens(data.Bytes())
+	if !ok || !strings.HasPrefix(mime, "image/") {
+		c.unbounded = true
+		return nil
+	}
+	c.tokens += tokens
+	return nil
+}
+
+// imageTokens bounds what an image costs: 258 tokens for every tile, of which the sides are two thirds of the shorter side, but
+// within 256 and 768 pixels; newer models take 2240 at most in any case. False if the image is not understood.
+func imageTokens(data []byte) (int64, bool) {
+	encoding := base64.RawStdEncoding
+	data = bytes.TrimRight(data, "=")
+	if bytes.ContainsAny(data, "-_") {
+		encoding = base64.RawURLEncoding
+	}
+	config, _, err := image.DecodeConfig(io.LimitReader(base64.NewDecoder(encoding, bytes.NewReader(data)), 1<<20))
+	if err != nil || config.Width < 1 || config.Height < 1 {
+		return 0, false
+	}
+	w, h := int64(config.Width), int64(config.Height)
+	tile := min(max(min(w, h)*2/3, 256), 768)
+	return max(2240, 258*(w/tile+2)*(h/tile+2)), true
+}
+
+// file checks what the provider fetches, from itself or from elsewhere.
+func (c *checker) file(v strictjson.Value) error {
+	c.unbounded = true
+	return fields(v, func(name string, v strictjson.Value) error {
+		switch name {
+		case "mimeType", "displayName":
+			return text(v)
+		case "fileUri":
+			uri, ok := v.Text()
+			if !ok {
+				return text(v)
+			}
+			// The provider's own files have this host, or none.
+			if !strings.HasPrefix(uri, "https://") || strings.Contains(strings.ToLower(uri), "googleapis.com") {
+				return c.serverID(v)
+			}
+			if !c.allow.RemoteURLs {
+				return refused("URLs that the provider fetches", caisson.GrantRemoteURLs)
+			}
+			return nil
+		}
+		return errUnknown
+	})
+}
