@@ -36,6 +36,7 @@ type cli struct {
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`
+	Policy     policyCmd     `cmd:"" help:"Decide what sandboxes may reach, and see why."`
 	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`
 	Image      imageCmd      `cmd:"" help:"Manage root file systems."`
 	Token      tokenCmd      `cmd:"" help:"Manage access over the network."`

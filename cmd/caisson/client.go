@@ -18,6 +18,7 @@ type api interface {
 	caisson.Files
 	caisson.Events
 	caisson.Tokens
+	caisson.Policies
 	caisson.Daemon
 }
 

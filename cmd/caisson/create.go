@@ -27,6 +27,9 @@ type newSandbox struct {
 	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
+	Policy    string            `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's." group:"new" placeholder:"FILE" complete:"file"`
+	Allow     []string          `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	Deny      []string          `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 }
 
 // createCmd makes a sandbox.
@@ -44,7 +47,8 @@ type createCmd struct {
 
 func (c *createCmd) Help() string {
 	return examples("caisson sandbox create", "caisson sandbox create --name web debian:12 -- sleep infinity",
-		"caisson sandbox create --mount .:/work:rw --memory 4G --ttl 1h host")
+		"caisson sandbox create --mount .:/work:rw --memory 4G --ttl 1h host",
+		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
 func (c *createCmd) Run(ctx context.Context, a *app) error {
@@ -100,6 +104,9 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	}
 	req.Name, req.TTL, req.HardTTL, req.NoPool = f.Name, f.TTL, f.HardTTL, f.NoPool
 	req.Resources = caisson.Resources{CPUs: f.CPUs, Memory: f.Memory, PIDs: f.PIDs, Disk: f.Disk, OpenFiles: f.OpenFiles}
+	if req.Policy, err = m.app.policyFrom(f.Policy, f.Allow, f.Deny); err != nil {
+		return nil, err
+	}
 	req.Image = f.Image
 	if isImage(source) {
 		if req.Image != "" {

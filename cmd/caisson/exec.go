@@ -73,7 +73,8 @@ func (c *execCmd) Run(ctx context.Context, a *app) error {
 // given reports whether any flag for a new sandbox was set.
 func (n *newSandbox) given() bool {
 	return n.Name != "" || n.Image != "" || n.CPUs != 0 || n.Memory != 0 || n.PIDs != 0 || n.Disk != 0 || n.OpenFiles != 0 ||
-		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool
+		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool ||
+		n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
 }
 
 // shellCmd opens a shell.

@@ -15,6 +15,7 @@ import (
 
 // Exit codes that are not about an error of ours.
 const (
+	exitNo      = 1 // the answer to --check, as grep(1) has it
 	exitUsage   = 2
 	exitTimeout = 124 // a process hit its time limit; as timeout(1) has it
 	exitPipe    = 141 // nobody reads the output any more: 128 + SIGPIPE, as a shell has it

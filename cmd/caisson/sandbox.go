@@ -179,6 +179,9 @@ func specRows(s caisson.Spec) [][2]string {
 		}
 		rows = append(rows, [2]string{"Mount", m.Source + " at " + m.Target + ", " + mode})
 	}
+	for i, r := range s.Policy.Rules {
+		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
+	}
 	return rows
 }
 

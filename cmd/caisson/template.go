@@ -73,6 +73,7 @@ func (c *templateShowCmd) Run(ctx context.Context, a *app) error {
 	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", pairs(t.Labels)}}
 	rows = append(rows, specRows(caisson.Spec{
 		Image: t.Image, Command: t.Command, Env: t.Env, Workdir: t.Workdir, User: t.User, Resources: t.Resources, Mounts: t.Mounts,
+		Policy: t.Policy,
 	})...)
 	for i, s := range t.Setup {
 		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(s.Run)})
@@ -117,21 +118,11 @@ func (c *templatePutCmd) Run(ctx context.Context, a *app) error {
 
 // readTemplate reads a template file. Paths in it are relative to it.
 func (a *app) readTemplate(file string) (*caisson.Template, error) {
-	var data []byte
-	var err error
-	dir := "."
-	if file == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.in, maxConfigSize+1))
-		if err == nil && len(data) > maxConfigSize {
-			err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
-		}
-	} else {
-		dir = filepath.Dir(file)
-		data, err = readSmall(file)
-	}
+	data, err := a.readInput(file)
 	if err != nil {
 		return nil, err
 	}
+	dir := filepath.Dir(file) // . for standard input
 	var t caisson.Template
 	if err := strictyaml.Decode(data, &t); err != nil {
 		return nil, inFile(file, err)
@@ -153,6 +144,18 @@ func (a *app) readTemplate(file string) (*caisson.Template, error) {
 		}
 	}
 	return &t, nil
+}
+
+// readInput reads a small file, or standard input for "-".
+func (a *app) readInput(file string) ([]byte, error) {
+	if file != "-" {
+		return readSmall(file)
+	}
+	data, err := io.ReadAll(io.LimitReader(a.in, maxConfigSize+1))
+	if err == nil && len(data) > maxConfigSize {
+		err = caisson.Invalidf("file", "is larger than %s", caisson.Size(maxConfigSize))
+	}
+	return data, err
 }
 
 func absFrom(dir, path string) (string, error) {

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/egress"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
+)
+
+type policyCmd struct {
+	Show    policyShowCmd    `cmd:"" help:"Show what a sandbox may reach, as YAML that set takes."`
+	Set     policySetCmd     `cmd:"" help:"Replace what a sandbox may reach."`
+	Test    policyTestCmd    `cmd:"" help:"Say what a policy would do, without a sandbox."`
+	Explain policyExplainCmd `cmd:"" help:"Say why a sandbox reaches a destination or not."`
+	Presets policyPresetsCmd `cmd:"" help:"List the destinations that rules may name by a preset."`
+}
+
+// specHelp explains the short form of rules, as several commands take it.
+const specHelp = "A SPEC is a preset, or TARGET[:PORTS][/udp] with a name, *.name, *, an address or a CIDR: npm, example.com:443, " +
+	"*.example.com:80,443, 10.0.0.0/8, [2001:db8::1]:8000-8010, 192.0.2.1:53/udp. Of the rules, those of --deny come first, then those " +
+	"of --allow, then the file's."
+
+// policyShowCmd shows a policy.
+type policyShowCmd struct {
+	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
+}
+
+func (c *policyShowCmd) Help() string {
+	return examples("caisson policy show web", "caisson policy show web > policy.yaml")
+}
+
+func (c *policyShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := api.GetPolicy(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	return a.printPolicy(p)
+}
+
+// printPolicy prints a policy as YAML unless JSON is asked for: it is to be edited and set again.
+func (a *app) printPolicy(p *caisson.Policy) error {
+	if a.globals.Output == "table" {
+		a.globals.Output = "yaml"
+	}
+	return a.encode(p)
+}
+
+// policySetCmd replaces a policy.
+type policySetCmd struct {
+	Sandbox string   `arg:"" help:"Id or name." complete:"sandbox"`
+	File    string   `arg:"" optional:"" help:"YAML file, or - for standard input." complete:"file"`
+	Allow   []string `help:"Allow a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
+	Deny    []string `help:"Deny a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
+}
+
+func (c *policySetCmd) Help() string {
+	return "A policy in YAML. The first rule that matches decides; what none matches is denied:\n\n" + strings.Join([]string{
+		"    rules:",
+		"    - {action: deny, host: telemetry.example.com, note: not ours to send}",
+		"    - {action: allow, host: '*.example.com', ports: [443, 8000-8010]}",
+		"    - {action: allow, host: 10.1.2.0/24, protocol: udp, ports: [53]}",
+		"    - {action: allow, preset: npm}",
+	}, "\n") + "\n\n" + specHelp + "\n\n" +
+		examples("caisson policy set web policy.yaml", "caisson policy set web --allow npm --allow example.com:443 --deny 10.0.0.0/8")
+}
+
+func (c *policySetCmd) Run(ctx context.Context, a *app) error {
+	p, err := a.policyFrom(c.File, c.Allow, c.Deny)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		return usagef("policy set", "give a file, --allow or --deny")
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := api.SetPolicy(ctx, c.Sandbox, *p)
+	if err != nil {
+		return err
+	}
+	return printDone(a, set, c.Sandbox)
+}
+
+// policyFrom makes a policy of flags and a file, nil if there are none. Denials come first, so that no order of flags
+// opens what was to be shut.
+func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, error) {
+	if file == "" && len(allow)+len(deny) == 0 {
+		return nil, nil //nolint:nilnil // there is none, which is no fault
+	}
+	p := &caisson.Policy{Rules: []caisson.Rule{}}
+	for _, flag := range []struct {
+		action caisson.Action
+		specs  []string
+	}{{caisson.Deny, deny}, {caisson.Allow, allow}} {
+		for _, spec := range flag.specs {
+			r, err := egress.ParseRule(flag.action, spec)
+			if err != nil {
+				return nil, err
+			}
+			p.Rules = append(p.Rules, r)
+		}
+	}
+	if file != "" {
+		data, err := a.readInput(file)
+		if err != nil {
+			return nil, err
+		}
+		var read caisson.Policy
+		if err := strictyaml.Decode(data, &read); err != nil {
+			return nil, inFile(file, err)
+		}
+		if _, err := egress.Compile(read); err != nil {
+			return nil, inFile(file, err)
+		}
+		p.Rules = append(p.Rules, read.Rules...)
+	}
+	return p, nil
+}
+
+// policyTestCmd asks a policy.
+type policyTestCmd struct {
+	File   string   `arg:"" help:"YAML file, or - for standard input." complete:"file"`
+	Target []string `arg:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; the port is 443 if none is named."`
+	Check  bool     `help:"Exit with 1 if any of them is denied."`
+}
+
+func (c *policyTestCmd) Help() string {
+	return examples("caisson policy test policy.yaml registry.npmjs.org 10.0.0.1:22 192.0.2.1:53/udp", "caisson policy test --check policy.yaml example.com")
+}
+
+func (c *policyTestCmd) Run(ctx context.Context, a *app) error {
+	p, err := a.policyFrom(c.File, nil, nil)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.TestPolicy(ctx, *p, c.Target)
+	if err != nil {
+		return err
+	}
+	err = printList(a, list, func(e caisson.Explanation) string { return e.Target }, []column[caisson.Explanation]{
+		{name: "TARGET", value: func(e caisson.Explanation) string { return e.Target }},
+		{name: "VERDICT", value: func(e caisson.Explanation) string { return verdict(e.Verdict.Allowed) }, color: verdictColor},
+		{name: "REASON", value: func(e caisson.Explanation) string { return e.Verdict.Reason }},
+	})
+	if err == nil && c.Check && slices.ContainsFunc(list, func(e caisson.Explanation) bool { return !e.Verdict.Allowed }) {
+		return processExit(exitNo)
+	}
+	return err
+}
+
+func verdict(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+func verdictColor(e caisson.Explanation) string {
+	if e.Verdict.Allowed {
+		return "32"
+	}
+	return "31"
+}
+
+// policyExplainCmd explains a decision.
+type policyExplainCmd struct {
+	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
+	Target  string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, what was refused lately."`
+	Check   bool   `help:"Exit with 1 if it is denied."`
+}
+
+func (c *policyExplainCmd) Help() string {
+	return examples("caisson policy explain web registry.npmjs.org", "caisson policy explain web 10.0.0.1:22", "caisson policy explain web")
+}
+
+func (c *policyExplainCmd) Run(ctx context.Context, a *app) error {
+	if c.Check && c.Target == "" {
+		return usagef("policy explain", "--check needs a destination")
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := api.ExplainPolicy(ctx, c.Sandbox, c.Target)
+	if err != nil {
+		return err
+	}
+	if err := printExplanation(a, e); err != nil {
+		return err
+	}
+	if c.Check && !e.Verdict.Allowed {
+		return processExit(exitNo)
+	}
+	return nil
+}
+
+// printExplanation prints the verdict, how it came about, what would change it, and what was refused lately.
+func printExplanation(a *app, e *caisson.Explanation) error {
+	switch {
+	case a.globals.Output != "table":
+		return a.encode(e)
+	case e.Target == "":
+		return printDecisions(a, e.Recent)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is %s: %s\n", safetext.Escape(e.Target), verdict(e.Verdict.Allowed), safetext.Escape(e.Verdict.Reason))
+	if a.globals.Quiet {
+		_, err := fmt.Fprint(a.out, b.String())
+		return err
+	}
+	for _, s := range e.Steps {
+		fmt.Fprintf(&b, "  %s\n", safetext.Escape(s))
+	}
+	if e.Suggest != nil {
+		where := "at the end"
+		if e.Verdict.Rule >= 0 {
+			where = "before rule " + strconv.Itoa(e.At)
+		}
+		fmt.Fprintf(&b, "To allow it, put this rule %s:\n  - %s\n", where, safetext.Escape(ruleLine(*e.Suggest)))
+	}
+	if len(e.Recent) == 0 {
+		_, err := fmt.Fprint(a.out, b.String())
+		return err
+	}
+	b.WriteString("Refused lately:\n")
+	_, err := fmt.Fprint(a.out, b.String())
+	return errors.Join(err, printDecisions(a, e.Recent))
+}
+
+func printDecisions(a *app, list []caisson.Decision) error {
+	return printList(a, list, decided, []column[caisson.Decision]{
+		{name: "DESTINATION", value: decided},
+		{name: "KIND", value: func(d caisson.Decision) string { return d.Kind }},
+		{name: "COUNT", value: func(d caisson.Decision) string { return strconv.FormatInt(d.Count, 10) }},
+		{name: "AGE", value: func(d caisson.Decision) string { return age(d.At) }},
+		{name: "REASON", value: func(d caisson.Decision) string { return d.Reason }},
+	})
+}
+
+// decided returns what a decision was about.
+func decided(d caisson.Decision) string {
+	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
+	s := strings.Join(parts, " ")
+	if d.Protocol != "" {
+		s += "/" + d.Protocol
+	}
+	return s
+}
+
+// ruleLine returns a rule as one line of YAML.
+func ruleLine(r caisson.Rule) string {
+	what := "host: " + strconv.Quote(r.Host)
+	if r.Preset != "" {
+		what = "preset: " + r.Preset
+	}
+	fields := []string{"action: " + string(r.Action), what}
+	if len(r.Ports) > 0 {
+		ports := make([]string, len(r.Ports))
+		for i, p := range r.Ports {
+			ports[i] = p.String()
+		}
+		fields = append(fields, "ports: ["+strings.Join(ports, ", ")+"]")
+	}
+	if r.Protocol != "" {
+		fields = append(fields, "protocol: "+r.Protocol)
+	}
+	if r.Note != "" {
+		fields = append(fields, "note: "+strconv.Quote(r.Note))
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// policyPresetsCmd lists presets.
+type policyPresetsCmd struct{}
+
+func (c *policyPresetsCmd) Help() string { return examples("caisson policy presets") }
+
+func (c *policyPresetsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.Presets(ctx)
+	if err != nil {
+		return err
+	}
+	return printList(a, list, func(p caisson.Preset) string { return p.Name }, []column[caisson.Preset]{
+		{name: "NAME", value: func(p caisson.Preset) string { return p.Name }},
+		{name: "PORTS", value: func(p caisson.Preset) string {
+			ports := make([]string, len(p.Ports))
+			for i, r := range p.Ports {
+				ports[i] = r.String()
+			}
+			return strings.Join(ports, ",")
+		}},
+		{name: "HOSTS", value: func(p caisson.Preset) string { return strings.Join(p.Hosts, " ") }},
+		{name: "DESCRIPTION", value: func(p caisson.Preset) string { return p.Description }},
+	})
+}
