@@ -43,21 +43,25 @@ type Client struct {
 	events
 	tokens
 	policies
+	credentials
+	audit
 	daemon
 	c *conn
 }
 
 var (
-	_ caisson.Sandboxes = (*Client)(nil)
-	_ caisson.Snapshots = (*Client)(nil)
-	_ caisson.Processes = (*Client)(nil)
-	_ caisson.Templates = (*Client)(nil)
-	_ caisson.Images    = (*Client)(nil)
-	_ caisson.Files     = (*Client)(nil)
-	_ caisson.Events    = (*Client)(nil)
-	_ caisson.Tokens    = (*Client)(nil)
-	_ caisson.Policies  = (*Client)(nil)
-	_ caisson.Daemon    = (*Client)(nil)
+	_ caisson.Sandboxes   = (*Client)(nil)
+	_ caisson.Snapshots   = (*Client)(nil)
+	_ caisson.Processes   = (*Client)(nil)
+	_ caisson.Templates   = (*Client)(nil)
+	_ caisson.Images      = (*Client)(nil)
+	_ caisson.Files       = (*Client)(nil)
+	_ caisson.Events      = (*Client)(nil)
+	_ caisson.Tokens      = (*Client)(nil)
+	_ caisson.Policies    = (*Client)(nil)
+	_ caisson.Credentials = (*Client)(nil)
+	_ caisson.Audit       = (*Client)(nil)
+	_ caisson.Daemon      = (*Client)(nil)
 )
 
 // New returns a client. It does not connect yet.
@@ -67,7 +71,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, daemon{c}, c,
+		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
+		audit{c}, daemon{c}, c,
 	}, nil
 }
 

@@ -24,16 +24,18 @@ import (
 
 // Config is what an API is made of. All fields are required.
 type Config struct {
-	Sandboxes caisson.Sandboxes
-	Processes caisson.Processes
-	Snapshots caisson.Snapshots
-	Templates caisson.Templates
-	Images    caisson.Images
-	Files     caisson.Files
-	Events    caisson.Events
-	Tokens    caisson.Tokens
-	Policies  caisson.Policies
-	Daemon    caisson.Daemon
+	Sandboxes   caisson.Sandboxes
+	Processes   caisson.Processes
+	Snapshots   caisson.Snapshots
+	Templates   caisson.Templates
+	Images      caisson.Images
+	Files       caisson.Files
+	Events      caisson.Events
+	Tokens      caisson.Tokens
+	Policies    caisson.Policies
+	Credentials caisson.Credentials
+	Audit       caisson.Audit
+	Daemon      caisson.Daemon
 	// Answers remembers the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
 	// FindToken returns the unexpired token whose secret has this SHA-256; Unauthed if there is none.
@@ -54,7 +56,8 @@ type API struct {
 func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
-		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Daemon == nil:
+		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
+		cfg.Audit == nil, cfg.Daemon == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -75,6 +78,8 @@ func New(cfg Config) (*API, error) {
 	eventRoutes{cfg.Events}.register(a.router)
 	tokenRoutes{cfg.Tokens}.register(a.router)
 	policyRoutes{cfg.Policies}.register(a.router)
+	credentialRoutes{cfg.Credentials}.register(a.router)
+	auditRoutes{cfg.Audit}.register(a.router)
 	daemonRoutes{cfg.Daemon}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
 	return a, a.router.finish()

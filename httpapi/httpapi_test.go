@@ -67,7 +67,8 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	cfg := httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Daemon: c.Daemon,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
+		Audit: c.Audit, Daemon: c.Daemon,
 		Answers: s.memory.Answers(), FindToken: s.memory.FindToken, Log: log,
 	}
 	for _, f := range change {
@@ -128,9 +129,10 @@ func connect(t *testing.T, cfg client.Config) *client.Client {
 	return c
 }
 
-func cores(c *client.Client) apitest.Cores {
+func cores(s *server, c *client.Client) apitest.Cores {
 	return apitest.Cores{
 		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Policies: c, Daemon: c,
+		Credentials: c, Secrets: s.memory, Audit: c,
 	}
 }
 
@@ -139,7 +141,8 @@ func TestCores(t *testing.T) {
 	apitest.Test(t, func(t *testing.T) (context.Context, apitest.Cores) {
 		// The caller in the context only tells the suite the account; the server makes its own.
 		ctx := caisson.WithCaller(context.Background(), caisson.Caller{Account: "alice", Local: true})
-		return ctx, cores(serve(t).local(t, "alice"))
+		s := serve(t)
+		return ctx, cores(s, s.local(t, "alice"))
 	})
 }
 

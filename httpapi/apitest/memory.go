@@ -15,32 +15,37 @@ import (
 
 // Cores is everything the API serves.
 type Cores struct {
-	Sandboxes caisson.Sandboxes
-	Processes caisson.Processes
-	Snapshots caisson.Snapshots
-	Templates caisson.Templates
-	Images    caisson.Images
-	Files     caisson.Files
-	Events    caisson.Events
-	Tokens    caisson.Tokens
-	Policies  caisson.Policies
-	Daemon    caisson.Daemon
+	Sandboxes   caisson.Sandboxes
+	Processes   caisson.Processes
+	Snapshots   caisson.Snapshots
+	Templates   caisson.Templates
+	Images      caisson.Images
+	Files       caisson.Files
+	Events      caisson.Events
+	Tokens      caisson.Tokens
+	Policies    caisson.Policies
+	Credentials caisson.Credentials
+	// Secrets is where the values of Credentials can be seen.
+	Secrets caisson.Secrets
+	Audit   caisson.Audit
+	Daemon  caisson.Daemon
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
 type Memory struct {
-	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced at every event
-	sandboxes []*box
-	snapshots []*shot
-	templates map[string]*caisson.Template // by account and name
-	images    map[string]*caisson.Image    // by account and reference
-	events    []caisson.Event
-	tokens    map[[32]byte]*caisson.Token
-	answers   map[string]*answer
-	creates   int
-	pulled    caisson.PullRequest
-	live      int // processes that have not ended
+	mu          sync.Mutex
+	changed     chan struct{} // closed and replaced at every event
+	sandboxes   []*box
+	snapshots   []*shot
+	templates   map[string]*caisson.Template // by account and name
+	images      map[string]*caisson.Image    // by account and reference
+	events      []caisson.Event
+	tokens      map[[32]byte]*caisson.Token
+	answers     map[string]*answer
+	credentials map[string]*kept // by account and name
+	creates     int
+	pulled      caisson.PullRequest
+	live        int // processes that have not ended
 }
 
 type box struct {
@@ -59,7 +64,7 @@ type shot struct {
 func NewMemory() *Memory {
 	return &Memory{
 		changed: make(chan struct{}), templates: map[string]*caisson.Template{}, images: map[string]*caisson.Image{},
-		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{},
+		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{}, credentials: map[string]*kept{},
 	}
 }
 
@@ -67,7 +72,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, daemonCore{m},
+		policyCore{m}, credentialCore{m}, m, auditCore{m}, daemonCore{m},
 	}
 }
 

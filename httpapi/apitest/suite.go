@@ -35,6 +35,8 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"events", testEvents},
 		{"tokens", testTokens},
 		{"policies", testPolicies},
+		{"credentials", testCredentials},
+		{"audit", testAudit},
 		{"daemon", testDaemon},
 		{"processes", testProcesses},
 		{"exec", testExec},

@@ -155,6 +155,12 @@ type TokenRequest struct {
 	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this long; 0s is never"`
 }
 
+// CredentialValue is the body of a request with the value of a credential as a client writes it; the server reads it as a
+// [caisson.Secret]. Whoever makes one marshals it at once and keeps no copy.
+type CredentialValue struct {
+	Value string `json:"value"`
+}
+
 // NewToken is a token with its secret, which is shown this once.
 type NewToken struct {
 	Token  *caisson.Token `json:"token"`

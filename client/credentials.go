@@ -1,0 +1,54 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type credentials struct{ c *conn }
+
+// SetCredential implements [caisson.Credentials].
+func (c credentials) SetCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {
+	return c.send(ctx, request{method: http.MethodPut, path: []string{"credentials", name}}, value)
+}
+
+// RotateCredential implements [caisson.Credentials].
+func (c credentials) RotateCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {
+	return c.send(ctx, request{method: http.MethodPost, path: []string{"credentials", name, "rotate"}}, value)
+}
+
+// send makes a request with a value.
+func (c credentials) send(ctx context.Context, r request, value caisson.Secret) (*caisson.Credential, error) {
+	v := protocol.CredentialValue{Value: value.Reveal()}
+	if !utf8.ValidString(v.Value) { // encoding/json would replace what is not
+		return nil, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
+	}
+	r.in = v
+	return call[*caisson.Credential](ctx, c.c, r)
+}
+
+// ListCredentials implements [caisson.Credentials].
+func (c credentials) ListCredentials(ctx context.Context) ([]*caisson.Credential, error) {
+	return all[*caisson.Credential](ctx, c.c, request{method: http.MethodGet, path: []string{"credentials"}})
+}
+
+// RemoveCredential implements [caisson.Credentials].
+func (c credentials) RemoveCredential(ctx context.Context, name string) error {
+	return c.c.do(ctx, request{method: http.MethodDelete, path: []string{"credentials", name}})
+}
+
+type audit struct{ c *conn }
+
+// VerifyAudit implements [caisson.Audit].
+func (a audit) VerifyAudit(ctx context.Context, head string) (*caisson.AuditReport, error) {
+	q := url.Values{}
+	if head != "" {
+		q.Set("head", head)
+	}
+	return call[*caisson.AuditReport](ctx, a.c, request{method: http.MethodGet, path: []string{"audit", "verify"}, query: q})
+}

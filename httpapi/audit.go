@@ -1,0 +1,27 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// auditRoutes serves the verification of the record of events.
+type auditRoutes struct{ core caisson.Audit }
+
+func (h auditRoutes) register(rt *router) {
+	handle(rt, op(http.MethodGet, "/audit/verify", "verify-audit", "events",
+		"Verify that the record of events of all accounts is what was written (unix socket only)"), h.verify)
+}
+
+func (h auditRoutes) verify(ctx context.Context, in *struct {
+	Head string `query:"head" maxLength:"128" doc:"The head of an earlier report, which must be part of the record"`
+},
+) (*body[*caisson.AuditReport], error) {
+	if err := requireLocal(ctx); err != nil {
+		return nil, err
+	}
+	r, err := h.core.VerifyAudit(ctx, in.Head)
+	return &body[*caisson.AuditReport]{r}, err
+}

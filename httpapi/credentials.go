@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// credentialRoutes serves the management of credentials. Values are in bodies of requests and nowhere else: not in paths
+// or queries, which proxies log, and not in answers. There is no Idempotency-Key for these requests, because the
+// fingerprint of a request that would be stored with it is a plain hash, by which a short value can be guessed.
+type credentialRoutes struct{ core caisson.Credentials }
+
+func (h credentialRoutes) register(rt *router) {
+	const tag = "credentials"
+	handle(rt, op(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
+	handle(rt, created(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Keep a new credential")), h.set)
+	handle(rt, op(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
+	handle(rt, op(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Forget a credential"), h.remove)
+}
+
+// CredentialParam is the name of a credential in a path.
+type CredentialParam struct {
+	Name string `path:"name" maxLength:"64" doc:"As that of an environment variable"`
+}
+
+// CredentialValue is the body of a request with a value.
+type CredentialValue struct {
+	Value caisson.Secret `json:"value" doc:"Text in UTF-8 without NUL, at most 64 KiB; it cannot be read back"`
+}
+
+type credentialInput struct {
+	CredentialParam
+	RawBody []byte
+	Body    CredentialValue
+}
+
+// value returns the value in a body. encoding/json replaces what is not UTF-8, and a secret must not change on its way.
+func (in *credentialInput) value() (caisson.Secret, error) {
+	if !utf8.Valid(in.RawBody) {
+		return caisson.Secret{}, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
+	}
+	return in.Body.Value, nil
+}
+
+func (h credentialRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Credential]], error) {
+	list, err := h.core.ListCredentials(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h credentialRoutes) set(ctx context.Context, in *credentialInput) (*body[*caisson.Credential], error) {
+	value, err := in.value()
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.core.SetCredential(ctx, in.Name, value)
+	return &body[*caisson.Credential]{c}, err
+}
+
+func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*body[*caisson.Credential], error) {
+	value, err := in.value()
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.core.RotateCredential(ctx, in.Name, value)
+	return &body[*caisson.Credential]{c}, err
+}
+
+func (h credentialRoutes) remove(ctx context.Context, in *CredentialParam) (*none, error) {
+	return nil, h.core.RemoveCredential(ctx, in.Name)
+}
