@@ -41,58 +41,63 @@ const (
 	sandbox
 )
 
-// carryNamed carries what the sandbox says if it is meant for a name that it may speak to.
+// carryNamed carries what the sandbox says if it is meant for a name that it may speak to. The world may speak first, and is
+// heard at once.
 func (c *flow) carryNamed(r *relay) {
-	port := c.what.Dst.Port()
-	anything := port != portHTTP && port != portTLS
 	var first atomic.Int32
-	if anything { // the world may speak first, and is heard at once
-		r.startIn(func() bool { return first.CompareAndSwap(nobody, world) })
-	}
+	r.startIn(func() bool { return first.CompareAndSwap(nobody, world) })
 	var e ear
-	lang, err := c.hear(r.g, &e)
-	switch {
-	case err != nil:
-		c.end("")
-	case lang == unclear: // the sandbox has ended its side before that
-		lang = langOther
-		if !anything && len(e.heard) > 0 {
-			lang = e.bad("the connection ended within its first words")
-		}
-	case lang == langOther && port == portHTTP, lang == langTLS && port == portHTTP:
-		lang = e.bad("a rule allows the name, so only plain HTTP can be spoken on port 80")
-	case lang != langTLS && lang != langBad && port == portTLS:
-		lang = e.bad("a rule allows the name, so only TLS can be spoken on port 443")
-	}
-	if lang == langTLS {
-		lang = c.checkTLS(&e)
-	}
+	lang := c.judge(r, &e)
 	if lang == langHTTP && !first.CompareAndSwap(nobody, sandbox) {
-		lang = e.bad("HTTP was spoken after the other side had begun")
-	}
-	switch {
-	case err != nil:
-	case lang == langHTTP:
-		if anything { // nothing has come from the world; stop waiting for it
-			r.up.SetReadDeadline(time.Unix(1, 0))
-			<-r.in
-			r.up.SetReadDeadline(time.Time{})
+		select {
+		case <-r.in: // it said nothing, but has ended
+			lang = unclear
+		default:
+			lang = e.bad("HTTP was spoken after the other side had begun")
 		}
+	}
+	switch lang {
+	case langHTTP:
+		r.up.SetReadDeadline(time.Unix(1, 0)) // stop waiting for the world; nothing has come
+		r.ends.Wait()
+		r.up.SetReadDeadline(time.Time{})
 		r.g.unread(e.heard)
 		c.serveHTTP(r.g, r.up)
-		return
-	case lang == langBad:
-		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})
-		c.end("")
-	default:
-		if !anything {
-			r.startIn(nil)
-		}
+	case langTLS, langOther:
 		r.startOut(e.heard)
 		r.wait()
-		return
+	case langBad:
+		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})
+		fallthrough
+	default:
+		c.end("")
+		r.ends.Wait()
 	}
-	r.ends.Wait()
+}
+
+// judge listens to the sandbox, and says what it speaks: langBad if that may not be carried, unclear if the connection broke
+// before that could be known.
+func (c *flow) judge(r *relay, e *ear) language {
+	lang, err := c.hear(r.g, e)
+	if err != nil {
+		return unclear
+	}
+	port := c.what.Dst.Port()
+	only := port == portHTTP || port == portTLS
+	switch {
+	case lang == unclear && only && len(e.heard) > 0: // it has ended its side
+		return e.bad("the connection ended within its first words")
+	case lang == unclear:
+		return langOther
+	case lang == langBad:
+	case port == portHTTP && lang != langHTTP:
+		return e.bad("a rule allows the name, so only plain HTTP can be spoken on port 80")
+	case port == portTLS && lang != langTLS:
+		return e.bad("a rule allows the name, so only TLS can be spoken on port 443")
+	case lang == langTLS:
+		return c.checkTLS(e)
+	}
+	return lang
 }
 
 // checkTLS compares the server name with what is allowed. What it refuses it has not yet reported.
@@ -124,6 +129,8 @@ func (c *flow) hear(g *guest, e *ear) (language, error) {
 		switch {
 		case lang != unclear:
 			return lang, g.SetReadDeadline(time.Time{})
+		case isTimeout(err) && len(e.heard) == 0: // the world has ended its side long ago
+			return unclear, err
 		case isTimeout(err):
 			return e.bad("too little was said to tell for whom"), nil
 		case err != nil && g.failed():

@@ -49,7 +49,7 @@ type Limits struct {
 	InFlight  int // connections being decided, dialled or accepted; 128
 	TCP       int // connections, those in flight and those not quite gone included; 1024
 	UDP       int // datagram flows; 256
-	Wide      int // connections with large buffers, about 6 MB each at worst; 32. Others have about 0.5 MB
+	Wide      int // connections with large buffers, about 5 MB each at worst; 32. Others have about 0.5 MB, and as much in the kernel
 	PerSecond int // new flows in a second; 500. What is beyond is dropped in silence
 	Burst     int // how many may begin at once after a rest; 1000
 	Queries   int // datagrams at LocalUDP services being answered; 64

@@ -33,17 +33,15 @@ type flow struct {
 	closers  []func()        // guarded by mu; end the flow abruptly
 }
 
-// begin decides on the flow for the first time.
-func (c *flow) begin() caisson.Verdict {
+// begin decides on the flow for the first time. An error means that the policy allows it but the host has no way there.
+func (c *flow) begin() (caisson.Verdict, error) {
 	c.what.Names = slices.Clone(c.f.cfg.Names(c.what.Dst.Addr()))
-	if v := c.f.cfg.Decide(c.what); !v.Allowed {
-		return c.set(v, false) // without asking the kernel about every address that a sandbox tries
+	v := c.f.cfg.Decide(c.what)
+	if !v.Allowed {
+		return c.set(v, false), nil // without asking the kernel about every address that a sandbox tries
 	}
 	own, err := c.f.cfg.Dialer.Own(c.what.Dst.Addr())
-	if err != nil {
-		return c.set(caisson.Verdict{Rule: -1, Reason: "the host has no way there"}, own)
-	}
-	return c.set(c.f.decide(c.what, own), own)
+	return c.set(exactly(v, own), own), err
 }
 
 // again decides on it once more, after a while in which the policy may have changed.
@@ -51,7 +49,7 @@ func (c *flow) again() caisson.Verdict {
 	c.mu.Lock()
 	own := c.own
 	c.mu.Unlock()
-	return c.set(c.f.decide(c.what, own), own)
+	return c.set(exactly(c.f.cfg.Decide(c.what), own), own)
 }
 
 func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
@@ -151,7 +149,7 @@ func (c *flow) recheck() {
 	c.mu.Lock()
 	before, own, said := c.verdict, c.own, c.said
 	c.mu.Unlock()
-	v := c.f.decide(c.what, own)
+	v := exactly(c.f.cfg.Decide(c.what), own)
 	switch {
 	case !v.Allowed:
 		c.end("ended by a change of policy: " + v.Reason)
@@ -184,7 +182,7 @@ func (c *flow) say(name string) caisson.Verdict {
 func (c *flow) decideName(name string, own bool) caisson.Verdict {
 	what := c.what
 	what.Names = []string{name}
-	return c.f.decide(what, own)
+	return exactly(c.f.cfg.Decide(what), own)
 }
 
 // refuse reports that what was said on the flow is not allowed.
@@ -207,4 +205,13 @@ func plausibleName(s string) bool {
 
 func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
+}
+
+// exactly adds to a verdict what no rule can say: own means that the destination is the host's.
+func exactly(v caisson.Verdict, own bool) caisson.Verdict {
+	if v.Allowed && own && !v.Exact {
+		v.Allowed = false
+		v.Reason = "the address is the host's own; only a rule whose host is exactly this address can allow it"
+	}
+	return v
 }

@@ -216,13 +216,3 @@ func (f *Forwarder) report(kind string, what caisson.Flow, v caisson.Verdict, re
 func (f *Forwarder) deny(what caisson.Flow, reason string) {
 	f.report("flow", what, caisson.Verdict{Rule: -1, Reason: reason}, "")
 }
-
-// decide asks the policy, and adds what no rule can: own says that the destination is the host's.
-func (f *Forwarder) decide(what caisson.Flow, own bool) caisson.Verdict {
-	v := f.cfg.Decide(what)
-	if v.Allowed && own && !v.Exact {
-		v.Allowed = false
-		v.Reason = "the address is the host's own; only a rule whose host is exactly this address can allow it"
-	}
-	return v
-}

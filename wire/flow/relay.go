@@ -53,6 +53,10 @@ func (r *relay) startIn(claim func() bool) {
 		}
 		if !errors.Is(err, io.EOF) || r.g.CloseWrite() != nil {
 			r.c.end("")
+			return
+		}
+		if claim != nil { // whoever still waits for the sandbox's first words shall not do so for ever
+			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
 }

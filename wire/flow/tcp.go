@@ -18,8 +18,9 @@ import (
 
 // handleTCP gets segments that no endpoint wants. The stack resets what it returns false for.
 func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	const opening = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	h := header.TCP(pkt.TransportHeader().Slice())
-	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn || f.isClosed() {
+	if len(h) < header.TCPMinimumSize || h.Flags()&opening != header.TCPFlagSyn || f.isClosed() {
 		return false
 	}
 	if !f.limiter.Allow() {
@@ -113,10 +114,14 @@ func (f *Forwarder) serves(c *flow) bool {
 
 // dial decides on c and connects to where it wants. It has reported if that did not work, and returns nil.
 func (f *Forwarder) dial(c *flow) *net.TCPConn {
-	v := c.begin()
+	v, err := c.begin()
 	if !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.what, v, "")
+		return nil
+	}
+	if err != nil {
+		f.undialled(c, v, err)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, f.times.dial)
@@ -127,6 +132,10 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 		return nil
 	}
 	c.onEnd(func() { reset(up) })
+	if !c.wide { // the kernel's buffers would grow to megabytes each; without them, setting a size cannot fail
+		up.SetReadBuffer(narrowBuffer)
+		up.SetWriteBuffer(narrowBuffer)
+	}
 	// What changed before the flow was in the table, Recheck has not seen.
 	if v := c.again(); !v.Allowed {
 		f.denied.Add(1)

@@ -90,10 +90,14 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 
 // dialUDP decides on c and returns a socket for it. It has reported if there is none, and returns nil.
 func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
-	v := c.begin()
+	v, err := c.begin()
 	if !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.what, v, "")
+		return nil
+	}
+	if err != nil {
+		f.undialled(c, v, err)
 		return nil
 	}
 	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.what.Dst)

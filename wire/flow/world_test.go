@@ -46,6 +46,7 @@ type testWorld struct {
 	t     testing.TB
 	f     *Forwarder
 	guest *stack.Stack
+	wire  *channel.Endpoint // what is injected here, the Forwarder's stack sees
 
 	mu        sync.Mutex
 	rules     []func(caisson.Flow) *caisson.Verdict // the first that answers decides
@@ -85,7 +86,7 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 	var pumps sync.WaitGroup
 	pumps.Go(func() { pump(ctx, a, b) })
 	pumps.Go(func() { pump(ctx, b, a) })
-	w.f, w.guest = f, near
+	w.f, w.guest, w.wire = f, near, a
 	t.Cleanup(func() {
 		f.Close()
 		if s := f.Stats(); s.TCP != 0 || s.UDP != 0 || s.InFlight != 0 {
