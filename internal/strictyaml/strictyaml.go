@@ -65,6 +65,9 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 		return
 	}
 	switch v.Kind() {
+	case reflect.Pointer: // nil is a key that is absent
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(path, n, v.Elem())
 	case reflect.Struct:
 		d.structure(path, n, v)
 	case reflect.Slice:

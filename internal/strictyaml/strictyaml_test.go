@@ -21,6 +21,11 @@ type target struct {
 	} `yaml:"nested"`
 	Steps  []step `yaml:"steps"`
 	Hidden string `yaml:"-"`
+
+	MaybeCount  *int64        `yaml:"maybeCount"`
+	MaybeSize   *caisson.Size `yaml:"maybeSize"`
+	MaybeStep   *step         `yaml:"maybeStep"`
+	MaybeAbsent *step         `yaml:"maybeAbsent"`
 }
 
 type step struct {
@@ -40,6 +45,10 @@ env: {A: b, N: 1}
 nested: {deep: 3}
 steps:
   - run: [sh, -c, "true"]
+maybeCount: 0
+maybeSize: 1K
+maybeStep: {run: [x]}
+maybeAbsent: null
 `), &v)
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +56,9 @@ steps:
 	if v.Name != "1.10" || v.Count != 7 || v.Ratio != 0.5 || !v.On || v.Size != 512<<20 || v.Wait.String() != "168h0m0s" ||
 		v.List[1] != "2" || v.Env["N"] != "1" || v.Nested.Deep != 3 || v.Steps[0].Run[2] != "true" {
 		t.Errorf("decoded %+v", v)
+	}
+	if v.MaybeCount == nil || *v.MaybeCount != 0 || v.MaybeSize == nil || *v.MaybeSize != 1024 || v.MaybeStep == nil || v.MaybeStep.Run[0] != "x" || v.MaybeAbsent != nil {
+		t.Errorf("pointers: %+v", v)
 	}
 	for _, empty := range []string{"", "\n", "# only\n  # comments\n"} {
 		if err := Decode([]byte(empty), &v); err != nil {
@@ -74,6 +86,9 @@ func TestFaults(t *testing.T) {
 		}},
 		{"all at once", "a: 1\nb: 2\ncount: x\n", []string{"a: unknown", "b: unknown", "count: "}},
 		{"alias", "name: &x a\nlist: [*x]\n", []string{"list[0]: aliases are not supported"}},
+		{"behind a pointer", "maybeCount: x\nmaybeStep: {rum: 1}\nmaybeSize: big\n", []string{
+			`maybeCount: "x" is not a whole number`, "maybeStep.rum: unknown key", "maybeSize: ",
+		}},
 		{"hidden", "Hidden: x\n", []string{"Hidden: unknown key"}},
 		{"syntax", "name: [\n", []string{"not valid YAML"}},
 		{"two documents", "name: a\n---\nname: b\n", []string{"more than one YAML document"}},
