@@ -157,13 +157,17 @@ func TestGuestGone(t *testing.T) {
 			p := newHang(c.kind, c.before)
 			f := open(t, p)
 			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
 			req, _ := http.NewRequestWithContext(ctx, "POST", f.front.URL+"/v1/chat/completions", strings.NewReader(c.body))
-			go func() {
-				<-p.arrived
-				cancel()
-			}()
+			if c.before == "" {
+				go func() {
+					<-p.arrived
+					cancel()
+				}()
+			}
 			if resp, err := http.DefaultClient.Do(req); err == nil {
-				io.Copy(io.Discard, resp.Body)
+				io.ReadFull(resp.Body, make([]byte, len(c.before)))
+				cancel()
 				resp.Body.Close()
 			}
 			<-p.gone
@@ -375,10 +379,10 @@ func TestRetries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := &mock{}
 			var n atomic.Int64
-			var keys []string
+			keys := make(chan string, 10)
 			f := open(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				i := int(n.Add(1)) - 1
-				keys = append(keys, r.Header.Get("Idempotency-Key"))
+				keys <- r.Header.Get("Idempotency-Key")
 				if i < len(c.answers) {
 					c.answers[i](w)
 					return
@@ -395,9 +399,9 @@ func TestRetries(t *testing.T) {
 			if row := f.row(); row.Status != c.status {
 				t.Errorf("%+v", row)
 			}
-			for i, k := range keys {
-				if (k != "") != (i > 0) {
-					t.Errorf("idempotency keys %q", keys)
+			for i := range c.calls {
+				if k := <-keys; (k != "") != (i > 0) {
+					t.Errorf("call %d has the idempotency key %q", i, k)
 				}
 			}
 		})

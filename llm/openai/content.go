@@ -9,7 +9,7 @@ import (
 // A message of a chat.
 var messageFields = map[string]rule{
 	"role": (*parser).role, "content": (*parser).content, "name": scalar, "refusal": scalar,
-	"tool_calls": raw, "tool_call_id": scalar, "function_call": raw,
+	"tool_calls": structure, "tool_call_id": scalar, "function_call": structure,
 	// What other models want back of their reasoning.
 	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": raw,
 	"cache_control": (*parser).cacheControl,
@@ -22,7 +22,7 @@ var partFields = map[string]rule{
 	"type": (*parser).partType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
 	"image_url": (*parser).image, "detail": scalar, "file": (*parser).file,
 	"file_id": (*parser).fileID, "file_data": (*parser).fileData, "file_url": (*parser).fileURL, "filename": scalar,
-	"stdout": scalar, "stderr": scalar, "outcome": raw, // of a shell
+	"stdout": scalar, "stderr": scalar, "outcome": structure, // of a shell
 	"cache_control": (*parser).cacheControl,
 	"input_audio":   refused("sound cannot be bounded; send text"),
 }

@@ -27,10 +27,10 @@ var (
 		"model":    (*parser).model, "stream": (*parser).stream, "stream_options": (*parser).streamOptions, "n": (*parser).one,
 		"max_tokens": limit("max_tokens"), "max_completion_tokens": limit("max_completion_tokens"),
 		"prompt_cache_key": (*parser).cacheKey, "store": (*parser).store, "modalities": (*parser).modalities,
-		"tools": (*parser).tools, "tool_choice": raw, "parallel_tool_calls": scalar, "functions": raw, "function_call": raw,
+		"tools": (*parser).tools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": structure, "function_call": structure,
 		"web_search_options": (*parser).webSearch,
 		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
-		"logprobs": scalar, "top_logprobs": scalar, "response_format": raw, "seed": scalar, "stop": raw,
+		"logprobs": scalar, "top_logprobs": scalar, "response_format": structure, "seed": scalar, "stop": raw,
 		"reasoning_effort": scalar, "verbosity": scalar,
 		// Of compatible providers.
 		"top_k": scalar, "min_p": scalar, "top_a": scalar, "repetition_penalty": scalar, "reasoning": raw, "include_reasoning": scalar,
@@ -44,8 +44,8 @@ var (
 		"max_output_tokens": limit("max_output_tokens"),
 		"prompt_cache_key":  (*parser).cacheKey, "store": (*parser).store, "background": (*parser).background,
 		"previous_response_id": (*parser).previous,
-		"tools":                (*parser).tools, "tool_choice": raw, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
-		"temperature": scalar, "top_p": scalar, "top_logprobs": scalar, "text": raw, "reasoning": raw, "truncation": scalar, "include": raw,
+		"tools":                (*parser).tools, "tool_choice": structure, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
+		"temperature": scalar, "top_p": scalar, "top_logprobs": scalar, "text": structure, "reasoning": raw, "truncation": scalar, "include": raw,
 
 		"conversation": refused("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
 		"prompt":       refused("stored prompts belong to the provider's account; send instructions and input"),
@@ -112,6 +112,12 @@ func (p *parser) list(v value, each rule) error {
 func raw(p *parser, v value) error {
 	p.out = append(p.out, v...)
 	return nil
+}
+
+// structure is raw for what a provider may decode and write again, longer, for the model.
+func structure(p *parser, v value) error {
+	p.extra += v.Growth()
+	return raw(p, v)
 }
 
 // scalar is raw for what is neither an object nor an array.

@@ -8,7 +8,7 @@ import (
 var itemFields = map[string]rule{
 	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "call_id": scalar,
 	"content": (*parser).content, "arguments": scalar, "input": scalar, "output": (*parser).output,
-	"summary": (*parser).summary, "encrypted_content": scalar, "action": raw, "operation": raw, "max_output_length": scalar,
+	"summary": (*parser).summary, "encrypted_content": scalar, "action": structure, "operation": structure, "max_output_length": scalar,
 	"pending_safety_checks": raw, "acknowledged_safety_checks": raw,
 }
 
@@ -27,8 +27,8 @@ var (
 var (
 	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
-		"type": scalar, "name": scalar, "description": scalar, "parameters": raw, "strict": scalar, "format": raw,
-		"function": raw, "custom": raw, "display_width": scalar, "display_height": scalar, "environment": scalar,
+		"type": scalar, "name": scalar, "description": scalar, "parameters": structure, "strict": scalar, "format": structure,
+		"function": structure, "custom": structure, "display_width": scalar, "display_height": scalar, "environment": scalar,
 		"cache_control": (*parser).cacheControl,
 	}
 )

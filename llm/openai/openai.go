@@ -13,7 +13,8 @@
 //   - Types of content, items and tools that are not known are refused. Tools that the provider runs need provider-tools; images
 //     and files by URL need remote-urls; ids of files, responses and items need server-state.
 //
-// Input is bounded by bytes, as a token has at least one: what a body has to say is never longer than its JSON. An image
+// Input is bounded by bytes, as a token has at least one: text is never longer than its JSON, and what is structured counts
+// as long as it can get when it is written anew. An image
 // counts as imageTokens. Files, stored responses and tools of the provider have no bound but the model's context. Schemas
 // with references count as they are written.
 package openai

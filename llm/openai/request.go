@@ -20,10 +20,14 @@ const (
 	leastResponses = 16 // OpenAI refuses less
 )
 
+// room is for what Encode puts behind what passes, usually.
+const room = 512
+
 // A request is a body of which what passes has been copied.
 type request struct {
 	api     string
-	members []byte // "name":value, ... of the fields that pass as they are
+	out     []byte // {"name":value, ... of the fields that pass as they are; there is room behind it
+	encoded bool   // the room is taken
 	text    int64  // bound of input tokens
 	bounded bool
 	ids     []string
@@ -53,14 +57,14 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	case embeddings:
 		fields = embeddingsFields
 	}
-	p := &parser{allow: allow, out: make([]byte, 0, len(v)+8), r: request{api: e.API, bounded: true, store: allow.ServerState}}
+	p := &parser{allow: allow, out: make([]byte, 0, len(v)+room), r: request{api: e.API, bounded: true, store: allow.ServerState}}
 	if err := p.object(v, fields); err != nil {
 		return nil, err
 	}
 	if !p.input {
 		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs something to answer")
 	}
-	p.r.members = p.out[1 : len(p.out)-1]
+	p.r.out = p.out[:len(p.out)-1]
 	p.r.text = int64(len(p.out)) + p.extra + callOverhead
 	return &p.r, nil
 }
@@ -89,9 +93,12 @@ func (r *request) Output() (want, least int64) {
 
 // Encode puts what the gateway decides after what passes.
 func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
-	b := make([]byte, 0, len(r.members)+len(upstream)+len(user)+256)
-	b = append(append(b, '{'), r.members...)
-	if len(r.members) > 0 {
+	b := r.out
+	if r.encoded {
+		b = append(make([]byte, 0, len(b)+room), b...)
+	}
+	r.encoded = true
+	if len(b) > 1 {
 		b = append(b, ',')
 	}
 	b = strictjson.Quote(append(b, `"model":`...), upstream)
