@@ -42,6 +42,10 @@ type ForkRequest struct {
 	Count  int               `json:"count,omitempty" doc:"How many; 0 means 1, at most 100"`
 	Name   string            `json:"name,omitempty" doc:"Name of the fork; with a count, -1, -2, … are appended"`
 	Labels map[string]string `json:"labels,omitempty"`
+	// A fork reaches what its origin reaches unless Policy says otherwise, but calls models only if Models says so: a
+	// budget is not multiplied by forking.
+	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
+	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 }
 
 // Snapshots is the capture and multiplication of sandboxes. References and errors are as for [Sandboxes].

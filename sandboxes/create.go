@@ -44,6 +44,9 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	if err := checkDirectories(ctx, &req); err != nil {
 		return nil, err
 	}
+	if err := l.c.network.check(ctx, "", req.Policy, req.Models); err != nil {
+		return nil, err
+	}
 	if req.Snapshot != "" {
 		return l.c.Snapshots().createFromSnapshot(ctx, req)
 	}
@@ -130,6 +133,10 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 			return nil, err
 		}
 	}
+	if err := l.c.network.budget(ctx, sb); err != nil {
+		return nil, err
+	}
+	back.Push(func() error { return l.c.network.forgetBudget(clean, sb) })
 	state := caisson.Created
 	if !req.NoStart {
 		if err := l.c.host.run(ctx, sb, from); err != nil {

@@ -217,9 +217,9 @@ func (d *images) Canonical(ref string) (string, error) {
 // wires remembers who is attached.
 type wires struct {
 	mu         sync.Mutex
-	attached   map[caisson.ID]bool // guarded by mu
-	reattached []caisson.ID        // guarded by mu
-	fail       error               // of the next attach or reattach; guarded by mu
+	attached   map[caisson.ID]caisson.WireSpec // guarded by mu
+	reattached []caisson.ID                    // guarded by mu
+	fail       error                           // of the next attach, reattach or configure; guarded by mu
 }
 
 var _ caisson.Wires = (*wires)(nil)
@@ -237,25 +237,45 @@ func (w *wires) take() error {
 	return err
 }
 
-func (w *wires) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
+func (w *wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := errors.Join(ctx.Err(), w.take()); err != nil {
 		return nil, err
 	}
-	w.attached[id] = true
+	w.attached[id] = spec
 	return os.Open(os.DevNull)
 }
 
-func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File) error {
+func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.take(); err != nil {
 		return err
 	}
 	w.reattached = append(w.reattached, id)
-	w.attached[id] = true
+	w.attached[id] = spec
 	return nil
+}
+
+func (w *wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.attached[id]; !ok {
+		return caisson.Errorf(caisson.NotFound, "%s has no wire", id)
+	}
+	if err := w.take(); err != nil {
+		return err
+	}
+	w.attached[id] = spec
+	return nil
+}
+
+// spec returns what the wire of a sandbox is now.
+func (w *wires) spec(id caisson.ID) caisson.WireSpec {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.attached[id]
 }
 
 func (w *wires) Detach(ctx context.Context, id caisson.ID) error {

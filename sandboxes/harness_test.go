@@ -82,7 +82,7 @@ func newWorld(t *testing.T) *world { return plan{}.world(t) }
 func (p plan) world(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), logs: &safeBuffer{}}
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db")})
+	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: auditKey})
 	must(t, err)
 	w.store = &faultyStore{Store: store}
 	programs := guest.Programs()
@@ -97,7 +97,7 @@ func (p plan) world(t *testing.T) *world {
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
 	if p.wires {
-		w.wires = &wires{attached: map[caisson.ID]bool{}}
+		w.wires = &wires{attached: map[caisson.ID]caisson.WireSpec{}}
 		w.config.Wires = w.wires
 	}
 	w.boot()
@@ -395,3 +395,8 @@ func waitFor(t *testing.T, cond func() bool) {
 }
 
 func splitLines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }
+
+// auditKey is the key of the record of events of a store that is made for a test.
+func auditKey() (caisson.Secret, bool, error) {
+	return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
+}

@@ -27,7 +27,7 @@ func (c *Core) Events() caisson.Events { return c.events }
 
 // publish records an event. That it cannot be stored is logged, and is no reason to fail what it reports.
 func (h *hub) publish(ctx context.Context, account, kind, subject string, data map[string]string) {
-	e := &caisson.Event{At: now(), Account: account, Type: kind, Subject: subject, Data: data}
+	e := &caisson.Event{At: now(), Account: account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: subject, Data: data}
 	if err := h.store.Append(context.WithoutCancel(ctx), e); err != nil {
 		h.log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
 		return

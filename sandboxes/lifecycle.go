@@ -348,6 +348,9 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := os.RemoveAll(l.c.sandboxDir(id)); err != nil {
 		return err
 	}
+	if err := l.c.network.forgetBudget(ctx, sb); err != nil {
+		return err
+	}
 	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
 		return err
 	}

@@ -59,6 +59,14 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		if err != nil {
 			return nil, err
 		}
+		err = p.c.network.budget(ctx, got)
+		if err == nil {
+			err = p.c.network.configure(ctx, got)
+		}
+		if err != nil {
+			// It reaches nothing, and is not what was asked for.
+			return nil, errors.Join(err, p.c.Sandboxes().Remove(context.WithoutCancel(ctx), string(got.ID)))
+		}
 		p.c.deadlines.arm(got)
 		p.c.event(ctx, got, "sandbox.claimed", map[string]string{"template": tpl.Name})
 		return got, nil

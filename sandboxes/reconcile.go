@@ -75,7 +75,7 @@ func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns fu
 		return err
 	}
 	defer ns.Close()
-	return r.c.Wires.Reattach(ctx, sb.ID, ns)
+	return r.c.Wires.Reattach(ctx, sb.ID, ns, r.c.network.wireSpec(sb))
 }
 
 func (r *reconciler) refillPools(ctx context.Context) error {

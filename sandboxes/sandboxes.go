@@ -54,13 +54,15 @@ type Runtime interface {
 	Remains() ([]caisson.ID, error)
 }
 
-// Config is what a Core is made of. All fields but Limits and Log are required.
+// Config is what a Core is made of. All fields but those that say so, Limits and Log are required.
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
 	Runtime Runtime
 	Images  Images
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
+	Egress  Egress        // required with Wires
+	Gateway Gateway       // nil: no sandbox can be granted models
 	Node    string
 	Build   string
 	Limits  Limits
@@ -72,6 +74,8 @@ type Limits struct {
 	MaxSandboxes  int          // that are live at once
 	MemoryReserve caisson.Size // memory of the host that must remain available
 	PIDsReserve   int          // processes of the host that must remain available
+	// Budget is that of a sandbox whose grant of models has none.
+	Budget caisson.Limits
 }
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.
@@ -85,6 +89,8 @@ type Core struct {
 	watches   *watches
 	deadlines *deadlines
 	pool      *pool
+	network   network
+	decisions *decisions
 
 	mu     sync.Mutex
 	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
@@ -113,6 +119,8 @@ func New(cfg Config) (*Core, error) {
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.events = newHub(cfg.Store.Events(), cfg.Log, c.ctx.Done())
+	c.network = network{c}
+	c.decisions = &decisions{c: c}
 	return c, nil
 }
 

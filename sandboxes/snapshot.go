@@ -205,6 +205,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if err := errors.Join(validateName("name", req.Name), validateLabels("labels", req.Labels)); err != nil {
 		return nil, err
 	}
+	if err := c.network.check(ctx, "", req.Policy, req.Models); err != nil {
+		return nil, err
+	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
 		return c.Snapshots().forkFrom(ctx, originOf(snap), c.snapshotDir(snap.ID), req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
@@ -254,7 +257,7 @@ func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req c
 			name = fmt.Sprintf("%s-%d", name, i+1)
 		}
 		g.Go(func() (err error) {
-			forks[i], err = s.fork(gctx, from, dir, name, req.Labels)
+			forks[i], err = s.fork(gctx, from, dir, name, &req)
 			return err
 		})
 	}
@@ -280,11 +283,15 @@ func (s *Snapshots) removeNow(ctx context.Context, id caisson.ID) error {
 }
 
 // fork makes one running sandbox from the capture in dir.
-func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, labels map[string]string) (_ *caisson.Sandbox, err error) {
+func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req *caisson.ForkRequest) (_ *caisson.Sandbox, err error) {
 	sb := &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
-		State: caisson.Creating, Labels: labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
+		State: caisson.Creating, Labels: req.Labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
 		Node: s.c.Node, Build: s.c.Build, CreatedAt: now(), ChangedAt: now(),
+	}
+	sb.Spec.Models = req.Models
+	if req.Policy != nil {
+		sb.Spec.Policy = *req.Policy
 	}
 	release, err := s.c.locks.acquire(ctx, sb.ID)
 	if err != nil {
@@ -310,6 +317,10 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, lab
 	if err := s.c.makeDir(sb); err != nil {
 		return nil, err
 	}
+	if err := s.c.network.budget(ctx, sb); err != nil {
+		return nil, err
+	}
+	back.Push(func() error { return s.c.network.forgetBudget(clean, sb) })
 	var reason string
 	if from.memory {
 		reason, err = s.c.host.runFrom(ctx, sb, dir)
@@ -347,7 +358,9 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	if req.HardTTL != nil {
 		snap.Spec.HardTTL = *req.HardTTL
 	}
-	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{Count: 1, Name: req.Name, Labels: req.Labels})
+	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{
+		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,13 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
 		maps.Copy(s.Env, env)
 	}
+	s.Policy, s.Models = t.Policy, t.Models
+	if req.Policy != nil {
+		s.Policy = *req.Policy
+	}
+	if req.Models != nil {
+		s.Models = req.Models
+	}
 	if req.TTL != nil {
 		s.TTL = *req.TTL
 	}

@@ -45,7 +45,7 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 		return err
 	}
 	if h.c.Wires != nil {
-		netns, err := h.c.Wires.Attach(ctx, sb.ID)
+		netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
 		if err != nil {
 			return fmt.Errorf("attach wire: %w", err)
 		}

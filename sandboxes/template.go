@@ -88,6 +88,9 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if err := validateTemplate(&tpl); err != nil {
 		return nil, err
 	}
+	if err := t.c.network.check(ctx, "", &tpl.Policy, tpl.Models); err != nil {
+		return nil, err
+	}
 	if builtin(tpl.Name) != nil {
 		return nil, caisson.Errorf(caisson.Denied, "%s is built in; choose another name", tpl.Name)
 	}
@@ -260,6 +263,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	}
 	defer release()
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
+	sb.Spec.Policy = tpl.Policy // what steps download is the account's: the key of a build has its name in it
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}

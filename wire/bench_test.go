@@ -22,7 +22,7 @@ func BenchmarkAttach(b *testing.B) {
 	for range b.N {
 		id := caisson.NewID(caisson.SandboxPrefix)
 		start := time.Now()
-		ns, err := w.Attach(b.Context(), id)
+		ns, err := w.Attach(b.Context(), id, specOf(id))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func BenchmarkAttach50(b *testing.B) {
 		for i := range ids {
 			ids[i] = caisson.NewID(caisson.SandboxPrefix)
 			wait.Go(func() {
-				ns, err := w.Attach(b.Context(), ids[i])
+				ns, err := w.Attach(b.Context(), ids[i], specOf(ids[i]))
 				if err != nil {
 					b.Error(err)
 					return

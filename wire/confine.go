@@ -12,7 +12,7 @@ import (
 
 // confine gives up everything that the wire process has no need for, on all threads, irrevocably: the user and groups,
 // capabilities, gaining privileges through exec, core files and being traced, and where the kernel has the means, the file
-// system, the network and most system calls. On error the process must end.
+// system, being connected to, and most system calls. On error the process must end.
 func confine(uid int) (Confinement, error) {
 	if err := limit(); err != nil {
 		return Confinement{}, err
@@ -44,9 +44,9 @@ func limit() error {
 		max      uint64
 	}{
 		{"core", unix.RLIMIT_CORE, 0},
-		{"fsize", unix.RLIMIT_FSIZE, 0},
+		{"fsize", unix.RLIMIT_FSIZE, maxJournal},
 		{"memlock", unix.RLIMIT_MEMLOCK, 0},
-		{"nofile", unix.RLIMIT_NOFILE, maxWires + 64},
+		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
 		// Not syscall.Setrlimit: for nofile that would change what Go restores before an exec.
 		// Without CAP_SYS_RESOURCE (root in a container) the hard limit cannot be raised; fewer wires then fit.
@@ -99,7 +99,8 @@ func dropPrivileges(uid int) error {
 	return nil
 }
 
-// landlock denies all of the file system, and as far as the kernel can, TCP and signals and abstract sockets of others. It
+// landlock denies all of the file system, and as far as the kernel can, taking ports and signals and abstract sockets of
+// others. Connecting is what the process is for, and policy's to decide. It
 // returns the ABI version, 0 if the kernel has no Landlock.
 func landlock() (int, error) {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
@@ -118,7 +119,7 @@ func landlock() (int, error) {
 		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	if abi >= 4 {
-		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
 	}
 	if abi >= 5 {
 		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV

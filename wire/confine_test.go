@@ -36,7 +36,12 @@ func probe() int {
 		"open":    func() error { _, err := unix.Open("/", unix.O_RDONLY, 0); return err },
 		"exec":    func() error { return unix.Exec("/bin/true", nil, nil) },
 		"fork":    func() error { return raw(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0) },
-		"inet":    func() error { return socket(unix.AF_INET, unix.SOCK_STREAM) },
+		"raw":     func() error { return socket(unix.AF_INET, unix.SOCK_RAW) },
+		"raw6":    func() error { return socket(unix.AF_INET6, unix.SOCK_RAW) },
+		"netlink": func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW) },
+		"vsock":   func() error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM) },
+		"listen":  func() error { return raw(unix.SYS_LISTEN, 0, 1) },
+		"accept":  func() error { return raw(unix.SYS_ACCEPT4, 0, 0) },
 		"unix":    func() error { return socket(unix.AF_UNIX, unix.SOCK_STREAM) },
 		"packet":  func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW) },
 		"ptrace":  func() error { return unix.PtraceAttach(os.Getppid()) },
@@ -50,6 +55,14 @@ func probe() int {
 			_, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
 			return err
 		},
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		for _, kind := range []int{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+			if err := socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK); err != nil {
+				fmt.Printf("socket %d %d: %v\n", family, kind, err)
+				return 1
+			}
+		}
 	}
 	for name, try := range tries {
 		if err := try(); !errors.Is(err, unix.EPERM) {

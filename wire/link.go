@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -10,17 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds each answer of the wire process. Its longest work is stopping a stack.
-const patience = 10 * time.Second
+// patience bounds each answer of the wire process. Its longest work is stopping a stack and waiting for the ledger.
+const patience = 15 * time.Second
 
 // A link is the engine's end of the control connection to one wire process. Once a call has failed, the two may be out of
 // step or the process hostile: it is killed, and the link is of no further use.
 type link struct {
-	conn *net.UnixConn
-	pid  int
-	kill func()
-	turn chan struct{} // holds one token; whoever has it may call
-	seq  uint32        // guarded by turn
+	conn     *net.UnixConn
+	pid      int
+	kill     func()
+	journals journals
+	turn     chan struct{} // holds one token; whoever has it may call
+	seq      uint32        // guarded by turn
+	buf      []byte        // guarded by turn
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
@@ -35,12 +38,26 @@ func (l *link) hello() (Confinement, error) {
 		return Confinement{}, err
 	}
 	r, err := l.receive(opHello, 0)
-	return r.confinement, err
+	if err != nil {
+		return Confinement{}, err
+	}
+	var c Confinement
+	err = unmarshal(r.body, &c)
+	return c, err
 }
 
-// call asks one question; file goes along unless it is nil. A ctx that ends before the call starts stops it, later ones
-// do not. The reply's status is for the caller to look at.
-func (l *link) call(ctx context.Context, req request, file *os.File) (reply, error) {
+// call asks one question; files go along. A ctx that ends before the call starts stops it, later ones do not. body is nil
+// or becomes JSON. The reply's status is for the caller to look at.
+func (l *link) call(ctx context.Context, req request, body any, files ...*os.File) (reply, error) {
+	if body != nil {
+		var err error
+		if req.body, err = json.Marshal(body); err != nil {
+			return reply{}, err
+		}
+	}
+	if _, err := req.encode(); err != nil {
+		return reply{}, err // too large; no reason to end the process
+	}
 	select {
 	case <-l.turn:
 		defer func() { l.turn <- struct{}{} }()
@@ -49,22 +66,30 @@ func (l *link) call(ctx context.Context, req request, file *os.File) (reply, err
 	}
 	l.seq++
 	req.seq = l.seq
-	r, err := l.exchange(req, file)
+	r, err := l.exchange(req, files)
 	if err != nil {
 		l.kill()
 	}
 	return r, err
 }
 
-func (l *link) exchange(req request, file *os.File) (reply, error) {
+func (l *link) exchange(req request, files []*os.File) (reply, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return reply{}, err
 	}
-	var oob []byte
-	if file != nil {
-		oob = unix.UnixRights(int(file.Fd()))
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
 	}
-	if _, _, err := l.conn.WriteMsgUnix(req.encode(), oob, nil); err != nil {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	b, err := req.encode()
+	if err != nil {
+		return reply{}, err
+	}
+	if _, _, err := l.conn.WriteMsgUnix(b, oob, nil); err != nil {
 		return reply{}, err
 	}
 	return l.receive(req.op, req.seq)
@@ -72,14 +97,17 @@ func (l *link) exchange(req request, file *os.File) (reply, error) {
 
 // receive reads a reply. It offers no room for descriptors, so the kernel drops any that come along.
 func (l *link) receive(o op, seq uint32) (reply, error) {
-	var buf [maxReply + 1]byte
-	n, err := l.conn.Read(buf[:])
+	if l.buf == nil {
+		l.buf = make([]byte, maxReply+1)
+	}
+	n, err := l.conn.Read(l.buf)
 	if err != nil {
 		return reply{}, err
 	}
-	r, err := decodeReply(buf[:n])
+	r, err := decodeReply(l.buf[:n])
 	if err == nil && (r.op != o || r.seq != seq) {
 		err = fmt.Errorf("%w: reply to another request", errMessage)
 	}
+	r.body = append([]byte(nil), r.body...) // the buffer is for the next one
 	return r, err
 }

@@ -1,11 +1,15 @@
 package wire
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/egress"
 )
 
 // helper is this test binary built as the product is: static, so that it can be the wire process, which one with the
@@ -14,7 +18,7 @@ var helper string
 
 func TestMain(m *testing.M) {
 	if IsWire() {
-		os.Exit(Main())
+		os.Exit(Main(testProcess()))
 	}
 	if os.Args[0] == probeName {
 		os.Exit(probe())
@@ -42,4 +46,18 @@ func runTests(m *testing.M) int {
 		}
 	}
 	return m.Run()
+}
+
+// testProcess is a wire process without a model gateway.
+func testProcess() Process {
+	return Process{Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) }}
+}
+
+func noSettings(context.Context) (*caisson.GatewayConfig, error) {
+	return &caisson.GatewayConfig{}, nil
+}
+
+// specOf is a sandbox that may reach nothing.
+func specOf(id caisson.ID) caisson.WireSpec {
+	return caisson.WireSpec{Guest: caisson.Guest{Sandbox: id, Account: caisson.LocalAccount}}
 }

@@ -2,11 +2,15 @@ package wire
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	caisson "github.com/caisson-dev/caisson"
 )
@@ -21,7 +25,30 @@ type Config struct {
 	// NetNS opens the network namespace of a running sandbox, which the Manager needs after the death of a wire process.
 	// It must be safe for concurrent use, and must not call the Manager. Required.
 	NetNS func(id caisson.ID) (*os.File, error)
-	Log   *slog.Logger // required
+	// Settings returns what the wire process has to know besides each wire's spec. It is asked when a process starts, and by
+	// Refresh. Required.
+	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
+	// Ledger is where calls of models are recorded; nil: there are none.
+	Ledger Ledger
+	// Record opens the file to which a sandbox's prompts and answers are appended; asked for sandboxes that are to be recorded.
+	Record func(id caisson.ID) (*os.File, error)
+	// Decided is told what the wire of a guest decided. Lists are bounded, but what is in them comes from a process that reads what
+	// strangers wrote. It must not block for long.
+	Decided func(g caisson.Guest, list []caisson.Decision)
+	Log     *slog.Logger // required
+}
+
+// A Ledger keeps the journals to which wire processes write calls of models, and the budgets. It must be safe for concurrent
+// use and must not call the Manager.
+type Ledger interface {
+	// Begin makes a journal.
+	Begin(ctx context.Context) (caisson.ID, *os.File, error)
+	// Lessor hands out budgets to whoever writes the journal; what it asks for is a stranger's.
+	Lessor(journal caisson.ID) caisson.Lessor
+	// Grew says that there is something new in a journal. It must not block.
+	Grew()
+	// Finish says that nothing more is written to a journal.
+	Finish(ctx context.Context, journal caisson.ID) error
 }
 
 // A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
@@ -40,9 +67,12 @@ type Manager struct {
 // An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
 // while holding it, not the other way round.
 type attachment struct {
+	guest caisson.Guest // never changes
+
 	mu   sync.Mutex
-	link *link // whose process holds the TAP; nil if none does. guarded by mu
-	gone bool  // detached, or never completed; guarded by mu
+	link *link            // whose process holds the TAP; nil if none does. guarded by mu
+	spec caisson.WireSpec // guarded by mu
+	gone bool             // detached, or never completed; guarded by mu
 }
 
 var _ caisson.Wires = (*Manager)(nil)
@@ -54,6 +84,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, caisson.Invalidf("exe", "the binary of the wire process is required")
 	case cfg.NetNS == nil:
 		return nil, caisson.Invalidf("netNS", "a way to find the network namespaces of sandboxes is required")
+	case cfg.Settings == nil:
+		return nil, caisson.Invalidf("settings", "a way to find the settings of the wire process is required")
 	case cfg.Log == nil:
 		return nil, caisson.Invalidf("log", "a logger is required")
 	case cfg.UID > 1<<31-1:
@@ -76,7 +108,7 @@ func New(cfg Config) (*Manager, error) {
 
 // Attach implements [caisson.Wires]. It is a Conflict if the sandbox has a wire already, Exhausted if there are too many,
 // and Unavailable while there is no wire process. The caller closes the namespace once the sandbox runs in it.
-func (m *Manager) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
+func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	if err := validate(id); err != nil {
 		return nil, err
 	}
@@ -84,11 +116,12 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, created := m.attachment(id)
+	a, created := m.attachment(id, spec.Guest)
 	if !created {
 		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has a wire already", id)
 	}
 	defer a.mu.Unlock()
+	a.spec = spec
 	ns, tap, err := newNamespace(string(id))
 	if err != nil {
 		m.forget(id, a)
@@ -105,7 +138,7 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID) (*os.File, error) {
 
 // Reattach implements [caisson.Wires]. It is Invalid if netns is not the one that Attach returned for id, whichever Manager
 // did. netns is not needed after the call.
-func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File) error {
+func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
 	if err := validate(id); err != nil {
 		return err
 	}
@@ -116,7 +149,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File) e
 	if err != nil {
 		return err
 	}
-	a, created := m.attachment(id)
+	a, created := m.attachment(id, spec.Guest)
 	if !created {
 		a.mu.Lock()
 	}
@@ -124,6 +157,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File) e
 	if a.gone {
 		return caisson.Errorf(caisson.Conflict, "the wire of sandbox %s was detached meanwhile", id)
 	}
+	a.spec = spec
 	if err := m.take(ctx, l, id, a, netns); err != nil {
 		if created {
 			m.forget(id, a)
@@ -131,6 +165,104 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File) e
 		return err
 	}
 	return nil
+}
+
+// Configure implements [caisson.Wires]. If the wire process dies meanwhile, the next one begins with the new spec.
+func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+	m.mu.Lock()
+	a := m.wires[id]
+	m.mu.Unlock()
+	if a == nil {
+		return caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", id)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.gone {
+		return caisson.Errorf(caisson.NotFound, "sandbox %s has no wire", id)
+	}
+	was := a.spec
+	a.spec = spec
+	if a.link == nil {
+		return nil // it gets the spec with the TAP
+	}
+	files, err := m.recordFile(id, spec)
+	if err != nil {
+		return err
+	}
+	defer closeAll(files...)
+	r, err := a.link.call(ctx, request{op: opConfigure, id: id}, spec, files...)
+	if caisson.KindOf(err) == caisson.Invalid {
+		a.spec = was
+		return err
+	}
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return nil // the process has been killed, and the next one begins with the new spec
+	}
+	if err := r.err(); err != nil {
+		a.spec = was
+		return err
+	}
+	return nil
+}
+
+// Recent returns what a wire refused lately, the newest last. What is in it a stranger may have chosen.
+func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
+	r, err := m.ask(ctx, request{op: opRecent, id: id})
+	if err != nil {
+		return nil, err
+	}
+	var list []caisson.Decision
+	if err := unmarshal(r.body, &list); err != nil {
+		return nil, errDown(err)
+	}
+	return list, nil
+}
+
+// Refresh gives the settings to the wire process again, because they have changed.
+func (m *Manager) Refresh(ctx context.Context) error {
+	m.mu.Lock()
+	l := m.link
+	m.mu.Unlock()
+	if l == nil {
+		return nil // the next one begins with them
+	}
+	return m.settle(ctx, l)
+}
+
+// Forget says that budgets have changed, so that nothing of their old limits is spent any more.
+func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
+	m.mu.Lock()
+	l := m.link
+	m.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	r, err := l.call(ctx, request{op: opForget}, forgetBody{budgets})
+	if err != nil {
+		return errDown(err)
+	}
+	return r.err()
+}
+
+// settle gives the settings to l's process.
+func (m *Manager) settle(ctx context.Context, l *link) error {
+	settings, err := m.cfg.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := memoryFile(settings)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r, err := l.call(ctx, request{op: opSettings}, nil, f)
+	if err != nil {
+		return errDown(err)
+	}
+	return r.err()
 }
 
 // Detach implements [caisson.Wires]. It returns when the wire process has let go of the TAP, or is about to end.
@@ -155,20 +287,33 @@ func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 
 // Stats returns what passed the sandbox's wire. NotFound if it has none, Unavailable while the wire process restarts.
 func (m *Manager) Stats(ctx context.Context, id caisson.ID) (Stats, error) {
-	m.mu.Lock()
-	l, known := m.link, m.wires[id] != nil
-	m.mu.Unlock()
-	if !known {
-		return Stats{}, caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", id)
-	}
-	if l == nil {
-		return Stats{}, errDown(nil)
-	}
-	r, err := l.call(ctx, request{op: opStats, id: id}, nil)
+	r, err := m.ask(ctx, request{op: opStats, id: id})
 	if err != nil {
+		return Stats{}, err
+	}
+	var st Stats
+	if err := unmarshal(r.body, &st); err != nil {
 		return Stats{}, errDown(err)
 	}
-	return r.stats, r.err()
+	return st, nil
+}
+
+// ask asks the wire process something about one wire.
+func (m *Manager) ask(ctx context.Context, req request) (reply, error) {
+	m.mu.Lock()
+	l, known := m.link, m.wires[req.id] != nil
+	m.mu.Unlock()
+	if !known {
+		return reply{}, caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", req.id)
+	}
+	if l == nil {
+		return reply{}, errDown(nil)
+	}
+	r, err := l.call(ctx, req, nil)
+	if err != nil {
+		return reply{}, errDown(err)
+	}
+	return r, r.err()
 }
 
 // Confinement says how the wire process is held, for caisson doctor. It waits for the process if it is starting.
@@ -199,7 +344,15 @@ func (m *Manager) take(ctx context.Context, l *link, id caisson.ID, a *attachmen
 
 // give hands a TAP to l's process. The caller holds a.mu.
 func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
-	r, err := l.call(ctx, request{op: opAttach, id: id}, tap)
+	files, err := m.recordFile(id, a.spec)
+	if err != nil {
+		return err
+	}
+	defer closeAll(files...)
+	r, err := l.call(ctx, request{op: opAttach, id: id}, a.spec, append([]*os.File{tap}, files...)...)
+	if caisson.KindOf(err) == caisson.Invalid {
+		return err
+	}
 	if err != nil {
 		return errDown(err)
 	}
@@ -229,13 +382,13 @@ func (m *Manager) release(ctx context.Context, id caisson.ID, a *attachment) err
 }
 
 // attachment returns what is known of id, and whether it was made just now; if so, it is locked.
-func (m *Manager) attachment(id caisson.ID) (a *attachment, created bool) {
+func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, created bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.wires[id]; a != nil {
 		return a, false
 	}
-	a = &attachment{}
+	a = &attachment{guest: g}
 	a.mu.Lock() // nobody else knows it
 	m.wires[id] = a
 	return a, true
@@ -293,6 +446,41 @@ func (r reply) err() error {
 	case statusFull:
 		return caisson.Errorf(caisson.Exhausted, "there are %d wires, and no room for more; remove a sandbox", maxWires)
 	default:
-		return caisson.Wrap(fmt.Errorf("wire process: %q", r.text), caisson.Internal, "cannot attach the sandbox's wire")
+		return caisson.Wrap(fmt.Errorf("wire process: %q", r.body), caisson.Internal, "the sandbox's wire cannot do that")
 	}
+}
+
+// recordFile opens what a sandbox's calls of models are recorded in, if they are.
+func (m *Manager) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
+	if spec.Models == nil || !spec.Models.Record || m.cfg.Record == nil {
+		return nil, nil
+	}
+	f, err := m.cfg.Record(id)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot record the sandbox's calls of models")
+	}
+	return []*os.File{f}, nil
+}
+
+// memoryFile returns v as JSON in a file that is nowhere but in memory: it has secrets in it, and is larger than a packet.
+func memoryFile(v any) (*os.File, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(b)
+	fd, err := unix.MemfdCreate("settings", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "settings")
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

@@ -1,25 +1,37 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	caisson "github.com/caisson-dev/caisson"
 )
 
 // The control protocol: the engine asks, the wire process answers, one request at a time, one packet of a SOCK_SEQPACKET
-// pair each. The wire process speaks first, with an opHello that says how it is confined. Integers are big-endian.
+// pair each. The wire process speaks first, with an opHello that says how it is confined. Integers are big-endian, bodies
+// are JSON.
 //
-//	request  op(1) seq(4) id(19)           with one descriptor, the TAP, for opAttach
-//	reply    op(1) seq(4) status(1) body   body: see below; text for statusFailed
+//	request  op(1) seq(4) id(19) body   with descriptors for some: see descriptors
+//	reply    op(1) seq(4) status(1) body
+//
+// The other way round there is the feed, on a pair of its own; see feed.go.
 type op byte
 
 const (
-	opHello  op = iota + 1 // never asked; body of the reply: Landlock ABI version(1), seccomp(1)
-	opAttach               // no body
-	opDetach               // no body
-	opStats                // body: the five counters of Stats(8 each)
+	opHello     op = iota + 1 // never asked; the reply has a Confinement
+	opAttach                  // a caisson.WireSpec; the TAP, and if it says Record a file for recordings
+	opDetach                  // ends the wire
+	opStats                   // the reply has Stats
+	opConfigure               // a caisson.WireSpec; if it says Record and did not before, a file for recordings
+	opRecent                  // the reply has []caisson.Decision: what the wire refused lately
+	opSettings                // no id; a memory file with a caisson.GatewayConfig
+	opJournal                 // no id; a journalBody and the journal's file
+	opForget                  // no id; a forgetBody: budgets that have changed
+	lastOp      = opForget
 )
 
 type status byte
@@ -29,67 +41,116 @@ const (
 	statusUnknown        // no such wire
 	statusExists         // there is one already
 	statusFull           // no room for another wire
-	statusFailed         // anything else; the body says what, for the log
+	statusFailed         // anything else; the body is text that says what, for the log
 )
 
 const (
-	idSize      = 19 // of every caisson.ID
-	requestSize = 1 + 4 + idSize
-	replyHeader = 1 + 4 + 1
-	statsSize   = 5 * 8
-	maxText     = 200
-	maxReply    = replyHeader + maxText
+	idSize        = 19 // of every caisson.ID
+	requestHeader = 1 + 4 + idSize
+	replyHeader   = 1 + 4 + 1
+	// maxBody is what a packet of a unix socket takes without the kernel having to find much memory in one piece.
+	maxBody    = 120 << 10
+	maxRequest = requestHeader + maxBody
+	maxReply   = replyHeader + maxBody
+	maxText    = 200
 )
 
 type request struct {
-	op  op
-	seq uint32
-	id  caisson.ID
+	op   op
+	seq  uint32
+	id   caisson.ID // "" for those that are about all wires
+	body []byte
 }
 
 type reply struct {
-	op          op
-	seq         uint32
-	status      status
-	confinement Confinement // for opHello
-	stats       Stats       // for opStats
-	text        string      // for statusFailed; not to be trusted
+	op     op
+	seq    uint32
+	status status
+	body   []byte // not to be trusted
+}
+
+type journalBody struct {
+	ID caisson.ID `json:"id"`
+}
+
+type forgetBody struct {
+	Budgets []string `json:"budgets"`
+}
+
+// about reports whether requests of that kind are about one wire.
+func (o op) about() bool { return o < opSettings }
+
+// descriptors returns how many descriptors may come with a request.
+func (o op) descriptors() (least, most int) {
+	switch o {
+	case opAttach:
+		return 1, 2
+	case opConfigure:
+		return 0, 1
+	case opSettings, opJournal:
+		return 1, 1
+	default:
+		return 0, 0
+	}
 }
 
 // Stats counts what passed a wire since the wire process took it up.
 type Stats struct {
-	FramesOut  uint64 // from the sandbox
-	BytesOut   uint64
-	FramesIn   uint64 // to the sandbox
-	BytesIn    uint64
-	DroppedOut uint64 // frames of the sandbox that no stack was shown
+	FramesOut  uint64 `json:"framesOut"` // from the sandbox
+	BytesOut   uint64 `json:"bytesOut"`
+	FramesIn   uint64 `json:"framesIn"` // to the sandbox
+	BytesIn    uint64 `json:"bytesIn"`
+	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that no stack was shown
+	Flows      Flows  `json:"flows"`
+}
+
+// Flows counts a wire's connections.
+type Flows struct {
+	Allowed int64 `json:"allowed"` // connections and datagram flows that were let through
+	Denied  int64 `json:"denied"`  // by policy, and names and requests too
+	Limited int64 `json:"limited"` // refused because there were too many
+	Open    int   `json:"open"`    // now
 }
 
 // Confinement says which of the kernel's optional protections hold the wire process. The others (another user, no
 // capabilities, no_new_privs, not dumpable) always hold.
 type Confinement struct {
-	Landlock int  // ABI version; 0 if the kernel has none
-	Seccomp  bool // system calls are filtered
+	Landlock int  `json:"landlock"` // ABI version; 0 if the kernel has none
+	Seccomp  bool `json:"seccomp"`  // system calls are filtered
 }
 
 var errMessage = errors.New("malformed control message")
 
-func (r request) encode() []byte {
-	b := make([]byte, 0, requestSize)
+func (r request) encode() ([]byte, error) {
+	if len(r.body) > maxBody {
+		return nil, caisson.Errorf(caisson.Invalid, "the policy and models of one sandbox take more than %s together; shorten them", caisson.Size(maxBody))
+	}
+	b := make([]byte, 0, requestHeader+len(r.body))
 	b = append(b, byte(r.op))
 	b = binary.BigEndian.AppendUint32(b, r.seq)
-	return append(b, r.id...)
+	id := r.id
+	if id == "" {
+		id = caisson.ID(make([]byte, idSize))
+	}
+	b = append(b, id...)
+	return append(b, r.body...), nil
 }
 
 func decodeRequest(b []byte) (request, error) {
-	if len(b) != requestSize {
+	if len(b) < requestHeader || len(b) > maxRequest {
 		return request{}, fmt.Errorf("%w: request of %d bytes", errMessage, len(b))
 	}
-	r := request{op: op(b[0]), seq: binary.BigEndian.Uint32(b[1:])}
-	if r.op < opAttach || r.op > opStats {
+	r := request{op: op(b[0]), seq: binary.BigEndian.Uint32(b[1:]), body: b[requestHeader:]}
+	if r.op < opAttach || r.op > lastOp {
 		return request{}, fmt.Errorf("%w: op %d", errMessage, r.op)
 	}
-	id, err := caisson.ParseID(caisson.SandboxPrefix, string(b[5:]))
+	if !r.op.about() {
+		if !bytes.Equal(b[5:requestHeader], make([]byte, idSize)) {
+			return request{}, fmt.Errorf("%w: id", errMessage)
+		}
+		return r, nil
+	}
+	id, err := caisson.ParseID(caisson.SandboxPrefix, string(b[5:requestHeader]))
 	if err != nil {
 		return request{}, fmt.Errorf("%w: id", errMessage)
 	}
@@ -98,59 +159,41 @@ func decodeRequest(b []byte) (request, error) {
 }
 
 func (r reply) encode() []byte {
-	b := make([]byte, 0, maxReply)
+	most := maxBody
+	if r.status == statusFailed {
+		most = maxText
+	}
+	b := make([]byte, 0, replyHeader+len(r.body))
 	b = append(b, byte(r.op))
 	b = binary.BigEndian.AppendUint32(b, r.seq)
 	b = append(b, byte(r.status))
-	switch {
-	case r.status == statusFailed:
-		b = append(b, r.text[:min(len(r.text), maxText)]...)
-	case r.status != statusOK:
-	case r.op == opHello:
-		b = append(b, byte(r.confinement.Landlock), 0)
-		if r.confinement.Seccomp {
-			b[len(b)-1] = 1
-		}
-	case r.op == opStats:
-		for _, n := range []uint64{r.stats.FramesOut, r.stats.BytesOut, r.stats.FramesIn, r.stats.BytesIn, r.stats.DroppedOut} {
-			b = binary.BigEndian.AppendUint64(b, n)
-		}
-	}
-	return b
+	return append(b, r.body[:min(len(r.body), most)]...)
 }
 
-// decodeReply accepts exactly what encode can produce.
+// decodeReply accepts exactly what encode can produce; the body is for unmarshal.
 func decodeReply(b []byte) (reply, error) {
 	if len(b) < replyHeader || len(b) > maxReply {
 		return reply{}, fmt.Errorf("%w: reply of %d bytes", errMessage, len(b))
 	}
-	r := reply{op: op(b[0]), seq: binary.BigEndian.Uint32(b[1:]), status: status(b[5])}
-	body := b[replyHeader:]
-	if r.op < opHello || r.op > opStats || r.status > statusFailed {
+	r := reply{op: op(b[0]), seq: binary.BigEndian.Uint32(b[1:]), status: status(b[5]), body: b[replyHeader:]}
+	switch {
+	case r.op < opHello || r.op > lastOp || r.status > statusFailed:
 		return reply{}, fmt.Errorf("%w: op %d, status %d", errMessage, r.op, r.status)
-	}
-	want := 0
-	switch {
-	case r.status == statusFailed:
-		r.text = string(body)
-		return r, nil
-	case r.status != statusOK:
-	case r.op == opHello:
-		want = 2
-	case r.op == opStats:
-		want = statsSize
-	}
-	if len(body) != want {
-		return reply{}, fmt.Errorf("%w: body of %d bytes", errMessage, len(body))
-	}
-	switch {
-	case want == 2 && body[1] > 1:
-		return reply{}, fmt.Errorf("%w: flag", errMessage)
-	case want == 2:
-		r.confinement = Confinement{Landlock: int(body[0]), Seccomp: body[1] == 1}
-	case want == statsSize:
-		n := func(i int) uint64 { return binary.BigEndian.Uint64(body[8*i:]) }
-		r.stats = Stats{FramesOut: n(0), BytesOut: n(1), FramesIn: n(2), BytesIn: n(3), DroppedOut: n(4)}
+	case r.status == statusFailed && len(r.body) > maxText, r.status != statusOK && r.status != statusFailed && len(r.body) > 0:
+		return reply{}, fmt.Errorf("%w: body of %d bytes", errMessage, len(r.body))
 	}
 	return r, nil
+}
+
+// unmarshal reads one JSON value with known fields only.
+func unmarshal(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("%w: %w", errMessage, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("%w: more than one value", errMessage)
+	}
+	return nil
 }

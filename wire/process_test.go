@@ -31,7 +31,8 @@ func engine() int {
 		NetNS: func(id caisson.ID) (*os.File, error) {
 			return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s", id)
 		},
-		Log: slog.New(slog.DiscardHandler),
+		Settings: noSettings,
+		Log:      slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -108,7 +109,7 @@ func TestSurvivesDeathOfProcess(t *testing.T) {
 func TestDetachEndsRetaking(t *testing.T) {
 	w := newWorld(t)
 	id := caisson.NewID(caisson.SandboxPrefix)
-	ns, err := w.Attach(t.Context(), id)
+	ns, err := w.Attach(t.Context(), id, specOf(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestDetachEndsRetaking(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The namespace is free for a sandbox of the same name.
-	if err := w.Reattach(t.Context(), id, ns); err != nil {
+	if err := w.Reattach(t.Context(), id, ns, specOf(id)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -146,7 +147,7 @@ func TestReattachAfterRestartOfEngine(t *testing.T) {
 
 	second := newWorld(t)
 	for range 2 { // once more is no harm
-		if err := second.Reattach(t.Context(), id, ns); err != nil {
+		if err := second.Reattach(t.Context(), id, ns, specOf(id)); err != nil {
 			t.Fatal(err)
 		}
 		if err := inside(t, ns, func() error { return ping(GatewayIPv4, deadline) }); err != nil {
@@ -164,14 +165,14 @@ func TestReattachAfterRestartOfEngine(t *testing.T) {
 	}
 	defer mount.Close()
 	for name, f := range map[string]*os.File{"another sandbox's": ns, "the host's": host} {
-		if err := second.Reattach(t.Context(), other, f); caisson.KindOf(err) != caisson.Invalid {
+		if err := second.Reattach(t.Context(), other, f, specOf(other)); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s namespace: %v, want invalid", name, err)
 		}
 	}
-	if err := second.Reattach(t.Context(), other, mount); err == nil {
+	if err := second.Reattach(t.Context(), other, mount, specOf(other)); err == nil {
 		t.Error("took a mount namespace")
 	}
-	if err := second.Reattach(t.Context(), other, otherNS); err != nil {
+	if err := second.Reattach(t.Context(), other, otherNS, specOf(other)); err != nil {
 		t.Error(err)
 	}
 }
@@ -232,8 +233,8 @@ func TestProcessHasNothing(t *testing.T) {
 		kind, _, _ := strings.Cut(to, ":[") // pipe:[1], socket:[1]
 		counts[kind]++
 	}
-	// Standard input and output; standard error; the control connection; the TAPs; Go's poller.
-	want := map[string]int{"/dev/null": 2, "pipe": 1, "socket": 1, "/dev/net/tun": 2, "anon_inode": 2}
+	// Standard input and output; standard error; the control connection and the feed; the TAPs; Go's poller.
+	want := map[string]int{"/dev/null": 2, "pipe": 1, "socket": 2, "/dev/net/tun": 2, "anon_inode": 2}
 	if fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("descriptors %v, want %v", counts, want)
 	}
@@ -285,7 +286,7 @@ func TestNothingLeaks(t *testing.T) {
 	for range 50 {
 		wait.Go(func() {
 			id := caisson.NewID(caisson.SandboxPrefix)
-			ns, err := w.Attach(t.Context(), id)
+			ns, err := w.Attach(t.Context(), id, specOf(id))
 			if err != nil {
 				t.Error(err)
 				return
@@ -294,7 +295,7 @@ func TestNothingLeaks(t *testing.T) {
 			if err := inside(t, ns, func() error { return dialTCP("192.0.2.1:443") }); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Error(err)
 			}
-			if _, err := w.Attach(t.Context(), id); caisson.KindOf(err) != caisson.Conflict {
+			if _, err := w.Attach(t.Context(), id, specOf(id)); caisson.KindOf(err) != caisson.Conflict {
 				t.Error(err)
 			}
 			if err := w.Detach(t.Context(), id); err != nil {
@@ -311,7 +312,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	wait.Wait()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.pid(t)))
-	if err != nil || len(fds) != 6 {
+	if err != nil || len(fds) != 7 { // standard streams, control, feed, and two of Go's poller
 		t.Errorf("wire process has descriptors %q, %v", fds, err)
 	}
 	w.mu.Lock()

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -15,8 +16,12 @@ import (
 // processName is the wire process's argv[0], by which a binary knows its role.
 const processName = "caisson-wire"
 
-// controlFD is where the wire process finds its end of the control connection, after the standard streams.
-const controlFD = 3
+// controlFD and feedFD are where the wire process finds its ends of the control connection and the feed, after the
+// standard streams.
+const (
+	controlFD = 3
+	feedFD    = 4
+)
 
 // IsWire says whether this process was started to be the wire process.
 func IsWire() bool { return os.Args[0] == processName }
@@ -24,13 +29,13 @@ func IsWire() bool { return os.Args[0] == processName }
 // Main is the wire process. It returns the status to exit with, when the engine has closed the connection or on an
 // error, which it has then written to standard error. The binary must be static: with cgo, a Go program cannot give up
 // privileges on all its threads.
-func Main() int {
+func Main(p Process) int {
 	err := errors.New("start it through wire.Manager")
 	switch {
 	case len(os.Args) == 2:
 		err = reexec()
 	case len(os.Args) == 3 && os.Args[2] == "sealed":
-		err = run(os.Args[1])
+		err = run(os.Args[1], p)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", processName, err)
@@ -40,9 +45,9 @@ func Main() int {
 }
 
 // reexec sheds the descriptors that the engine's libraries opened without close-on-exec. Closing them here and going on
-// would be shorter, but some of those above controlFD are the Go runtime's own.
+// would be shorter, but some of those above feedFD are the Go runtime's own.
 func reexec() error {
-	if err := unix.CloseRange(controlFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(feedFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close_range (needs Linux 5.11): %w", err)
 	}
 	// A stack runs goroutines in proportion to GOMAXPROCS. The runtime's search for a cgroup limit would keep a file open.
@@ -53,26 +58,50 @@ func reexec() error {
 	return fmt.Errorf("exec: %w", unix.Exec("/proc/self/exe", append(os.Args, "sealed"), env))
 }
 
-func run(arg string) error {
+func run(arg string, p Process) error {
 	uid, err := strconv.ParseUint(arg, 10, 31)
 	if err != nil {
 		return fmt.Errorf("uid: %w", err)
 	}
-	file := os.NewFile(controlFD, "control")
-	c, err := net.FileConn(file)
+	conn, err := inherited(controlFD)
 	if err != nil {
 		return fmt.Errorf("control connection: %w", err)
 	}
-	file.Close() // c has a duplicate
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return errors.New("control connection: not a unix socket")
-	}
 	defer conn.Close()
+	feed, err := inherited(feedFD)
+	if err != nil {
+		return fmt.Errorf("feed: %w", err)
+	}
+	defer feed.Close()
+	// Later there are no files to read it from.
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool() // providers over TLS then fail, and say why
+	}
 	// Everything above came from the engine. Nothing that a sandbox sends is read before this succeeds.
 	confinement, err := confine(int(uid))
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
-	return newServer(conn).serve(confinement)
+	s, err := newServer(conn, feed, p, Env{Roots: roots})
+	if err != nil {
+		return err
+	}
+	return s.serve(confinement)
+}
+
+// inherited returns the unix socket at a descriptor that the engine passed.
+func inherited(fd uintptr) (*net.UnixConn, error) {
+	file := os.NewFile(fd, "inherited")
+	defer file.Close() // the connection has a duplicate
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("not a unix socket")
+	}
+	return conn, nil
 }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowedSyscalls is what the Go runtime and this package need once the wire process is confined, most frequent first. There is
-// no open, socket, connect, exec, fork, kill, ptrace, ioctl or mount among them. clone, mmap and mprotect are restricted
-// further. All others fail with EPERM instead of killing the process: a call that a future Go runtime tries should cost
+// allowedSyscalls is what the Go runtime and the wire process need once it is confined, most frequent first. There is no
+// open, listen, accept, exec, fork, kill, ptrace, ioctl or mount among them. clone, mmap, mprotect and socket are
+// restricted further. All others fail with EPERM instead of killing the process: a call that a future Go runtime tries should cost
 // what it is for, not all connections.
 func allowedSyscalls() []uint32 {
 	return []uint32{
@@ -18,7 +18,9 @@ func allowedSyscalls() []uint32 {
 		unix.SYS_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_MADVISE,
 		unix.SYS_TGKILL, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPROCMASK,
 		unix.SYS_RT_SIGACTION, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL, unix.SYS_MUNMAP, unix.SYS_MINCORE,
-		unix.SYS_RECVMSG, unix.SYS_CLOSE, unix.SYS_FCNTL, unix.SYS_EPOLL_CTL, unix.SYS_GETRANDOM,
+		unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_SENDTO, unix.SYS_CONNECT, unix.SYS_BIND,
+		unix.SYS_SHUTDOWN,
+		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_CLOSE, unix.SYS_FCNTL, unix.SYS_EPOLL_CTL, unix.SYS_GETRANDOM,
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 	}
 }
@@ -29,6 +31,7 @@ const (
 	dataNr   = 0
 	dataArch = 4
 	dataArg0 = 16
+	dataArg1 = 16 + 8
 	dataArg2 = 16 + 2*8
 )
 
@@ -92,6 +95,20 @@ func seccompProgram(arch uint32) []unix.SockFilter {
 		unix.SockFilter{Code: equal, K: unix.SYS_CLONE, Jf: 4},
 		unix.SockFilter{Code: load, K: dataArg0},
 		unix.SockFilter{Code: anyBit, K: unix.CLONE_THREAD, Jf: 1},
+		unix.SockFilter{Code: ret, K: allow},
+		unix.SockFilter{Code: ret, K: deny},
+	)
+	// Connections over IP and datagrams, nothing raw and no other family: not the host's unix sockets, not netlink.
+	const sockType = 0xf // without SOCK_CLOEXEC and SOCK_NONBLOCK
+	p = append(p,
+		unix.SockFilter{Code: equal, K: unix.SYS_SOCKET, Jf: 9},
+		unix.SockFilter{Code: load, K: dataArg0},
+		unix.SockFilter{Code: equal, K: unix.AF_INET, Jt: 1},
+		unix.SockFilter{Code: equal, K: unix.AF_INET6, Jf: 5},
+		unix.SockFilter{Code: load, K: dataArg1},
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: sockType},
+		unix.SockFilter{Code: equal, K: unix.SOCK_STREAM, Jt: 1},
+		unix.SockFilter{Code: equal, K: unix.SOCK_DGRAM, Jf: 1},
 		unix.SockFilter{Code: ret, K: allow},
 		unix.SockFilter{Code: ret, K: deny},
 	)

@@ -1,146 +1,394 @@
 package wire
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	caisson "github.com/caisson-dev/caisson"
-	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"github.com/caisson-dev/caisson/wire/flow"
+	"github.com/caisson-dev/caisson/wire/name"
 )
 
 // maxWires bounds how many wires one process holds; each is a descriptor, about four goroutines and a stack's memory.
 const maxWires = 4000
 
+// maxDescriptors bounds the wires and connections of one process.
+const maxDescriptors = 65536
+
+// maxJournal bounds the files that the process may make longer: journals and recordings.
+const maxJournal = 256 << 20
+
+// maxSettings bounds a caisson.GatewayConfig.
+const maxSettings = 8 << 20
+
+// settleTime is how long the end of a wire waits for its calls of models to be written to the ledger.
+const settleTime = 3 * time.Second
+
 // A server is the wire process's end of the control connection.
 type server struct {
-	conn  *net.UnixConn
-	wires map[caisson.ID]*served // touched by serve only
-	bufs  *sync.Pool             // read buffers
+	conn     *net.UnixConn
+	feed     *feed
+	process  Process
+	gateway  Gateway // nil: there is none
+	hosts    *hosts
+	upstream *name.Upstream
+	dialer   flow.Dialer
+	wires    map[caisson.ID]*served // touched by serve only
+	bufs     *sync.Pool             // read buffers
+
+	forbidden atomic.Pointer[caisson.GatewayConfig]
 }
 
-// A served wire is one sandbox's TAP and stack.
-type served struct {
-	tap   *tap
-	stack *stack.Stack
-}
-
-func newServer(conn *net.UnixConn) *server {
-	return &server{
-		conn:  conn,
+func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error) {
+	s := &server{
+		conn: conn, feed: newFeed(feedConn), process: p,
 		wires: map[caisson.ID]*served{},
 		bufs:  &sync.Pool{New: func() any { return new([maxFrame]byte) }},
 	}
+	s.forbidden.Store(&caisson.GatewayConfig{})
+	var err error
+	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
+		return nil, err
+	}
+	s.dialer = flow.NewDialer(func() []netip.AddrPort { return s.forbidden.Load().Forbidden })
+	env.Dial, env.Log = s.dial, s.feed.logger()
+	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
+	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
+	env.Grant = func(ctx context.Context) *caisson.ModelGrant {
+		if w := wireOf(ctx); w != nil {
+			return w.spec.Load().Models
+		}
+		return nil
+	}
+	env.Record = func(ctx context.Context) io.Writer {
+		if w := wireOf(ctx); w != nil {
+			return w.recorder()
+		}
+		return nil
+	}
+	env.Grew = newNotice(func() { s.feed.tell(feedMessage{Grew: true}) }).note
+	env.Rotate = func() { s.feed.tell(feedMessage{Rotate: true}) }
+	if p.Gateway == nil {
+		s.hosts = newHosts(nil)
+		return s, nil
+	}
+	if s.gateway, err = p.Gateway(env); err != nil {
+		return nil, err
+	}
+	s.hosts = newHosts(s.gateway.Hosts())
+	return s, nil
 }
 
 // serve answers requests until the engine closes the connection, which is no error, and then stops all wires.
 func (s *server) serve(c Confinement) error {
+	go s.hosts.run()
+	go s.feed.run()
+	defer s.hosts.close()
 	defer func() {
 		for _, w := range s.wires {
-			stopStack(w.stack)
+			w.stop(0)
 		}
 	}()
-	if _, err := s.conn.Write(reply{op: opHello, confinement: c}.encode()); err != nil {
+	if _, err := s.conn.Write(answer(c).encodeAs(opHello, 0)); err != nil {
 		return err
 	}
 	for {
-		req, file, err := s.receive()
+		req, files, err := s.receive()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		r := s.handle(req, file)
-		r.op, r.seq = req.op, req.seq
-		if _, err := s.conn.Write(r.encode()); err != nil {
+		if _, err := s.conn.Write(s.handle(req, files).encodeAs(req.op, req.seq)); err != nil {
 			return err
 		}
 	}
 }
 
-// receive returns the next request and its descriptor, nil if it has none. The engine is trusted, but a message that makes
-// no sense is the end: the two are out of step.
-func (s *server) receive() (request, *os.File, error) {
-	var buf [requestSize + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4))
-	n, oobn, flags, _, err := s.conn.ReadMsgUnix(buf[:], oob)
+func (r reply) encodeAs(o op, seq uint32) []byte {
+	r.op, r.seq = o, seq
+	return r.encode()
+}
+
+// receive returns the next request and its descriptors. The engine is trusted, but a message that makes no sense is the end:
+// the two are out of step.
+func (s *server) receive() (_ request, files []*os.File, err error) {
+	buf := make([]byte, maxRequest+1)
+	oob := make([]byte, unix.CmsgSpace(2*4))
+	n, oobn, flags, _, err := s.conn.ReadMsgUnix(buf, oob)
 	if err != nil {
 		return request{}, nil, err
 	}
-	var fds []int
+	defer func() {
+		if err != nil {
+			closeAll(files...)
+			files = nil
+		}
+	}()
 	if oobn > 0 {
 		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 		if err != nil || len(msgs) != 1 {
 			return request{}, nil, fmt.Errorf("%w: control data", errMessage)
 		}
-		if fds, err = unix.ParseUnixRights(&msgs[0]); err != nil {
+		fds, err := unix.ParseUnixRights(&msgs[0])
+		if err != nil {
 			return request{}, nil, fmt.Errorf("%w: control data", errMessage)
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
 		}
 	}
 	req, err := decodeRequest(buf[:n])
-	if err == nil && (flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || (req.op == opAttach) != (len(fds) == 1)) {
-		err = fmt.Errorf("%w: descriptors", errMessage)
-	}
 	if err != nil {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		return request{}, nil, err
+		return request{}, files, err
 	}
-	if req.op != opAttach {
-		return req, nil, nil
+	if least, most := req.op.descriptors(); flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(files) < least || len(files) > most {
+		return request{}, files, fmt.Errorf("%w: descriptors", errMessage)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		unix.Close(fds[0])
-		return request{}, nil, err
+	if req.op == opAttach {
+		files[0], err = pollable(files[0])
 	}
-	return req, os.NewFile(uintptr(fds[0]), "tap"), nil
+	return req, files, err
 }
 
-func (s *server) handle(req request, file *os.File) reply {
+// pollable returns f anew so that Go's poller waits for it: a TAP does not wait by itself.
+func pollable(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	f.Close()
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "tap"), nil
+}
+
+// handle does what is asked. It owns files.
+func (s *server) handle(req request, files []*os.File) reply {
 	w := s.wires[req.id]
+	if w == nil && req.op.about() && req.op != opAttach {
+		closeAll(files...)
+		return reply{status: statusUnknown}
+	}
 	switch req.op {
 	case opAttach:
-		return s.attach(req.id, file)
+		return s.attach(req, files)
+	case opConfigure:
+		return s.configure(w, req.body, files)
 	case opDetach:
-		if w == nil {
-			return reply{status: statusUnknown}
-		}
 		delete(s.wires, req.id)
-		stopStack(w.stack)
+		w.stop(settleTime)
 		return reply{}
+	case opStats:
+		return answer(w.stats())
+	case opRecent:
+		return answer(w.report.Recent())
+	case opSettings:
+		return done(s.settings(files[0]))
+	case opJournal:
+		return done(s.journal(req.body, files[0]))
 	default:
-		if w == nil {
-			return reply{status: statusUnknown}
-		}
-		return reply{stats: w.tap.stats()}
+		return done(s.forget(req.body))
 	}
 }
 
-func (s *server) attach(id caisson.ID, file *os.File) reply {
-	if s.wires[id] != nil {
-		file.Close()
-		return reply{status: statusExists}
+// answer is a reply with a body.
+func answer(v any) reply {
+	b, err := json.Marshal(v)
+	if err == nil && len(b) > maxBody {
+		err = errors.New("too much to say")
 	}
-	if len(s.wires) >= maxWires {
-		file.Close()
-		return reply{status: statusFull}
-	}
-	t, err := newTap(file, s.bufs)
 	if err != nil {
-		file.Close()
-		return reply{status: statusFailed, text: err.Error()}
+		return done(err)
 	}
-	st, err := newStack(t)
+	return reply{body: b}
+}
+
+// done is a reply without one.
+func done(err error) reply {
 	if err != nil {
-		file.Close()
-		return reply{status: statusFailed, text: err.Error()}
+		return reply{status: statusFailed, body: []byte(err.Error())}
 	}
-	s.wires[id] = &served{tap: t, stack: st}
 	return reply{}
+}
+
+func (s *server) attach(req request, files []*os.File) reply {
+	tap, record := files[0], second(files)
+	st := statusOK
+	switch {
+	case s.wires[req.id] != nil:
+		st = statusExists
+	case len(s.wires) >= maxWires:
+		st = statusFull
+	}
+	if st != statusOK {
+		closeAll(files...)
+		return reply{status: st}
+	}
+	spec, decider, err := s.spec(req.body)
+	if err != nil {
+		closeAll(files...)
+		return done(err)
+	}
+	w, err := s.newServed(req.id, tap, record, spec, decider)
+	if err != nil {
+		return done(err)
+	}
+	s.wires[req.id] = w
+	return reply{}
+}
+
+func second(files []*os.File) *os.File {
+	if len(files) > 1 {
+		return files[1]
+	}
+	return nil
+}
+
+// spec reads what a wire is for.
+func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
+	spec := &caisson.WireSpec{}
+	if err := unmarshal(body, spec); err != nil {
+		return nil, nil, err
+	}
+	decider, err := s.process.Compile(spec.Policy)
+	return spec, decider, err
+}
+
+func (s *server) configure(w *served, body []byte, files []*os.File) reply {
+	spec, decider, err := s.spec(body)
+	if err != nil {
+		closeAll(files...)
+		return done(err)
+	}
+	var record *os.File
+	if len(files) > 0 {
+		record = files[0]
+	}
+	w.configure(spec, decider, record)
+	return reply{}
+}
+
+func (s *server) settings(f *os.File) error {
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err != nil {
+		return err
+	}
+	defer clear(b) // keys
+	if len(b) > maxSettings {
+		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
+	}
+	cfg := &caisson.GatewayConfig{}
+	if err := unmarshal(b, cfg); err != nil {
+		return err
+	}
+	s.upstream.SetServers(cfg.Nameservers)
+	s.forbidden.Store(&caisson.GatewayConfig{Forbidden: cfg.Forbidden})
+	if s.gateway == nil {
+		return nil
+	}
+	return s.gateway.Configure(*cfg)
+}
+
+func (s *server) journal(body []byte, f *os.File) error {
+	var b journalBody
+	err := unmarshal(body, &b)
+	if err == nil && s.gateway == nil {
+		err = errors.New("there is no gateway")
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	return s.gateway.Journal(b.ID, f)
+}
+
+func (s *server) forget(body []byte) error {
+	var b forgetBody
+	if err := unmarshal(body, &b); err != nil {
+		return err
+	}
+	if s.gateway != nil {
+		s.gateway.Forget(b.Budgets)
+	}
+	return nil
+}
+
+// isHost says whether a name below Domain, or Domain itself, means something on the wire.
+func (s *server) isHost(w *served, host string) bool {
+	if host == Domain {
+		return true
+	}
+	name, ok := strings.CutSuffix(host, "."+Domain)
+	return ok && s.hosts.handlers[name] != nil && w.granted(name)
+}
+
+// usable says whether the host has a route to an address.
+func (s *server) usable(a netip.Addr) bool {
+	_, err := s.dialer.Own(a)
+	return err == nil
+}
+
+// dialTime bounds connecting to one address of a provider.
+const dialTime = 10 * time.Second
+
+// dial connects to a host of the configuration. No policy is asked, and an address of this machine is as good as any.
+func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := s.upstream.Addrs(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: dialTime}
+	var errs []error
+	for _, a := range addrs {
+		c, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return nil, fmt.Errorf("%s has no address", host)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// A notice tells something once for many times that it happens.
+type notice struct {
+	pending atomic.Bool
+	tell    func()
+}
+
+// noticeTime is how long a notice gathers.
+const noticeTime = 50 * time.Millisecond
+
+func newNotice(tell func()) *notice { return &notice{tell: tell} }
+
+func (n *notice) note() {
+	if n.pending.CompareAndSwap(false, true) {
+		time.AfterFunc(noticeTime, func() {
+			n.pending.Store(false)
+			n.tell()
+		})
+	}
 }

@@ -64,17 +64,24 @@ func (m *Manager) supervise(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
+	feed, remoteFeed, err := socketPair()
+	if err != nil {
+		remote.Close()
+		return err
+	}
+	defer feed.Close()
 	output := &head{}
-	cmd := m.command(ctx, remote, output)
+	cmd := m.command(ctx, output, remote, remoteFeed)
 	err = cmd.Start()
 	remote.Close()
+	remoteFeed.Close()
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
 	var wait sync.WaitGroup
 	defer wait.Wait() // before the deferred cancel it would never end
 	defer cancel()
-	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel)) })
+	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel), feed) })
 	err = cmd.Wait()
 	if text := output.String(); text != "" {
 		err = errors.Join(err, fmt.Errorf("it said: %q", text))
@@ -85,23 +92,23 @@ func (m *Manager) supervise(ctx context.Context) error {
 	return err
 }
 
-// command is the wire process with nothing of the engine's but one end of the control connection.
-func (m *Manager) command(ctx context.Context, remote *os.File, output *head) *exec.Cmd {
+// command is the wire process with nothing of the engine's but one end of the control connection and of the feed.
+func (m *Manager) command(ctx context.Context, output *head, remotes ...*os.File) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, m.cfg.Exe)
 	cmd.Args = []string{processName, strconv.FormatUint(uint64(m.cfg.UID), 10)}
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.Stderr = output
-	cmd.ExtraFiles = []*os.File{remote}
+	cmd.ExtraFiles = remotes
 	cmd.WaitDelay = time.Second
 	// A session of its own, so that a terminal's signals leave it alone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// serve makes l the Manager's link until ctx ends, and gives its process the wires there are.
-func (m *Manager) serve(ctx context.Context, l *link) {
-	stop := context.AfterFunc(ctx, func() { l.conn.Close() }) // ends a pending read
+// serve makes l the Manager's link until ctx ends, and gives its process the settings, a journal and the wires there are.
+func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
+	stop := context.AfterFunc(ctx, func() { l.conn.Close(); feed.Close() }) // ends pending reads
 	defer stop()
 	c, err := l.hello()
 	if err != nil {
@@ -113,6 +120,27 @@ func (m *Manager) serve(ctx context.Context, l *link) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
+	if m.cfg.Ledger != nil {
+		// Its process may be ending, but what it wrote still is to be read.
+		defer func() {
+			for _, id := range l.journals.take() {
+				m.finish(ctx, id)
+			}
+		}()
+	}
+	if err := m.prepare(ctx, l); err != nil {
+		m.log.ErrorContext(ctx, "wire process cannot be prepared", "err", err)
+		l.kill()
+		return
+	}
+	var listening sync.WaitGroup
+	defer listening.Wait() // before the journal is finished
+	listening.Go(func() {
+		if err := m.listen(ctx, feed, l); err != nil && ctx.Err() == nil {
+			m.log.WarnContext(ctx, "wire process is not understood; it is ended", "err", err)
+		}
+		l.kill() // without its feed it is of no use
+	})
 	m.mu.Lock()
 	m.link, m.confinement = l, c
 	close(m.up)
@@ -123,6 +151,20 @@ func (m *Manager) serve(ctx context.Context, l *link) {
 	m.link = nil
 	m.up = make(chan struct{})
 	m.mu.Unlock()
+}
+
+// prepare gives l's process what it needs before the first wire.
+func (m *Manager) prepare(ctx context.Context, l *link) error {
+	if err := m.settle(ctx, l); err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	if m.cfg.Ledger == nil {
+		return nil
+	}
+	if err := m.newJournal(ctx, l); err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
 }
 
 // retake gives l's process the wires that an earlier one held. A sandbox may still be on its way into its namespace, so

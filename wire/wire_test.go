@@ -43,7 +43,7 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	needWire(t)
 	w := &world{ns: map[caisson.ID]*os.File{}}
-	m, err := New(Config{Exe: helper, NetNS: w.netns, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	m, err := New(Config{Exe: helper, NetNS: w.netns, Settings: noSettings, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (w *world) netns(id caisson.ID) (*os.File, error) {
 func (w *world) attach(t testing.TB) (caisson.ID, *os.File) {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
-	ns, err := w.Attach(t.Context(), id)
+	ns, err := w.Attach(t.Context(), id, specOf(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestRefuses(t *testing.T) {
 	w := newWorld(t)
 	_, ns := w.attach(t)
 	targets := append(hostAddresses(t),
-		GatewayIPv4+":80", GatewayIPv4+":53", "["+GatewayIPv6+"]:443",
+		GatewayIPv4+":81", GatewayIPv4+":5353", "["+GatewayIPv6+"]:443",
 		"192.0.2.1:443", "8.8.8.8:53", "10.0.0.1:22", "169.254.169.254:80", "172.17.0.1:2375",
 		"[2001:db8::1]:443", "[fd00:ec2::254]:80",
 	)
@@ -361,16 +361,17 @@ func TestWiresAreApart(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Log: slog.New(slog.DiscardHandler)}
+	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Settings: noSettings, Log: slog.New(slog.DiscardHandler)}
 	if _, err := New(ok); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"exe":     func(c *Config) { c.Exe = "" },
-		"missing": func(c *Config) { c.Exe = "/nonexistent" },
-		"netns":   func(c *Config) { c.NetNS = nil },
-		"log":     func(c *Config) { c.Log = nil },
-		"uid":     func(c *Config) { c.UID = 1 << 31 },
+		"exe":      func(c *Config) { c.Exe = "" },
+		"missing":  func(c *Config) { c.Exe = "/nonexistent" },
+		"netns":    func(c *Config) { c.NetNS = nil },
+		"settings": func(c *Config) { c.Settings = nil },
+		"log":      func(c *Config) { c.Log = nil },
+		"uid":      func(c *Config) { c.UID = 1 << 31 },
 	} {
 		c := ok
 		change(&c)
@@ -383,7 +384,7 @@ func TestNewRefuses(t *testing.T) {
 func TestRefusesForeignIDs(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []caisson.ID{"", "sb-", "../../etc/passwd", caisson.NewID(caisson.AccountPrefix)} {
-		if _, err := w.Attach(t.Context(), id); caisson.KindOf(err) != caisson.Invalid {
+		if _, err := w.Attach(t.Context(), id, specOf(id)); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("attach %q: %v", id, err)
 		}
 		if err := w.Detach(t.Context(), id); err != nil {

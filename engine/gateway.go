@@ -1,0 +1,299 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/prices"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// models is the engine's side of the model gateway: which models there are, at what price and with whose key.
+type models struct {
+	providers []caisson.Provider
+	models    []caisson.Model
+	forbidden []netip.AddrPort
+	roots     string
+	secrets   caisson.Secrets
+	ledger    caisson.LedgerStore
+	refresh   func(ctx context.Context) error // gives the settings to the wire process again
+	log       *slog.Logger
+}
+
+var _ caisson.Models = (*models)(nil)
+
+// resolved returns the configured models with what is known about their prices, by alias.
+func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
+	list := []caisson.GatewayModel{}
+	for _, model := range m.models {
+		g := caisson.GatewayModel{Model: model}
+		if g.Upstream == "" {
+			g.Upstream = g.Alias
+		}
+		i := slices.IndexFunc(m.providers, func(p caisson.Provider) bool { return p.Name == model.Provider })
+		if i < 0 {
+			return nil, caisson.Invalidf("models", "model %s has the provider %s, which is not configured", model.Alias, model.Provider)
+		}
+		p := m.providers[i]
+		g.Kind = p.Kind
+		listed, err := m.ledger.Price(ctx, p.Name, g.Upstream)
+		if caisson.KindOf(err) == caisson.NotFound {
+			listed, err = m.ledger.Price(ctx, p.Kind, g.Upstream)
+		}
+		if err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return nil, err
+		}
+		if err == nil {
+			if g.Context == 0 {
+				g.Context = listed.Context
+			}
+			if g.Output == 0 {
+				g.Output = listed.Output
+			}
+		}
+		switch {
+		case g.Free:
+			g.PriceSource = "free"
+		case g.Prices != nil:
+			g.PriceSource = "config"
+		case err == nil:
+			g.Prices, g.PriceSource = &listed.Prices, listed.Source
+		default:
+			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
+		}
+		if p.Credential != "" {
+			if _, err := m.secrets.Secret(ctx, accountOf(p), p.Credential); caisson.KindOf(err) == caisson.NotFound {
+				g.Problem = fmt.Sprintf("its provider's credential is missing; run caisson credential set %s", p.Credential)
+			} else if err != nil {
+				g.Problem = caisson.MessageOf(err)
+			}
+		}
+		list = append(list, g)
+	}
+	slices.SortFunc(list, func(a, b caisson.GatewayModel) int { return strings.Compare(a.Alias, b.Alias) })
+	return list, nil
+}
+
+func accountOf(p caisson.Provider) string {
+	if p.Account == "" {
+		return caisson.LocalAccount
+	}
+	return p.Account
+}
+
+// ListModels implements [caisson.Models].
+func (m *models) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
+	if _, err := caisson.CallerOf(ctx); err != nil {
+		return nil, err
+	}
+	return m.resolved(ctx)
+}
+
+// ImportPrices implements [caisson.Models].
+func (m *models) ImportPrices(ctx context.Context, source string, data []byte) (int, error) {
+	if err := localOnly(ctx); err != nil {
+		return 0, err
+	}
+	list, err := prices.Parse(source, data)
+	if err != nil {
+		return 0, err
+	}
+	at := time.Now().UTC()
+	for i := range list {
+		list[i].At = at
+	}
+	if err := m.ledger.PutPrices(ctx, source, list); err != nil {
+		return 0, err
+	}
+	return len(list), m.refresh(ctx)
+}
+
+// ListPrices implements [caisson.Models].
+func (m *models) ListPrices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
+	if _, err := caisson.CallerOf(ctx); err != nil {
+		return nil, err
+	}
+	return m.ledger.Prices(ctx, match)
+}
+
+var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
+
+// Check says whether a grant can be given.
+func (m *models) Check(_ context.Context, g *caisson.ModelGrant) error {
+	if len(g.Models) == 0 {
+		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
+	}
+	for _, alias := range g.Models {
+		if !slices.ContainsFunc(m.models, func(m caisson.Model) bool { return m.Alias == alias }) {
+			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
+		}
+	}
+	for _, name := range g.Allow {
+		if !slices.Contains(grantNames, name) {
+			return caisson.Invalidf("allow", "%.60q is not one of %s", name, strings.Join(grantNames, ", "))
+		}
+	}
+	b := g.Budget
+	if b.USD != nil && *b.USD < 0 || b.Tokens != nil && *b.Tokens < 0 || b.Calls != nil && *b.Calls < 0 {
+		return caisson.Invalidf("budget", "must not be negative")
+	}
+	if g.Rate.Requests < 0 || g.Rate.Tokens < 0 {
+		return caisson.Invalidf("rate", "must not be negative")
+	}
+	return nil
+}
+
+// settings is what the wire process has to know. Providers whose key is missing have none, and their models are refused.
+func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
+	cfg := &caisson.GatewayConfig{
+		Providers: m.providers, Keys: map[string]string{}, Scripts: map[string]string{}, Forbidden: m.forbidden, Roots: m.roots,
+	}
+	var err error
+	if cfg.Nameservers, err = nameservers(resolvConf); err != nil {
+		m.log.WarnContext(ctx, "the host's nameservers cannot be read; sandboxes resolve no names", "err", err)
+	}
+	list, err := m.resolved(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range list {
+		cfg.Models = append(cfg.Models, g.Model)
+	}
+	for _, p := range m.providers {
+		if p.Script != "" {
+			script, err := readSmallFile(p.Script)
+			if err != nil {
+				return nil, caisson.Wrap(err, caisson.Invalid, "the script of provider %s cannot be read", p.Name)
+			}
+			cfg.Scripts[p.Name] = string(script)
+		}
+		if p.Credential == "" {
+			continue
+		}
+		key, err := m.secrets.Secret(ctx, accountOf(p), p.Credential)
+		if err != nil {
+			m.log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
+			continue
+		}
+		cfg.Keys[p.Name] = key.Reveal()
+	}
+	return cfg, nil
+}
+
+// maxScript bounds scripts and resolv.conf.
+const maxScript = 1 << 20
+
+func readSmallFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxScript+1))
+	if err == nil && len(b) > maxScript {
+		err = fmt.Errorf("%s is larger than %s", name, caisson.Size(maxScript))
+	}
+	return b, err
+}
+
+// resolvConf says which nameservers the host asks.
+const resolvConf = "/etc/resolv.conf"
+
+// nameservers reads a resolv.conf(5).
+func nameservers(file string) ([]netip.AddrPort, error) {
+	b, err := readSmallFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.AddrPort
+	lines := bufio.NewScanner(strings.NewReader(string(b)))
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[1]); err == nil {
+			list = append(list, netip.AddrPortFrom(a.Unmap(), 53))
+		}
+	}
+	return list, lines.Err()
+}
+
+// forbidden returns the addresses of listeners, from the forms that net.Listen takes.
+func forbidden(listen ...string) ([]netip.AddrPort, error) {
+	var list []netip.AddrPort
+	for _, l := range listen {
+		if l == "" {
+			continue
+		}
+		host, port, err := net.SplitHostPort(l)
+		if err != nil {
+			return nil, caisson.Invalidf("listen", "%.100q is not HOST:PORT", l)
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return nil, caisson.Invalidf("listen", "%.100q has no port number", l)
+		}
+		addrs := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+		if host != "" {
+			a, err := netip.ParseAddr(host)
+			if err != nil {
+				continue // a name: the host's own addresses are refused anyway
+			}
+			addrs = []netip.Addr{a}
+		}
+		for _, a := range addrs {
+			list = append(list, netip.AddrPortFrom(a.Unmap(), uint16(n)))
+		}
+	}
+	return list, nil
+}
+
+// watchInterval is how soon a change of the host's nameservers is noticed.
+const watchInterval = 5 * time.Second
+
+// watchNameservers refreshes the settings when resolv.conf changes, until ctx ends.
+func (m *models) watchNameservers(ctx context.Context) error {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	last, _ := nameservers(resolvConf)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := nameservers(resolvConf)
+		if err != nil || slices.Equal(now, last) {
+			continue
+		}
+		if err := m.refresh(ctx); err != nil && ctx.Err() == nil {
+			m.log.WarnContext(ctx, "the wire process could not be told the host's new nameservers", "err", err)
+			continue
+		}
+		last = now
+	}
+}
+
+// gateway joins what the core needs of models and wires.
+type gateway struct {
+	*models
+	wires *wire.Manager
+}
+
+// Recent implements sandboxes.Gateway.
+func (g gateway) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
+	return g.wires.Recent(ctx, id)
+}

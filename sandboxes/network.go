@@ -1,0 +1,319 @@
+package sandboxes
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Egress is what the core needs of policies: whether one makes sense, and what it says.
+type Egress interface {
+	Compile(p caisson.Policy) (caisson.Decider, error)
+	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
+	Presets() []caisson.Preset
+}
+
+// Gateway is what the core needs of the model gateway.
+type Gateway interface {
+	// Check says whether a grant can be given: whether its models exist and its numbers make sense.
+	Check(ctx context.Context, g *caisson.ModelGrant) error
+	// Recent returns what the sandbox's wire refused lately.
+	Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error)
+}
+
+// network is what the core does about what sandboxes reach: their wires' specs, and the budgets that come with those.
+type network struct{ c *Core }
+
+// check validates what a request or template says of policy and models. prefix goes before the names of fields.
+func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g *caisson.ModelGrant) error {
+	if p != nil && len(p.Rules) > 0 {
+		if n.c.Egress == nil {
+			return caisson.Invalidf(prefix+"policy", "this daemon has no wires, so that nothing can be reached")
+		}
+		if _, err := n.c.Egress.Compile(*p); err != nil {
+			return inField(prefix+"policy", err)
+		}
+	}
+	if g == nil {
+		return nil
+	}
+	if n.c.Gateway == nil {
+		return caisson.Invalidf(prefix+"models", "this daemon has no model gateway")
+	}
+	if err := n.c.Gateway.Check(ctx, g); err != nil {
+		return inField(prefix+"models", err)
+	}
+	return nil
+}
+
+// inField puts the name of a field before that of an error's.
+func inField(prefix string, err error) error {
+	if caisson.KindOf(err) != caisson.Invalid {
+		return err
+	}
+	field := prefix
+	if f := caisson.FieldOf(err); f != "" {
+		field += "." + f
+	}
+	msg := caisson.MessageOf(err)
+	if f := caisson.FieldOf(err); f != "" {
+		msg = msg[len(f)+len(": "):]
+	}
+	return caisson.Invalidf(field, "%s", msg)
+}
+
+// wireSpec is what the sandbox's wire is to be. A sandbox that waits in a pool reaches nothing: it is nobody's yet.
+func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
+	spec := caisson.WireSpec{Guest: caisson.Guest{Sandbox: sb.ID, Account: sb.Account}}
+	if !sb.Pooled {
+		spec.Policy, spec.Models = sb.Spec.Policy, sb.Spec.Models
+	}
+	return spec
+}
+
+// budget makes the budget of a sandbox that may call models. It has to be there before the first call.
+func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Spec.Models == nil {
+		return nil
+	}
+	limits := sb.Spec.Models.Budget
+	if limits.IsZero() {
+		limits = n.c.Limits.Budget
+	}
+	if limits.IsZero() {
+		return nil
+	}
+	_, err := n.c.Store.Ledger().PutBudget(ctx, caisson.In(sb.Account), &caisson.Budget{
+		Key: budgetKey(sb.ID), Account: sb.Account, Limits: limits, CreatedAt: now(),
+	})
+	return err
+}
+
+// forgetBudget removes the budget of a sandbox that is gone. Its calls stay in the ledger.
+func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Spec.Models == nil {
+		return nil
+	}
+	err := n.c.Store.Ledger().DeleteBudget(ctx, caisson.In(sb.Account), budgetKey(sb.ID))
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	return err
+}
+
+func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
+
+// configure gives a running sandbox's wire the spec it is to have now.
+func (n network) configure(ctx context.Context, sb *caisson.Sandbox) error {
+	if n.c.Wires == nil {
+		return nil
+	}
+	return n.c.Wires.Configure(ctx, sb.ID, n.wireSpec(sb))
+}
+
+// PolicyService implements [caisson.Policies].
+type PolicyService struct{ c *Core }
+
+// Policies returns the management of what sandboxes may reach.
+func (c *Core) Policies() *PolicyService { return &PolicyService{c} }
+
+var _ caisson.Policies = (*PolicyService)(nil)
+
+// GetPolicy implements [caisson.Policies].
+func (s *PolicyService) GetPolicy(ctx context.Context, ref string) (*caisson.Policy, error) {
+	sb, err := s.c.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return &sb.Spec.Policy, nil
+}
+
+// SetPolicy implements [caisson.Policies].
+func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
+	if err := s.c.network.check(ctx, "", &p, nil); err != nil {
+		return nil, err
+	}
+	sb, err := s.c.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.c.locks.soon(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	old := sb.Spec.Policy
+	set := func(ctx context.Context, p caisson.Policy) (*caisson.Sandbox, error) {
+		return s.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
+			if sb.Pooled {
+				return caisson.Errorf(caisson.Conflict, "this sandbox waits in a pool and is nobody's yet")
+			}
+			sb.Spec.Policy = p
+			return nil
+		})
+	}
+	// Stored first: if the daemon dies now, the next one gives the wire what the store says.
+	changed, err := set(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if changed.State == caisson.Running {
+		err := s.c.network.configure(ctx, changed)
+		if caisson.KindOf(err) == caisson.NotFound {
+			err = nil // it has lost its wire, and reaches nothing
+		}
+		if err != nil {
+			// What is in force may be either now; a policy nobody was told of must not stay.
+			if _, uerr := set(context.WithoutCancel(ctx), old); uerr == nil {
+				changed.Spec.Policy = old
+				s.c.network.configure(context.WithoutCancel(ctx), changed)
+			}
+			return nil, err
+		}
+	}
+	s.c.event(ctx, changed, "policy.set", map[string]string{"rules": strconv.Itoa(len(p.Rules))})
+	return &changed.Spec.Policy, nil
+}
+
+// ExplainPolicy implements [caisson.Policies].
+func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (*caisson.Explanation, error) {
+	sb, err := s.c.find(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	e := &caisson.Explanation{}
+	if target != "" {
+		if s.c.Egress == nil {
+			return nil, caisson.Errorf(caisson.Conflict, "this daemon has no wires, so that nothing can be reached")
+		}
+		if e, err = s.c.Egress.Explain(sb.Spec.Policy, target); err != nil {
+			return nil, err
+		}
+	}
+	if sb.State != caisson.Running || s.c.Gateway == nil {
+		return e, nil
+	}
+	if e.Recent, err = s.c.Gateway.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
+		err = nil
+	}
+	return e, err
+}
+
+// TestPolicy implements [caisson.Policies].
+func (s *PolicyService) TestPolicy(ctx context.Context, p caisson.Policy, targets []string) ([]caisson.Explanation, error) {
+	if err := s.c.network.check(ctx, "", &p, nil); err != nil {
+		return nil, err
+	}
+	if len(targets) > 1000 {
+		return nil, caisson.Invalidf("targets", "%d targets are more than 1000", len(targets))
+	}
+	list := []caisson.Explanation{}
+	for _, t := range targets {
+		e, err := s.c.Egress.Explain(p, t)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, *e)
+	}
+	return list, nil
+}
+
+// Presets implements [caisson.Policies].
+func (s *PolicyService) Presets(context.Context) ([]caisson.Preset, error) {
+	if s.c.Egress == nil {
+		return []caisson.Preset{}, nil
+	}
+	return s.c.Egress.Presets(), nil
+}
+
+// maxDecisions bounds how many lists of decisions wait to be recorded.
+const maxDecisions = 256
+
+// decisions records what wires decide, in the background: they must not wait for the disk. It has a goroutine only while
+// there is something to record.
+type decisions struct {
+	c *Core
+
+	mu      sync.Mutex
+	queue   []decided // guarded by mu
+	running bool      // guarded by mu
+}
+
+type decided struct {
+	guest caisson.Guest
+	list  []caisson.Decision
+}
+
+// Decided records what a sandbox's wire decided: a line in the log and an event each. It does not wait; what comes too
+// fast is dropped, and the log says so.
+func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
+	d := c.decisions
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) >= maxDecisions {
+		c.Log.Warn("decisions of a wire were not recorded: there are too many", "sandbox", g.Sandbox, "decisions", len(list))
+		return
+	}
+	d.queue = append(d.queue, decided{g, list})
+	if !d.running {
+		d.running = c.do(d.run)
+	}
+}
+
+// run records until there is nothing left. What is there when the daemon ends is recorded before it does.
+func (d *decisions) run(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	for {
+		d.mu.Lock()
+		batch := d.queue
+		d.queue = nil
+		d.running = len(batch) > 0
+		d.mu.Unlock()
+		for _, r := range batch {
+			d.record(ctx, r.guest, r.list)
+		}
+		if len(batch) == 0 {
+			return
+		}
+	}
+}
+
+func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
+	ctx = caisson.WithGuest(ctx, g)
+	for _, dec := range list {
+		data := decisionData(&dec)
+		args := []any{"sandbox", g.Sandbox, "account", g.Account}
+		for _, k := range slices.Sorted(maps.Keys(data)) {
+			args = append(args, k, data[k])
+		}
+		kind := "egress.denied"
+		if dec.Allowed {
+			kind = "egress.allowed"
+		}
+		d.c.Log.InfoContext(ctx, kind, args...)
+		d.c.events.publish(ctx, g.Account, kind, string(g.Sandbox), data)
+	}
+}
+
+// maxDecisionText bounds each text of a decision: the wire process may say anything.
+const maxDecisionText = 300
+
+func decisionData(d *caisson.Decision) map[string]string {
+	data := map[string]string{"kind": d.Kind, "rule": strconv.Itoa(d.Rule), "reason": d.Reason, "count": strconv.FormatInt(d.Count, 10)}
+	for k, v := range map[string]string{"name": d.Name, "address": d.Address, "protocol": d.Protocol} {
+		if v != "" {
+			data[k] = v
+		}
+	}
+	if d.BytesOut > 0 || d.BytesIn > 0 {
+		data["bytesOut"], data["bytesIn"] = strconv.FormatInt(d.BytesOut, 10), strconv.FormatInt(d.BytesIn, 10)
+	}
+	for k, v := range data {
+		data[k] = v[:min(len(v), maxDecisionText)]
+	}
+	return data
+}

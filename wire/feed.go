@@ -1,0 +1,347 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// The feed is what the wire process tells the engine, and asks of it: packets of JSON over a SOCK_SEQPACKET pair of its own,
+// so that neither direction can wait for the other. Questions have a number, which the answer repeats; the engine answers
+// in order.
+type feedMessage struct {
+	N         uint64             `json:"n,omitempty"`       // of a question; 0: nobody waits
+	Journal   caisson.ID         `json:"journal,omitempty"` // for Lease, Return and Finished
+	Lease     *leaseBody         `json:"lease,omitempty"`
+	Return    *returnBody        `json:"return,omitempty"`
+	Finished  bool               `json:"finished,omitempty"` // nothing more will be written to the journal
+	Rotate    bool               `json:"rotate,omitempty"`   // another journal, please
+	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
+	Sandbox   caisson.ID         `json:"sandbox,omitempty"`
+	Decisions []caisson.Decision `json:"decisions,omitempty"`
+	Log       string             `json:"log,omitempty"` // a line for the engine's log
+}
+
+type leaseBody struct {
+	Budget string         `json:"budget"`
+	Need   caisson.Amount `json:"need"`
+	Want   caisson.Amount `json:"want"`
+}
+
+type returnBody struct {
+	Budget string         `json:"budget"`
+	Amount caisson.Amount `json:"amount"`
+}
+
+type feedAnswer struct {
+	N     uint64        `json:"n"`
+	Lease caisson.Lease `json:"lease,omitzero"`
+	Kind  caisson.Kind  `json:"kind,omitempty"` // of an error
+	Error string        `json:"error,omitempty"`
+}
+
+const maxFeed = maxBody
+
+// A feed is the wire process's end.
+type feed struct {
+	conn *net.UnixConn
+
+	mu      sync.Mutex
+	n       uint64                     // guarded by mu
+	waiting map[uint64]chan feedAnswer // guarded by mu; nil once the engine has gone
+}
+
+func newFeed(conn *net.UnixConn) *feed {
+	return &feed{conn: conn, waiting: map[uint64]chan feedAnswer{}}
+}
+
+// run hands answers to those who wait, until the connection ends.
+func (f *feed) run() error {
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, c := range f.waiting {
+			close(c)
+		}
+		f.waiting = nil
+	}()
+	buf := make([]byte, maxFeed+1)
+	for {
+		n, err := f.conn.Read(buf)
+		if err != nil {
+			return err
+		}
+		var a feedAnswer
+		if err := unmarshal(buf[:n], &a); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		if c := f.waiting[a.N]; c != nil {
+			delete(f.waiting, a.N)
+			c <- a
+		}
+		f.mu.Unlock()
+	}
+}
+
+// tell sends m and waits for no answer. Packets are whole or not at all, so no lock is needed.
+func (f *feed) tell(m feedMessage) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxFeed {
+		return fmt.Errorf("%w: of %d bytes", errMessage, len(b))
+	}
+	_, err = f.conn.Write(b)
+	return err
+}
+
+// ask sends m and waits for its answer.
+func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
+	c := make(chan feedAnswer, 1)
+	f.mu.Lock()
+	if f.waiting == nil {
+		f.mu.Unlock()
+		return feedAnswer{}, net.ErrClosed
+	}
+	f.n++
+	m.N = f.n
+	f.waiting[m.N] = c
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.waiting, m.N)
+		f.mu.Unlock()
+	}()
+	if err := f.tell(m); err != nil {
+		return feedAnswer{}, err
+	}
+	select {
+	case a, ok := <-c:
+		if !ok {
+			return feedAnswer{}, net.ErrClosed
+		}
+		if a.Error != "" {
+			return a, caisson.Errorf(a.Kind, "%s", a.Error)
+		}
+		return a, nil
+	case <-ctx.Done():
+		return feedAnswer{}, ctx.Err()
+	}
+}
+
+// A lessor is the engine's, for the holder of a journal, as the wire process sees it.
+type lessor struct {
+	feed    *feed
+	journal caisson.ID
+}
+
+// Lease implements [caisson.Lessor]. A lease that arrives when nobody waits any more stays held until the journal is
+// finished.
+func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amount) (caisson.Lease, error) {
+	a, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{budget, need, want}})
+	return a.Lease, err
+}
+
+// Return implements [caisson.Lessor].
+func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
+	_, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
+	return err
+}
+
+// How much of what the wire process says goes into the engine's log: it may be taken over, and disks are finite.
+const (
+	maxLine       = 2000
+	linesPerBurst = 100
+	burst         = 10 * time.Second
+)
+
+// listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
+// sense, which is returned.
+func (m *Manager) listen(ctx context.Context, conn *net.UnixConn, l *link) error {
+	var background sync.WaitGroup
+	defer background.Wait()
+	lines, since := 0, time.Now()
+	buf := make([]byte, maxFeed+1)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return err
+		}
+		if n == 0 { // the end of a SOCK_SEQPACKET connection looks like an empty packet
+			return nil
+		}
+		var msg feedMessage
+		if err := unmarshal(buf[:n], &msg); err != nil {
+			return err
+		}
+		if time.Since(since) > burst {
+			lines, since = 0, time.Now()
+		}
+		switch {
+		case msg.Lease != nil || msg.Return != nil:
+			if err := m.answer(ctx, conn, l, msg); err != nil {
+				return err
+			}
+		case m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
+			return fmt.Errorf("%w: there is no ledger", errMessage)
+		case msg.Rotate:
+			// It asks once and waits; more than a few journals at once it has no use for.
+			if l.journals.count() > maxJournals {
+				return fmt.Errorf("%w: too many journals", errMessage)
+			}
+			background.Go(func() {
+				if err := m.newJournal(ctx, l); err != nil && ctx.Err() == nil {
+					m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
+				}
+			})
+		case msg.Finished:
+			if l.journals.remove(msg.Journal) {
+				background.Go(func() { m.finish(ctx, msg.Journal) })
+			}
+		case msg.Grew:
+			if m.cfg.Ledger != nil {
+				m.cfg.Ledger.Grew()
+			}
+		case msg.Decisions != nil:
+			m.decided(msg.Sandbox, msg.Decisions)
+		case msg.Log != "":
+			if lines++; lines <= linesPerBurst {
+				m.log.WarnContext(ctx, "wire process says", "line", msg.Log[:min(len(msg.Log), maxLine)])
+			}
+		}
+	}
+}
+
+func (m *Manager) answer(ctx context.Context, conn *net.UnixConn, l *link, msg feedMessage) error {
+	a := feedAnswer{N: msg.N}
+	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
+	var lessor caisson.Lessor
+	if l.journals.has(msg.Journal) {
+		lessor = m.cfg.Ledger.Lessor(msg.Journal)
+	}
+	switch {
+	case lessor == nil:
+	case msg.Lease != nil:
+		a.Lease, err = lessor.Lease(ctx, msg.Lease.Budget, msg.Lease.Need, msg.Lease.Want)
+	default:
+		err = lessor.Return(ctx, msg.Return.Budget, msg.Return.Amount)
+	}
+	if err != nil {
+		a = feedAnswer{N: msg.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
+		if a.Kind == caisson.Internal {
+			m.log.ErrorContext(ctx, "a budget could not be asked for", "err", err)
+		}
+	}
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	// The wire process reads all the time; one that does not must not hold the engine.
+	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err = conn.Write(b)
+	return err
+}
+
+// decided passes decisions on if they are about a wire that exists.
+func (m *Manager) decided(id caisson.ID, list []caisson.Decision) {
+	m.mu.Lock()
+	a := m.wires[id]
+	m.mu.Unlock()
+	if a != nil && m.cfg.Decided != nil {
+		m.cfg.Decided(a.guest, list)
+	}
+}
+
+// maxJournals bounds the journals of one wire process: one that calls begin on, and those on which some have not ended.
+const maxJournals = 16
+
+// newJournal gives l's process a journal.
+func (m *Manager) newJournal(ctx context.Context, l *link) error {
+	id, f, err := m.cfg.Ledger.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	l.journals.add(id)
+	r, err := l.call(ctx, request{op: opJournal}, journalBody{id}, f)
+	if err == nil {
+		err = r.err()
+	}
+	return err
+}
+
+// finish ends a journal that nobody writes to any more.
+func (m *Manager) finish(ctx context.Context, journal caisson.ID) {
+	if err := m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
+		m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
+	}
+}
+
+// journals are those that a wire process writes to.
+type journals struct {
+	mu  sync.Mutex
+	ids map[caisson.ID]bool // guarded by mu
+}
+
+func (j *journals) add(id caisson.ID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.ids == nil {
+		j.ids = map[caisson.ID]bool{}
+	}
+	j.ids[id] = true
+}
+
+func (j *journals) has(id caisson.ID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.ids[id]
+}
+
+func (j *journals) count() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.ids)
+}
+
+// remove reports whether id was there.
+func (j *journals) remove(id caisson.ID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	was := j.ids[id]
+	delete(j.ids, id)
+	return was
+}
+
+// take returns all and removes them.
+func (j *journals) take() (ids []caisson.ID) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	ids = slices.Sorted(maps.Keys(j.ids))
+	j.ids = nil
+	return ids
+}
+
+// feedLog sends log records of warnings and errors over the feed: the wire process has no other way to be heard.
+type feedLog struct{ feed *feed }
+
+func (w feedLog) Write(p []byte) (int, error) {
+	w.feed.tell(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // if nobody hears it, that is all
+	return len(p), nil
+}
+
+func (f *feed) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(feedLog{f}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

@@ -1,0 +1,208 @@
+package wire
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/flow"
+	"github.com/caisson-dev/caisson/wire/name"
+	"github.com/caisson-dev/caisson/wire/report"
+)
+
+// A served wire is one sandbox's TAP and everything behind it.
+type served struct {
+	tap      *tap
+	stack    *stack.Stack
+	flows    *flow.Forwarder
+	resolver *name.Resolver
+	report   *report.Recorder
+	why      http.Handler
+
+	spec    atomic.Pointer[caisson.WireSpec]
+	decider atomic.Pointer[caisson.Decider]
+
+	mu      sync.Mutex
+	record  *recording     // guarded by mu; nil: nothing is recorded
+	active  sync.WaitGroup // requests to virtual hosts; none is added once leaving
+	leaving bool           // guarded by mu
+}
+
+// newServed brings up a wire. It owns file and record, also if it fails.
+func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *served, err error) {
+	w := &served{}
+	defer func() {
+		if err != nil {
+			w.stop(0)
+			file.Close()
+		}
+	}()
+	w.spec.Store(spec)
+	w.decider.Store(&decider)
+	w.setRecord(record)
+	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) {
+		s.feed.tell(feedMessage{Sandbox: id, Decisions: list}) // an engine that does not listen is gone
+	}}); err != nil {
+		return nil, err
+	}
+	w.why = report.WhyHandler(string(id), w.report.Recent, func(host string) caisson.Verdict {
+		v, _ := w.decide().DecideName(host)
+		return v
+	})
+	if w.resolver, err = name.New(name.Config{
+		Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
+		Hosts:   func(host string) bool { return s.isHost(w, host) },
+		Decider: w.decide, Usable: s.usable, Upstream: s.upstream, Report: w.report.Report,
+	}); err != nil {
+		return nil, err
+	}
+	if w.tap, err = newTap(file, s.bufs); err != nil {
+		return nil, err
+	}
+	if w.stack, err = newStack(w.tap); err != nil {
+		return nil, err
+	}
+	w.flows, err = flow.New(flow.Config{
+		Stack: w.stack, NIC: nicID,
+		Gateway: []netip.Addr{netip.MustParseAddr(GatewayIPv4), netip.MustParseAddr(GatewayIPv6)},
+		Local: map[uint16]func(net.Conn){
+			80: func(c net.Conn) { s.hosts.serve(w, c) },
+			53: w.resolver.ServeTCP,
+		},
+		LocalUDP: map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
+			53: func(ctx context.Context, query []byte, _ netip.AddrPort) []byte {
+				return w.resolver.Answer(ctx, query, false)
+			},
+		},
+		Decide: func(f caisson.Flow) caisson.Verdict { return w.decide().DecideFlow(f) },
+		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report,
+	})
+	return w, err
+}
+
+func (w *served) decide() caisson.Decider { return *w.decider.Load() }
+
+// granted says whether the wire leads to a virtual host.
+func (w *served) granted(host string) bool {
+	return host == modelHost && w.spec.Load().Models != nil
+}
+
+// modelHost is the virtual host that a grant of models leads to. All others there will be follow from the spec, too.
+const modelHost = "llm"
+
+// configure replaces what the wire is for. Connections that are not allowed any more have ended when it returns.
+func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
+	w.spec.Store(spec)
+	w.decider.Store(&decider)
+	if record != nil || spec.Models == nil || !spec.Models.Record {
+		w.setRecord(record)
+	}
+	w.flows.Recheck()
+}
+
+// enter begins a request to a virtual host; false when the wire is going.
+func (w *served) enter() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leaving {
+		return false
+	}
+	w.active.Add(1)
+	return true
+}
+
+func (w *served) leave() { w.active.Done() }
+
+// stop lets go of the TAP, and waits that long for calls under way to be written to the ledger. It may be called half-made.
+func (w *served) stop(wait time.Duration) {
+	w.mu.Lock()
+	w.leaving = true
+	w.mu.Unlock()
+	if w.flows != nil {
+		w.flows.Close()
+	}
+	if w.stack != nil {
+		stopStack(w.stack)
+	}
+	idle := make(chan struct{})
+	go func() {
+		w.active.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-time.After(wait):
+	}
+	if w.report != nil {
+		w.report.Close()
+	}
+	w.setRecord(nil)
+}
+
+func (w *served) stats() Stats {
+	st := w.tap.stats()
+	f := w.flows.Stats()
+	c := w.report.Counters()
+	st.Flows = Flows{Allowed: c.Allowed, Denied: c.Denied, Limited: f.Limited + f.Dropped, Open: f.TCP + f.UDP}
+	return st
+}
+
+func (w *served) setRecord(f *os.File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.record != nil {
+		w.record.close()
+		w.record = nil
+	}
+	if f != nil {
+		w.record = newRecording(f)
+	}
+}
+
+// recorder returns where the wire's calls are recorded, or nil.
+func (w *served) recorder() io.Writer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.record == nil {
+		return nil
+	}
+	return w.record
+}
+
+// maxRecording bounds what is recorded of one sandbox by one wire process.
+const maxRecording = 64 << 20
+
+// A recording is a file for prompts and answers. What does not fit is not written, in whole lines.
+type recording struct {
+	mu   sync.Mutex
+	file *os.File // guarded by mu; nil once closed
+	left int      // guarded by mu
+}
+
+func newRecording(f *os.File) *recording { return &recording{file: f, left: maxRecording} }
+
+func (r *recording) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file == nil || len(p) > r.left {
+		return 0, io.ErrShortWrite
+	}
+	r.left -= len(p)
+	return r.file.Write(p)
+}
+
+func (r *recording) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.file.Close()
+	r.file = nil
+}
