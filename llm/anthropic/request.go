@@ -27,9 +27,12 @@ var _ dialect.Request = (*request)(nil)
 
 // Parse implements [dialect.Dialect].
 func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
-	in, err := strictjson.ParseObject(body)
+	in, err := strictjson.Parse(body)
 	if err != nil {
 		return nil, err
+	}
+	if in.Kind() != '{' {
+		return nil, strictjson.Refuse("", "the body has to be an object")
 	}
 	r := &request{body: &strictjson.Object{}, count: e.API == "count_tokens"}
 	c := checker{allow: allow, tokens: perRequest}
@@ -37,12 +40,12 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 		if v.IsNull() {
 			continue // means the same as nothing, and is one case less
 		}
-		if err := r.field(&c, name, v); err != nil {
-			return nil, strictjson.In(err, name)
+		if err := r.field(&c, string(name), v); err != nil {
+			return nil, strictjson.In(err, clip(name))
 		}
 	}
 	switch {
-	case in.Get("messages").Kind() != '[':
+	case r.body.Get("messages") == nil:
 		return nil, strictjson.Refuse("messages", "it is missing; send an array of messages")
 	case r.budget > 0 && r.max > 0 && r.max <= minThinking:
 		return nil, strictjson.Refuse("max_tokens", "thinking takes %d tokens at least; send more than that, or disable thinking", minThinking)

@@ -256,6 +256,13 @@ func TestInput(t *testing.T) {
 	}
 }
 
+func TestDuplicates(t *testing.T) {
+	dialecttest.Duplicates(t, agent, func(body []byte) error {
+		_, err := New().Parse(call, body, all)
+		return err
+	})
+}
+
 // passing are the only fields that the provider may get.
 var passing = []string{
 	"model", "messages", "system", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tools", "tool_choice", "thinking",

@@ -241,6 +241,13 @@ func TestInput(t *testing.T) {
 	}
 }
 
+func TestDuplicates(t *testing.T) {
+	dialecttest.Duplicates(t, agent, func(body []byte) error {
+		_, err := New().Parse(stream, body, all)
+		return err
+	})
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{agent, part(`{"text":"x"}`, ""), part(`{"fileData":{"fileUri":"https://x"}}`, `"cached_content":"c"`), part(`{"inlineData":{"mimeType":"image/png","data":"iVBORw0KGgo="}}`, ""), `{"contents":[],"generationConfig":{"maxOutputTokens":5}}`} {
 		f.Add([]byte(s), uint8(0), int64(5000))

@@ -101,3 +101,32 @@ func Refusal(t testing.TB, err error, param, word string) {
 		t.Fatalf("%d %s, param %q: %s\nwant param %q and %q", r.Status, r.Code, r.Param, r.Message, param, word)
 	}
 }
+
+// Duplicates puts the first name of every object in a body there twice, once as it is and once escaped, and checks that parse
+// refuses each of these bodies.
+func Duplicates(t *testing.T, body string, parse func(body []byte) error) {
+	t.Helper()
+	if err := parse([]byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for i, rest := range body {
+		if rest != '{' {
+			continue
+		}
+		name, _, ok := strings.Cut(strings.TrimLeft(body[i+1:], " \n"), ":")
+		if !ok || len(name) < 3 || name[0] != '"' || name[len(name)-1] != '"' || strings.ContainsAny(name[1:len(name)-1], `"{}`) {
+			continue // empty, or within a string
+		}
+		n++
+		for _, again := range []string{name, fmt.Sprintf(`"\u%04x%s`, name[1], name[2:])} {
+			twice := body[:i+1] + again + ":null," + body[i+1:]
+			if err := parse([]byte(twice)); err == nil {
+				t.Errorf("accepted with %s twice at byte %d", again, i)
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("only %d objects in the body", n)
+	}
+}

@@ -236,23 +236,32 @@ func space(b []byte, i int) int {
 
 // stringEnd returns where the string that begins at i has ended, -1 if it does not.
 func stringEnd(b []byte, i int) int {
-	start := i + 1
-	for i = start; ; {
+	// Most strings are names and other short things, for which a search is slower than a look.
+	i++
+	for near := min(i+16, len(b)); i < near; i++ {
+		switch b[i] {
+		case '"':
+			return i + 1
+		case '\\':
+			i++ // what comes after it is part of the string, whatever it is
+		}
+	}
+	for i < len(b) {
 		n := bytes.IndexByte(b[i:], '"')
 		if n < 0 {
 			return -1
 		}
 		n += i
 		esc := n
-		for esc > start && b[esc-1] == '\\' {
+		for esc > i && b[esc-1] == '\\' {
 			esc--
 		}
 		if (n-esc)%2 == 0 {
 			return n + 1
 		}
-		// The quote is escaped; nothing before it is looked at again.
-		i, start = n+1, n+1
+		i = n + 1 // the quote is escaped; nothing before it is looked at again
 	}
+	return -1
 }
 
 // valueEnd returns where the value that begins at i has ended, -1 if it does not or is none.
