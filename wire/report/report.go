@@ -7,7 +7,6 @@
 package report
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -28,17 +27,21 @@ const (
 
 // Config configures a [Recorder].
 type Config struct {
-	// HandOn takes decisions on, in the order of their time; required. Only Run calls it, one call at a time. It may take its
-	// time: meanwhile sums grow, and nothing else waits.
+	// HandOn takes decisions on, in the order of their time; required. There is one call at a time, from a goroutine of its
+	// own or from Close. It may take its time: meanwhile sums grow, and nothing waits but Close. It must not call Close.
 	HandOn func([]caisson.Decision)
 }
 
-// A Recorder sums up the decisions of one wire. It is safe for concurrent use.
+// A Recorder sums up the decisions of one wire. It is safe for concurrent use, and does nothing while nothing is reported.
+// End it with Close.
 type Recorder struct {
-	handOn func([]caisson.Decision)
-	wake   chan struct{} // holds one if there is something fresh
+	handOn  func([]caisson.Decision)
+	handing chan struct{} // holds one from taking decisions until they are handed on, so that they are in order
 
 	mu       sync.Mutex // guards what follows
+	closed   bool
+	soon     *time.Timer // nil: nothing is fresh
+	later    *time.Timer // ends the window; nil: none is open
 	sums     map[key]*sum
 	active   int    // of sums
 	fresh    []*sum // of sums, those that nobody has heard of
@@ -79,17 +82,17 @@ type sum struct {
 	active  bool // changed in this window
 }
 
-// New returns a Recorder. It hands nothing on before Run is called.
+// New returns a Recorder.
 func New(c Config) (*Recorder, error) {
 	if c.HandOn == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a recorder needs somewhere to hand decisions on to")
 	}
 	return &Recorder{
-		handOn: c.HandOn,
-		wake:   make(chan struct{}, 1),
-		sums:   map[key]*sum{},
-		others: map[otherKey]*sum{},
-		recent: lru.New[key, *caisson.Decision](maxRecent),
+		handOn:  c.HandOn,
+		handing: make(chan struct{}, 1),
+		sums:    map[key]*sum{},
+		others:  map[otherKey]*sum{},
+		recent:  lru.New[key, *caisson.Decision](maxRecent),
 	}, nil
 }
 
@@ -130,6 +133,16 @@ func (r *Recorder) Report(d caisson.Decision) {
 		r.active++
 	}
 	s.add(d)
+	if r.later == nil {
+		r.openWindow()
+	}
+}
+
+// openWindow sets the time at which what has changed is handed on.
+func (r *Recorder) openWindow() {
+	if !r.closed {
+		r.later = time.AfterFunc(window, func() { r.hand(r.endWindow) })
+	}
 }
 
 // start makes a sum for a decision that is not known, in the place of one that was not made again if need be.
@@ -145,9 +158,8 @@ func (r *Recorder) start(d caisson.Decision) *sum {
 	s := &sum{Decision: blank(d)}
 	r.sums[keyOf(s.Decision)] = s
 	r.fresh = append(r.fresh, s)
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	if r.soon == nil && !r.closed {
+		r.soon = time.AfterFunc(batch, func() { r.hand(r.takeFresh) })
 	}
 	return s
 }
@@ -222,28 +234,31 @@ func (r *Recorder) Counters() Counters {
 	return r.counters
 }
 
-// Run hands decisions on until ctx ends, and then what is left. It is called once.
-func (r *Recorder) Run(ctx context.Context) {
-	ticker := time.NewTicker(window)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-r.wake:
-			select {
-			case <-time.After(batch):
-				r.hand(r.takeFresh())
-			case <-ctx.Done():
-			}
-		case <-ticker.C:
-			r.hand(r.endWindow())
-		case <-ctx.Done():
-			r.hand(r.endWindow())
-			return
+// Close hands on what is left, when a call of HandOn that is under way has returned. What is reported afterwards is counted
+// but not handed on. It is idempotent.
+func (r *Recorder) Close() {
+	r.hand(func() []caisson.Decision {
+		if r.closed {
+			return nil
 		}
-	}
+		ds := r.endWindow()
+		r.closed = true
+		for _, t := range []*time.Timer{r.soon, r.later} {
+			if t != nil {
+				t.Stop()
+			}
+		}
+		return ds
+	})
 }
 
-func (r *Recorder) hand(ds []caisson.Decision) {
+// hand hands on what take, which is called with mu held, returns.
+func (r *Recorder) hand(take func() []caisson.Decision) {
+	r.handing <- struct{}{}
+	defer func() { <-r.handing }()
+	r.mu.Lock()
+	ds := take()
+	r.mu.Unlock()
 	if len(ds) == 0 {
 		return
 	}
@@ -252,21 +267,23 @@ func (r *Recorder) hand(ds []caisson.Decision) {
 }
 
 func (r *Recorder) takeFresh() (ds []caisson.Decision) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
 	for _, s := range r.fresh {
 		if s.changed { // else the end of a window was quicker
 			ds = append(ds, s.take())
 		}
 	}
-	r.fresh = nil
+	r.fresh, r.soon = nil, nil
 	return ds
 }
 
-// endWindow returns everything that has changed, and forgets what has not.
+// endWindow returns everything that has changed, and forgets what has not. Another window follows if anything is left.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
 	for k, s := range r.sums {
 		if s.changed {
 			ds = append(ds, s.take())
@@ -280,7 +297,10 @@ func (r *Recorder) endWindow() (ds []caisson.Decision) {
 		ds = append(ds, s.take())
 	}
 	clear(r.others)
-	r.fresh, r.active = nil, 0
+	r.fresh, r.active, r.later = nil, 0, nil
+	if len(r.sums) > 0 {
+		r.openWindow()
+	}
 	return ds
 }
 

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,7 +48,7 @@ func (h *handed) all() []caisson.Decision {
 	return slices.Concat(h.batches...)
 }
 
-// run calls f with a running Recorder, in time of its own, and waits for the end of both.
+// run calls f with a Recorder in a time of its own, and sees that nothing is left running.
 func run(t *testing.T, f func(r *Recorder, h *handed)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handed{start: time.Now()}
@@ -57,12 +56,8 @@ func run(t *testing.T, f func(r *Recorder, h *handed)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.Run(ctx) }()
 		f(r, h)
-		cancel()
-		<-done
+		r.Close()
 	})
 }
 
@@ -234,19 +229,50 @@ func TestSlowTaker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); r.Run(ctx) }()
 		r.Report(denied("a.example"))
 		time.Sleep(10 * window)
 		for i := range 1000 {
 			r.Report(denied(fmt.Sprintf("n%d.example", i%100)))
 		}
 		close(release)
-		cancel()
-		<-done
+		r.Close()
 		if count, _, _ := sums(got); count != 1001 || len(got) > maxDistinct+2 {
 			t.Errorf("%d rows with %d decisions", len(got), count)
+		}
+	})
+}
+
+// TestClose: what is left is handed on once, and nothing afterwards.
+func TestClose(t *testing.T) {
+	run(t, func(r *Recorder, h *handed) {
+		r.Report(denied("a.example"))
+		r.Close()
+		if got := h.all(); len(got) != 1 || got[0].Count != 1 {
+			t.Errorf("at the end: %+v", got)
+		}
+		r.Report(denied("a.example"))
+		r.Report(denied("b.example"))
+		time.Sleep(3 * window)
+		r.Close()
+		if got := h.all(); len(got) != 1 {
+			t.Errorf("after the end: %+v", got)
+		}
+		if c := r.Counters(); c.Denied != 3 || len(r.Recent()) != 2 {
+			t.Errorf("%+v, %d recent", c, len(r.Recent()))
+		}
+	})
+}
+
+// TestIdle: a wire on which nothing happens costs nothing.
+func TestIdle(t *testing.T) {
+	run(t, func(r *Recorder, h *handed) {
+		r.Report(denied("a.example"))
+		time.Sleep(3 * window)
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.soon != nil || r.later != nil || len(r.sums) != 0 {
+			t.Errorf("%v %v %d", r.soon, r.later, len(r.sums))
 		}
 	})
 }
@@ -302,9 +328,6 @@ func TestConcurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -318,8 +341,7 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	cancel()
-	<-done
+	r.Close()
 	if count != 8000 {
 		t.Errorf("%d of 8000", count)
 	}

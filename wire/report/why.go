@@ -17,16 +17,16 @@ const about = `This is the wire of a Caisson sandbox: everything that leaves the
 A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
 What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
 Models, if they are granted to this sandbox: http://llm.caisson.internal
-Only the operator, outside of the sandbox, can change the policy: caisson policy show SANDBOX
+Only the operator, outside of the sandbox, can change the policy: caisson policy show %s
 `
 
-// WhyHandler serves http://caisson.internal to a sandbox: at / what this place is, at /why what was refused lately, of
-// which recent returns the last first. explain, which may be nil, says what the policy now does with a host that the sandbox
-// asks about.
-func WhyHandler(recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
-	w := why{recent, explain}
+// WhyHandler serves http://caisson.internal to the sandbox of that id: at / what this place is, at /why what was refused
+// lately, of which recent returns the last first. explain, which may be nil, says what the policy now does with a host that
+// the sandbox asks about, in whatever way it wrote it.
+func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
+	w := why{sandbox, recent, explain}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", about) })
+	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(about, sandbox)) })
 	mux.HandleFunc("/why", w.serve)
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusNotFound, "there are only / and /why here")
@@ -42,6 +42,7 @@ func WhyHandler(recent func() []caisson.Decision, explain func(host string) cais
 }
 
 type why struct {
+	sandbox string
 	recent  func() []caisson.Decision
 	explain func(host string) caisson.Verdict
 }
@@ -67,7 +68,7 @@ func (w why) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	for _, d := range w.recent() {
 		if p.Host == "" || concerns(d, p.Host) {
-			p.Refused = append(p.Refused, refused{d, command(d)})
+			p.Refused = append(p.Refused, refused{d, w.command(d)})
 		}
 	}
 	if p.Host != "" && w.explain != nil {
@@ -123,8 +124,8 @@ func subject(d caisson.Decision) string {
 
 // command returns what the operator can run to learn about d. An operator may copy it into a shell, so that nothing of a
 // guest's is in it that a shell would understand.
-func command(d caisson.Decision) string {
-	const explain = "caisson policy explain SANDBOX"
+func (w why) command(d caisson.Decision) string {
+	explain := "caisson policy explain " + w.sandbox
 	target := d.Address
 	if d.Name != "" {
 		target = d.Name

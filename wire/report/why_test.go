@@ -26,7 +26,7 @@ func someRefused() []caisson.Decision {
 
 func get(t *testing.T, target string, header ...string) (int, http.Header, string) {
 	t.Helper()
-	h := WhyHandler(someRefused, func(host string) caisson.Verdict {
+	h := WhyHandler("sb-1", someRefused, func(host string) caisson.Verdict {
 		return caisson.Verdict{Allowed: host == "good.example", Reason: "because of " + host}
 	})
 	r := httptest.NewRequest(http.MethodGet, target, nil)
@@ -40,11 +40,11 @@ func get(t *testing.T, target string, header ...string) (int, http.Header, strin
 
 func TestWhy(t *testing.T) {
 	const (
-		evil  = "2030-01-02T03:04:05Z  refused once  name evil.example: no rule allows it; ask the operator to run: caisson policy explain SANDBOX evil.example\n"
-		com   = "2030-01-02T03:04:05Z  refused 12 times since  flow a.example.com 192.0.2.1:8443 tcp: rule 2 denies *.example.com; ask the operator to run: caisson policy explain SANDBOX a.example.com:8443\n"
-		six   = "2030-01-02T03:04:05Z  refused once  flow [2001:db8::1]:53 udp: no rule allows it; ask the operator to run: caisson policy explain SANDBOX '[2001:db8::1]:53/udp'\n"
-		shell = `2030-01-02T03:04:05Z  refused once  request $(reboot)\x1b[2J: the host \x1b]0;x\x07\x0a\u202e is not allowed; ask the operator to run: caisson policy explain SANDBOX` + "\n"
-		flag  = "2030-01-02T03:04:05Z  refused once  request --yes: no; ask the operator to run: caisson policy explain SANDBOX\n"
+		evil  = "2030-01-02T03:04:05Z  refused once  name evil.example: no rule allows it; ask the operator to run: caisson policy explain sb-1 evil.example\n"
+		com   = "2030-01-02T03:04:05Z  refused 12 times since  flow a.example.com 192.0.2.1:8443 tcp: rule 2 denies *.example.com; ask the operator to run: caisson policy explain sb-1 a.example.com:8443\n"
+		six   = "2030-01-02T03:04:05Z  refused once  flow [2001:db8::1]:53 udp: no rule allows it; ask the operator to run: caisson policy explain sb-1 '[2001:db8::1]:53/udp'\n"
+		shell = `2030-01-02T03:04:05Z  refused once  request $(reboot)\x1b[2J: the host \x1b]0;x\x07\x0a\u202e is not allowed; ask the operator to run: caisson policy explain sb-1` + "\n"
+		flag  = "2030-01-02T03:04:05Z  refused once  request --yes: no; ask the operator to run: caisson policy explain sb-1\n"
 		none  = "Nothing was refused lately.\n"
 	)
 	for target, want := range map[string]string{
@@ -81,7 +81,7 @@ func TestWhyJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "evil.example" || p.Now == nil || p.Now.Allowed || len(p.Refused) != 1 ||
-		p.Refused[0].Ask != "caisson policy explain SANDBOX evil.example" || p.Refused[0].Reason != "no rule allows it" {
+		p.Refused[0].Ask != "caisson policy explain sb-1 evil.example" || p.Refused[0].Reason != "no rule allows it" {
 		t.Errorf("%+v", p)
 	}
 	_, _, body = get(t, "/why?format=json")
@@ -92,7 +92,7 @@ func TestWhyJSON(t *testing.T) {
 		t.Errorf("unsafe characters in %q", body)
 	}
 	empty := httptest.NewRecorder()
-	WhyHandler(func() []caisson.Decision { return nil }, nil).ServeHTTP(empty, httptest.NewRequest("GET", "/why?format=json&host=x", nil))
+	WhyHandler("sb-1", func() []caisson.Decision { return nil }, nil).ServeHTTP(empty, httptest.NewRequest("GET", "/why?format=json&host=x", nil))
 	if got := empty.Body.String(); got != `{"host":"x","refused":[]}`+"\n" {
 		t.Errorf("nothing is %q", got)
 	}
@@ -100,13 +100,13 @@ func TestWhyJSON(t *testing.T) {
 
 func TestRootAndTheRest(t *testing.T) {
 	code, _, body := get(t, "/")
-	if code != http.StatusOK || strings.Count(body, "\n") != 5 || !strings.Contains(body, "http://caisson.internal/why") {
+	if code != http.StatusOK || strings.Count(body, "\n") != 5 || !strings.Contains(body, "http://caisson.internal/why") || !strings.Contains(body, "policy show sb-1\n") {
 		t.Errorf("/: %d %q", code, body)
 	}
 	if code, _, _ := get(t, "/etc/passwd"); code != http.StatusNotFound {
 		t.Errorf("elsewhere: %d", code)
 	}
-	s := httptest.NewServer(WhyHandler(someRefused, nil))
+	s := httptest.NewServer(WhyHandler("sb-1", someRefused, nil))
 	defer s.Close()
 	for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "PUT": 405, "DELETE": 405, "OPTIONS": 405, "TRACE": 405, "X": 405} {
 		r, err := http.NewRequest(method, s.URL+"/why", nil)
@@ -132,7 +132,7 @@ func FuzzWhy(f *testing.F) {
 	f.Add("a;b", "", "", "a%00b")
 	f.Fuzz(func(t *testing.T, name, address, reason, host string) {
 		d := caisson.Decision{Kind: "flow", Name: name, Address: address, Reason: reason, Count: 1, Protocol: "udp"}
-		h := WhyHandler(func() []caisson.Decision { return []caisson.Decision{d} }, func(host string) caisson.Verdict { return caisson.Verdict{Reason: host} })
+		h := WhyHandler("sb-1", func() []caisson.Decision { return []caisson.Decision{d} }, func(host string) caisson.Verdict { return caisson.Verdict{Reason: host} })
 		for _, format := range []string{"", "json"} {
 			r := httptest.NewRequest("GET", "/why", nil)
 			q := r.URL.Query()
@@ -154,7 +154,7 @@ func FuzzWhy(f *testing.F) {
 				t.Fatalf("not JSON: %q", body)
 			}
 		}
-		target := strings.TrimPrefix(command(d), "caisson policy explain SANDBOX")
+		target := strings.TrimPrefix(why{sandbox: "sb-1"}.command(d), "caisson policy explain sb-1")
 		if strings.ContainsAny(strings.TrimPrefix(target, " "), " ;$`\"\\|&<>(){}!#~\n\x1b") || strings.HasPrefix(target, " -") {
 			t.Fatalf("for a shell: %q", target)
 		}
