@@ -19,6 +19,7 @@ var fieldsOf = map[string][]string{
 	"tool_reference":    {"type", "tool_name", "cache_control"},
 	"thinking":          {"type", "thinking", "signature"},
 	"redacted_thinking": {"type", "data"},
+	"compaction":        {"type", "content", "encrypted_content", "cache_control"},
 	"container_upload":  {"type", "file_id", "cache_control"},
 }
 
@@ -70,10 +71,10 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 			return c.document(v)
 		}
 	case "content":
-		if typ == "search_result" {
-			return c.content(v, "text")
+		if typ == "tool_result" {
+			return c.content(v, "")
 		}
-		return c.content(v, "")
+		return c.content(v, "text")
 	case "citations", "caller":
 		if v.Kind() != '{' && v.Kind() != '[' {
 			return strictjson.Refuse("", "it has to be an object or an array")

@@ -145,8 +145,11 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 	if v.IsNull() {
 		return nil
 	}
-	if err := c.fields(v, "type", "ttl"); err != nil {
+	if err := c.fields(v, "type", "ttl", "scope"); err != nil {
 		return err
+	}
+	if v.Get("scope") != nil && !c.allow.Beta {
+		return strictjson.In(refused("betas", caisson.GrantBeta), "scope")
 	}
 	if !v.Get("type").Is("ephemeral") {
 		return strictjson.Refuse("type", "only ephemeral is known")
@@ -162,8 +165,11 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 }
 
 func (c *checker) outputConfig(v strictjson.Value) error {
-	if err := c.fields(v, "effort", "format"); err != nil {
+	if err := c.fields(v, "effort", "format", "task_budget"); err != nil {
 		return err
+	}
+	if v.Get("task_budget") != nil && !c.allow.Beta {
+		return strictjson.In(refused("betas", caisson.GrantBeta), "task_budget")
 	}
 	if f := v.Get("format"); f != nil && !f.IsNull() {
 		return strictjson.In(c.format(f), "format")

@@ -91,11 +91,11 @@ func TestParseRefuses(t *testing.T) {
 		{"called by the provider", body(hi, `"tools":[{"name":"x","input_schema":{},"allowed_callers":["direct","code_execution_20250825"]}]`), dialect.Allow{}, "tools[0].allowed_callers[1]", "provider-tools"},
 		{"mcp", body(hi, `"mcp_servers":[{"type":"url","url":"https://x","name":"x"}]`), dialect.Allow{ProviderTools: true}, "mcp_servers", "remote-urls"},
 		{"container", body(hi, `"container":"c"`), dialect.Allow{ProviderTools: true}, "container", "server-state"},
-		{"context management", body(hi, `"context_management":{}`), dialect.Allow{}, "context_management", "beta"},
+		{"cache for others", body(hi, `"cache_control":{"type":"ephemeral","scope":"global"}`), dialect.Allow{}, "cache_control.scope", "beta"},
 		{"thinking too little", body(hi, `"thinking":{"type":"enabled","budget_tokens":100}`), all, "thinking.budget_tokens", "1024"},
 		{"thinking in too little", body(hi, `"thinking":{"type":"enabled","budget_tokens":2000}`), dialect.Allow{}, "max_tokens", "1024"},
 		{"deep content", body(strings.Repeat(`[{"type":"tool_result","tool_use_id":"x","content":`, 20)+`"x"`+strings.Repeat(`}]`, 20), ""), all, strings.TrimSuffix("messages[0]."+strings.Repeat("content[0].", 8), ".") + ".content", "flatter"},
-		{"output_config", body(hi, `"output_config":{"task_budget":{}}`), dialect.Allow{}, "output_config.task_budget", "not known"},
+		{"output_config", body(hi, `"output_config":{"task_budget":{}}`), dialect.Allow{}, "output_config.task_budget", "beta"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := New().Parse(call, []byte(tt.body), tt.allow)
@@ -109,7 +109,7 @@ func TestParseRefuses(t *testing.T) {
 // agent is what a coding agent sends.
 const agent = `{
   "model": "claude-sonnet-4-5", "max_tokens": 32000, "stream": true, "temperature": 1, "service_tier": "priority",
-  "metadata": {"user_id": "someone else"}, "stop_sequences": null,
+  "metadata": {"user_id": "someone else"}, "context_management": {"edits": [{"type": "clear_thinking_20251015"}]}, "stop_sequences": null,
   "system": [{"type":"text","text":"You are an agent.","cache_control":{"type":"ephemeral"}}],
   "thinking": {"type":"enabled","budget_tokens":31999},
   "tool_choice": {"type":"auto","disable_parallel_tool_use":true},
@@ -163,6 +163,7 @@ func TestEncode(t *testing.T) {
 		}
 		expect := maps.Clone(in)
 		delete(expect, "stop_sequences")
+		delete(expect, "context_management")
 		expect["model"] = "upstream-model"
 		expect["max_tokens"] = float64(output)
 		expect["metadata"] = map[string]any{"user_id": "sandbox-1"}
