@@ -142,12 +142,12 @@ func pack(q *dns.Msg, a reply, tcp bool) []byte {
 func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	name := lower(q.Name)
 	if name == "" {
-		return blocked(dns.RcodeRefused, refusal("the root has nothing for sandboxes"), "")
+		return r.blocked(dns.RcodeRefused, refusal("the root has nothing for sandboxes"), "")
 	}
 	if !validName(name) {
 		v := refusal("not the name of a host: only letters, digits, hyphens and underscores are")
 		r.decided("", netip.Addr{}, v)
-		return blocked(dns.RcodeNameError, v, "")
+		return r.blocked(dns.RcodeNameError, v, "")
 	}
 	if l, ok := r.special(name); ok {
 		return r.answerLocal(name, q.Qtype, l)
@@ -160,7 +160,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	if !v.Allowed {
 		r.decided(name, netip.Addr{}, v)
-		return blocked(dns.RcodeNameError, v, name)
+		return r.blocked(dns.RcodeNameError, v, name)
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
@@ -177,7 +177,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
 		r.decided(name, netip.Addr{}, l.verdict)
 	}
 	if !l.exists {
-		return blocked(dns.RcodeNameError, l.verdict, "")
+		return r.blocked(dns.RcodeNameError, l.verdict, "")
 	}
 	a := reply{ttl: virtualTTL, code: noError}
 	for _, addr := range l.addrs {
@@ -220,7 +220,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 		}
 	}
 	if refused.Reason != "" && len(a.addrs) == 0 {
-		a.code, a.why = int(dns.ExtendedErrorCodeFiltered), explain(refused, name)
+		a.code, a.why = int(dns.ExtendedErrorCodeFiltered), r.explain(refused, name)
 	}
 	r.pins.add(name, a.addrs, found.TTL)
 	return a
@@ -248,19 +248,20 @@ func failure(err error) string {
 	return short(caisson.MessageOf(err), maxText)
 }
 
-func blocked(rcode int, v caisson.Verdict, name string) reply {
-	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), why: explain(v, name)}
+func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
+	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), why: r.explain(v, name)}
 }
 
 const (
 	// maxText leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
-	maxText   = 512 - 12 - 259 - 17
-	maxReason = 120
+	maxText    = 512 - 12 - 259 - 17
+	maxReason  = 120
+	maxSandbox = 40
 )
 
 // explain returns v's reason, and where to read more.
-func explain(v caisson.Verdict, name string) string {
-	why := short(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain SANDBOX"
+func (r *Resolver) explain(v caisson.Verdict, name string) string {
+	why := short(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
 	if name != "" && len(why)+1+len(name) <= maxText {
 		why += " " + name
 	}

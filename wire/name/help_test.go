@@ -182,7 +182,7 @@ func newBench(t testing.TB, p caisson.Decider, servers []netip.AddrPort, change 
 		t.Fatal(err)
 	}
 	c := Config{
-		Gateway4: gateway4, Gateway6: gateway6,
+		Sandbox: "sb-1", Gateway4: gateway4, Gateway6: gateway6,
 		Hosts:    func(n string) bool { return n == "llm.caisson.internal" },
 		Decider:  func() caisson.Decider { return p },
 		Upstream: b.up,

@@ -11,6 +11,8 @@ import (
 
 // Config configures a [Resolver].
 type Config struct {
+	Sandbox string // id of whose wire it is, for what operators are asked to run; required
+
 	Gateway4, Gateway6 netip.Addr // what virtual hosts are answered with; required
 
 	// Hosts reports whether a virtual host below caisson.internal, as "llm.caisson.internal", is granted on this wire; nil
@@ -80,6 +82,8 @@ type Resolver struct {
 // New returns a resolver for one wire.
 func New(c Config) (*Resolver, error) {
 	switch {
+	case c.Sandbox == "" || len(c.Sandbox) > maxSandbox:
+		return nil, caisson.Invalidf("sandbox", "%.80q is not the id of a sandbox", c.Sandbox)
 	case !c.Gateway4.Is4():
 		return nil, caisson.Invalidf("gateway4", "%v is not an IPv4 address", c.Gateway4)
 	case !c.Gateway6.Is6() || c.Gateway6.Is4In6():

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/miekg/dns"
@@ -62,7 +61,7 @@ func TestAnswer(t *testing.T) {
 		{"long.example", dns.TypeA, 0, []string{"192.0.2.9"}, 300, 0, "", true},
 		{"empty.example", dns.TypeA, 0, nil, 0, 0, "", true},
 		{"nobody.example", dns.TypeA, dns.RcodeNameError, nil, 0, 0, "", true},
-		{"denied.test", dns.TypeA, dns.RcodeNameError, nil, 0, blocked, "no rule allows it; the operator can see more with: caisson policy explain SANDBOX denied.test", false},
+		{"denied.test", dns.TypeA, dns.RcodeNameError, nil, 0, blocked, "no rule allows it; the operator can see more with: caisson policy explain sb-1 denied.test", false},
 		{"denied.test", dns.TypeTXT, dns.RcodeNameError, nil, 0, blocked, "no rule", false},
 		// What never leaves, though the policy names it.
 		{"localhost", dns.TypeA, 0, []string{"127.0.0.1"}, 60, 0, "", false},
@@ -267,7 +266,7 @@ func TestTruncation(t *testing.T) {
 func TestLongestRefusal(t *testing.T) {
 	label := strings.Repeat("a", 63)
 	long := label + "." + label + "." + label + "." + label[:61]
-	b := newBench(t, reasoned{strings.Repeat("\u00e4\x1b", 300)}, nil)
+	b := newBench(t, reasoned{strings.Repeat("\u00e4\x1b", 300)}, nil, func(c *Config) { c.Sandbox = strings.Repeat("s", maxSandbox) })
 	q := new(dns.Msg).SetQuestion(long+".", dns.TypeA).SetEdns0(512, false)
 	wire, err := q.Pack()
 	if err != nil {
@@ -361,58 +360,17 @@ func TestReports(t *testing.T) {
 	}
 }
 
-func TestPinsExpire(t *testing.T) {
-	z := newZone(t, map[string][]string{
-		"a.example.":    {"a.example. 60 A 192.0.2.1"},
-		"b.example.":    {"b.example. 60 A 192.0.2.1"},
-		"long.example.": {"long.example. 1800 A 192.0.2.2"},
-	})
-	b := newBench(t, allowing{names: []string{"*.example"}}, []netip.AddrPort{z.addr})
-	addr := netip.MustParseAddr("192.0.2.1")
-	b.ask(t, "a.example", dns.TypeA)
-	b.ask(t, "long.example", dns.TypeA)
-	b.advance(6 * time.Minute)
-	b.ask(t, "b.example", dns.TypeA)
-	if got := b.Names(netip.MustParseAddr("::ffff:192.0.2.1")); !slices.Equal(got, []string{"b.example", "a.example"}) {
-		t.Errorf("after 6 minutes: %v", got)
-	}
-	b.advance(5 * time.Minute)
-	if got := b.Names(addr); !slices.Equal(got, []string{"b.example"}) {
-		t.Errorf("after 11 minutes: %v", got)
-	}
-	if got := b.Names(netip.MustParseAddr("192.0.2.2")); len(got) != 1 {
-		t.Errorf("a record of half an hour is forgotten after 11 minutes: %v", got)
-	}
-	b.advance(20 * time.Minute)
-	if got := append(b.Names(addr), b.Names(netip.MustParseAddr("192.0.2.2"))...); got != nil {
-		t.Errorf("after 31 minutes: %v", got)
-	}
-}
-
-func TestPinsAreBounded(t *testing.T) {
-	c := clock{now: time.Unix(1, 0)}
-	p := newPins(c.Now)
-	for i := range 5000 {
-		p.add(fmt.Sprintf("n%d.example", i), []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), gateway4}, time.Second)
-	}
-	if p.addrs.Len() != pinAddrs {
-		t.Errorf("%d addresses", p.addrs.Len())
-	}
-	if got := p.names(gateway4); len(got) != pinNames || got[0] != "n4999.example" {
-		t.Errorf("%d names: %v", len(got), got)
-	}
-}
-
 func TestNewChecksItsConfig(t *testing.T) {
 	up, _ := NewUpstream(UpstreamConfig{})
 	good := Config{
-		Gateway4: gateway4, Gateway6: gateway6, Upstream: up,
+		Sandbox: "sb-1", Gateway4: gateway4, Gateway6: gateway6, Upstream: up,
 		Decider: func() caisson.Decider { return allowing{} }, Report: func(caisson.Decision) {},
 	}
 	if _, err := New(good); err != nil {
 		t.Fatal(err)
 	}
 	for _, spoil := range []func(*Config){
+		func(c *Config) { c.Sandbox = "" },
 		func(c *Config) { c.Gateway4 = gateway6 },
 		func(c *Config) { c.Gateway6 = netip.Addr{} },
 		func(c *Config) { c.Decider = nil },
