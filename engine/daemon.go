@@ -107,3 +107,11 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	return e.Core.Idle(ctx)
 }
+
+// VerifyAudit implements [caisson.Audit].
+func (e *Engine) VerifyAudit(ctx context.Context, head string) (*caisson.AuditReport, error) {
+	if err := localOnly(ctx); err != nil {
+		return nil, err
+	}
+	return e.Store.Events().Verify(ctx, head)
+}

@@ -15,8 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/undo"
+	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
@@ -36,8 +38,14 @@ type Config struct {
 	InsecureRegistries []string
 	RegistryCA         string        // PEM file of authorities to trust besides the host's; "" for none
 	EventRetention     time.Duration // 0 keeps events for ever
-	Version            string
-	Log                *slog.Logger
+	Providers          []caisson.Provider
+	Models             []caisson.Model
+	ProviderCA         string   // PEM file of authorities to trust for providers besides the host's; "" for none
+	Listen             []string // the daemon's own listeners: no sandbox may reach them
+	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
+	CredentialKey credential.KeySource
+	Version       string
+	Log           *slog.Logger
 }
 
 // Engine is everything below the front doors. The exported fields are the services that these call.
@@ -48,7 +56,12 @@ type Engine struct {
 	cfg      Config
 	runtime  *gvisor.Runtime
 	images   *image.Driver
-	wires    *wire.Manager
+	wires    *wires
+	dir      *os.Root
+	book     *ledger.Book
+	ledger   *ledger.Service
+	vault    *credential.Vault
+	models   *models
 	instance caisson.ID
 	build    string
 	started  time.Time
@@ -89,10 +102,22 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if e.instance, err = instanceID(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if e.Store, err = sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(cfg.Dir, "caisson.db"), Log: cfg.Log}); err != nil {
+	if e.dir, err = os.OpenRoot(cfg.Dir); err != nil {
+		return nil, err
+	}
+	back.Push(e.dir.Close)
+	if e.Store, err = sqlite.Open(ctx, sqlite.Config{
+		Path: filepath.Join(cfg.Dir, "caisson.db"), Log: cfg.Log,
+		AuditKey: func() (caisson.Secret, bool, error) {
+			return credential.LoadKeyFile(filepath.Join(cfg.Dir, "audit.key"))
+		},
+	}); err != nil {
 		return nil, err
 	}
 	back.Push(e.Store.Close)
+	if err := e.money(); err != nil {
+		return nil, err
+	}
 	if err := e.drivers(); err != nil {
 		return nil, err
 	}
@@ -103,6 +128,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
+		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager},
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -131,10 +157,16 @@ func (e *Engine) drivers() error {
 	if err != nil {
 		return err
 	}
-	e.wires, err = wire.New(wire.Config{Exe: selfExe, NetNS: e.netNS, Log: e.cfg.Log.With("component", "wire")})
+	manager, err := wire.New(wire.Config{
+		Exe: selfExe, NetNS: e.netNS, Settings: e.models.settings, Ledger: journals{e.book}, Record: e.record,
+		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
+		Log:     e.cfg.Log.With("component", "wire"),
+	})
 	if err != nil {
 		return err
 	}
+	e.wires = newWires(manager)
+	e.wires.book = e.book
 	e.runtime, err = gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
@@ -143,11 +175,72 @@ func (e *Engine) drivers() error {
 	return err
 }
 
+// money constructs what keeps secrets, budgets and the ledger.
+func (e *Engine) money() (err error) {
+	key := e.cfg.CredentialKey
+	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
+		key.File = filepath.Join(e.cfg.Dir, "credential.key")
+	}
+	if e.vault, err = credential.New(credential.Config{
+		Store: e.Store.Credentials(), Key: key, Log: e.cfg.Log, Record: e.Store.Events().Append,
+		Changed: func(ctx context.Context, _, _ string) { e.refresh(ctx) },
+	}); err != nil {
+		return err
+	}
+	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Known: e.known, Log: e.cfg.Log}); err != nil {
+		return err
+	}
+	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
+		Book: e.book, Changed: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+	}); err != nil {
+		return err
+	}
+	e.models = &models{
+		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
+		log: e.cfg.Log.With("component", "models"),
+	}
+	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
+		return err
+	}
+	if e.cfg.ProviderCA != "" {
+		pem, err := readSmallFile(e.cfg.ProviderCA)
+		if err != nil {
+			return caisson.Wrap(err, caisson.Invalid, "the file of providers' authorities cannot be read")
+		}
+		e.models.roots = string(pem)
+	}
+	return nil
+}
+
+// refresh gives the wire process its settings again. That it cannot is logged: the next wire process will have them.
+func (e *Engine) refresh(ctx context.Context) error {
+	err := e.wires.Refresh(ctx)
+	if err != nil {
+		e.cfg.Log.ErrorContext(ctx, "the model gateway could not be told that settings changed", "err", err)
+	}
+	return err
+}
+
+// Credentials returns the management of secrets.
+func (e *Engine) Credentials() caisson.Credentials { return e.vault }
+
+// Models returns what can be asked about the model gateway.
+func (e *Engine) Models() caisson.Models { return e.models }
+
+// Ledger returns the record of spending.
+func (e *Engine) Ledger() caisson.Ledger { return e.ledger }
+
 // Run does what the engine does in the background, until ctx ends. ready is called when store and host agree and requests
 // may be served.
 func (e *Engine) Run(ctx context.Context, ready func() error) error {
+	// Before anything spends again.
+	if err := e.book.Recover(ctx); err != nil {
+		return fmt.Errorf("recover the ledger: %w", err)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.wires.Run(ctx) })
+	g.Go(func() error { return e.book.Run(ctx) })
+	g.Go(func() error { return e.models.watchNameservers(ctx) })
 	g.Go(func() error {
 		garbage, err := e.Core.Reconcile(ctx, e.netNS)
 		if err != nil {
@@ -199,7 +292,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.Core.Close(), e.runtime.Close(), e.Store.Close(), e.unlock())
+	return errors.Join(e.Core.Close(), e.runtime.Close(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

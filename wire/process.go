@@ -32,8 +32,8 @@ type Env struct {
 	Roots *x509.CertPool
 	// Grant returns what the wire that a request came over is granted now, nil if nothing.
 	Grant func(ctx context.Context) *caisson.ModelGrant
-	// Record returns where the calls of the wire that a request came over are recorded, nil if nowhere.
-	Record func(ctx context.Context) io.Writer
+	// Record returns where the calls of a guest are recorded, nil if nowhere.
+	Record func(g caisson.Guest) io.Writer
 	// Grew says that a journal has grown, Rotate asks for another one, which Gateway.Journal then gets, and Finished says
 	// that nothing more is written to one.
 	Grew, Rotate func()

@@ -45,10 +45,12 @@ type server struct {
 	hosts    *hosts
 	upstream *name.Upstream
 	dialer   flow.Dialer
-	wires    map[caisson.ID]*served // touched by serve only
-	bufs     *sync.Pool             // read buffers
+	bufs     *sync.Pool // read buffers
 
-	forbidden atomic.Pointer[caisson.GatewayConfig]
+	forbidden atomic.Pointer[[]netip.AddrPort]
+
+	mu    sync.Mutex
+	wires map[caisson.ID]*served // guarded by mu; changed by serve only
 }
 
 func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error) {
@@ -57,12 +59,12 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error
 		wires: map[caisson.ID]*served{},
 		bufs:  &sync.Pool{New: func() any { return new([maxFrame]byte) }},
 	}
-	s.forbidden.Store(&caisson.GatewayConfig{})
+	s.forbidden.Store(&[]netip.AddrPort{})
 	var err error
 	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = flow.NewDialer(func() []netip.AddrPort { return s.forbidden.Load().Forbidden })
+	s.dialer = flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() })
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
@@ -72,8 +74,8 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error
 		}
 		return nil
 	}
-	env.Record = func(ctx context.Context) io.Writer {
-		if w := wireOf(ctx); w != nil {
+	env.Record = func(g caisson.Guest) io.Writer {
+		if w := s.wire(g.Sandbox); w != nil {
 			return w.recorder()
 		}
 		return nil
@@ -180,7 +182,7 @@ func pollable(f *os.File) (*os.File, error) {
 
 // handle does what is asked. It owns files.
 func (s *server) handle(req request, files []*os.File) reply {
-	w := s.wires[req.id]
+	w := s.wire(req.id)
 	if w == nil && req.op.about() && req.op != opAttach {
 		closeAll(files...)
 		return reply{status: statusUnknown}
@@ -191,7 +193,7 @@ func (s *server) handle(req request, files []*os.File) reply {
 	case opConfigure:
 		return s.configure(w, req.body, files)
 	case opDetach:
-		delete(s.wires, req.id)
+		s.put(req.id, nil)
 		w.stop(settleTime)
 		return reply{}
 	case opStats:
@@ -231,9 +233,9 @@ func (s *server) attach(req request, files []*os.File) reply {
 	tap, record := files[0], second(files)
 	st := statusOK
 	switch {
-	case s.wires[req.id] != nil:
+	case s.wire(req.id) != nil:
 		st = statusExists
-	case len(s.wires) >= maxWires:
+	case s.count() >= maxWires:
 		st = statusFull
 	}
 	if st != statusOK {
@@ -249,8 +251,31 @@ func (s *server) attach(req request, files []*os.File) reply {
 	if err != nil {
 		return done(err)
 	}
-	s.wires[req.id] = w
+	s.put(req.id, w)
 	return reply{}
+}
+
+func (s *server) wire(id caisson.ID) *served {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wires[id]
+}
+
+// put remembers a wire, or forgets it if w is nil.
+func (s *server) put(id caisson.ID, w *served) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w == nil {
+		delete(s.wires, id)
+		return
+	}
+	s.wires[id] = w
+}
+
+func (s *server) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.wires)
 }
 
 func second(files []*os.File) *os.File {
@@ -299,7 +324,7 @@ func (s *server) settings(f *os.File) error {
 		return err
 	}
 	s.upstream.SetServers(cfg.Nameservers)
-	s.forbidden.Store(&caisson.GatewayConfig{Forbidden: cfg.Forbidden})
+	s.forbidden.Store(&cfg.Forbidden)
 	if s.gateway == nil {
 		return nil
 	}

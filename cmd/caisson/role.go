@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/engine"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/inside"
@@ -20,7 +21,7 @@ func dispatchRole() bool {
 	case worker.IsWorker():
 		worker.Main(image.Jobs()...)
 	case wire.IsWire():
-		os.Exit(wire.Main())
+		os.Exit(wire.Main(edge.Process()))
 	case sentry.IsRole(): // where this build carries no lean binary for it
 		sentry.Main()
 	case filepath.Base(os.Args[0]) == "inside": // likewise

@@ -1,0 +1,143 @@
+// Package edge constructs what runs in the wire process: policies, the model gateway, and the ledger's meter. It is to that
+// process what package engine is to the daemon, and decides nothing itself.
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/egress"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/llm"
+	"github.com/caisson-dev/caisson/llm/anthropic"
+	"github.com/caisson-dev/caisson/llm/gemini"
+	"github.com/caisson-dev/caisson/llm/openai"
+	"github.com/caisson-dev/caisson/llm/scripted"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// Process returns what the wire process is made of.
+func Process() wire.Process {
+	return wire.Process{
+		Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
+		Gateway: func(env wire.Env) (wire.Gateway, error) { return newGateway(env) },
+	}
+}
+
+// A gateway is the model gateway with its meter.
+type gateway struct {
+	env   wire.Env
+	llm   *llm.Gateway
+	pages chan ledger.Page // journals that the engine has given, for the meter that asks
+
+	mu    sync.Mutex
+	meter *ledger.Meter // guarded by mu; nil until there is a journal
+}
+
+func newGateway(env wire.Env) (*gateway, error) {
+	g := &gateway{env: env, pages: make(chan ledger.Page, 1)}
+	var err error
+	g.llm, err = llm.New(llm.Config{
+		APIs: []llm.API{
+			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI, caisson.ProviderLiteLLM}},
+			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
+			{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}, Mark: "X-Goog-Api-Key"},
+		},
+		Meter: g, Grant: func(ctx context.Context, _ caisson.Guest) *caisson.ModelGrant { return env.Grant(ctx) },
+		Dial: env.Dial, Local: local, Roots: env.Roots, Record: env.Record, Log: env.Log,
+	})
+	return g, err
+}
+
+// local answers for providers that follow a script.
+func local(_ caisson.Provider, script string) (http.Handler, error) {
+	if script == "" {
+		script = scripted.Default
+	}
+	return scripted.New([]byte(script))
+}
+
+// Hosts implements [wire.Gateway].
+func (g *gateway) Hosts() map[string]http.Handler { return map[string]http.Handler{"llm": g.llm} }
+
+// Configure implements [wire.Gateway].
+func (g *gateway) Configure(c caisson.GatewayConfig) error { return g.llm.Configure(c) }
+
+// Forget implements [wire.Gateway].
+func (g *gateway) Forget(budgets []string) {
+	if m := g.current(); m != nil {
+		m.Forget(budgets...)
+	}
+}
+
+// Journal implements [wire.Gateway]. The first journal makes the meter; further ones are for when it asks.
+func (g *gateway) Journal(id caisson.ID, f *os.File) error {
+	page := ledger.Page{
+		Journal: &announced{f, g.env.Grew}, Lessor: g.env.Lessor(id),
+		Done: func() {
+			f.Close()
+			g.env.Finished(id)
+		},
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.meter == nil {
+		m, err := ledger.NewMeter(ledger.Config{Page: page, Next: g.next, Log: g.env.Log})
+		if err != nil {
+			f.Close()
+			return err
+		}
+		g.meter = m
+		go m.Run(context.Background()) // as long as the process lives
+		return nil
+	}
+	select {
+	case g.pages <- page:
+		return nil
+	default:
+		f.Close()
+		return errors.New("nobody asked for a journal")
+	}
+}
+
+// next asks the engine for another journal and waits for it.
+func (g *gateway) next(ctx context.Context) (ledger.Page, error) {
+	g.env.Rotate()
+	select {
+	case p := <-g.pages:
+		return p, nil
+	case <-ctx.Done():
+		return ledger.Page{}, ctx.Err()
+	}
+}
+
+func (g *gateway) current() *ledger.Meter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.meter
+}
+
+// Reserve implements [caisson.Meter].
+func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
+	m := g.current()
+	if m == nil {
+		return nil, caisson.Errorf(caisson.Unavailable, "the ledger is not there yet; try again")
+	}
+	return m.Reserve(ctx, call, d)
+}
+
+// announced is a journal of which the engine hears when it grows.
+type announced struct {
+	file *os.File
+	grew func()
+}
+
+func (a *announced) Write(p []byte) (int, error) {
+	n, err := a.file.Write(p)
+	a.grew()
+	return n, err
+}

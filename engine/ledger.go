@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/egress"
+	"github.com/caisson-dev/caisson/internal/lru"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// journals is the book as the wires know it.
+type journals struct{ *ledger.Book }
+
+// Grew is no news: the book looks by itself, and before every question.
+func (journals) Grew() {}
+
+// maxOwners bounds how many sandboxes that are gone are remembered.
+const maxOwners = 1 << 16
+
+// wires are the wire manager's, with the ledger in mind: what a sandbox's calls cost is known when its wire has gone, and
+// to whom it belonged is known longer than the sandbox exists.
+type wires struct {
+	*wire.Manager
+	book *ledger.Book
+
+	mu     sync.Mutex
+	owners *lru.Map[caisson.ID, string] // guarded by mu
+}
+
+func newWires(m *wire.Manager) *wires {
+	return &wires{Manager: m, owners: lru.New[caisson.ID, string](maxOwners)}
+}
+
+func (w *wires) remember(id caisson.ID, account string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.owners.Put(id, account)
+}
+
+func (w *wires) owner(id caisson.ID) (account string, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.owners.Get(id)
+}
+
+// Attach implements [caisson.Wires].
+func (w *wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
+	w.remember(id, spec.Guest.Account)
+	return w.Manager.Attach(ctx, id, spec)
+}
+
+// Reattach implements [caisson.Wires].
+func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
+	w.remember(id, spec.Guest.Account)
+	return w.Manager.Reattach(ctx, id, netns, spec)
+}
+
+// Detach implements [caisson.Wires].
+func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
+	if err := w.Manager.Detach(ctx, id); err != nil {
+		return err
+	}
+	return w.book.Ingest(ctx)
+}
+
+// known says whose sandbox that is, so that no row of the ledger charges somebody else.
+func (e *Engine) known(id caisson.ID) (string, bool) {
+	if account, ok := e.wires.owner(id); ok {
+		return account, true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	sb, err := e.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return "", false
+	}
+	return sb.Account, true
+}
+
+// record opens the file in which a sandbox's calls of models are recorded. It goes with the sandbox.
+func (e *Engine) record(id caisson.ID) (*os.File, error) {
+	root, err := os.OpenRoot(filepath.Join(e.cfg.Dir, "sandboxes", string(id)))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.OpenFile("models.jsonl", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+// policies is package egress as the core knows it.
+type policies struct{}
+
+func (policies) Compile(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) }
+
+func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
+	c, err := egress.Compile(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.Explain(target)
+}
+
+func (policies) Presets() []caisson.Preset { return egress.Presets() }
