@@ -45,6 +45,7 @@ type Client struct {
 	policies
 	credentials
 	audit
+	ledger
 	daemon
 	c *conn
 }
@@ -61,6 +62,7 @@ var (
 	_ caisson.Policies    = (*Client)(nil)
 	_ caisson.Credentials = (*Client)(nil)
 	_ caisson.Audit       = (*Client)(nil)
+	_ caisson.Ledger      = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -72,7 +74,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, daemon{c}, c,
+		audit{c}, ledger{c}, daemon{c}, c,
 	}, nil
 }
 

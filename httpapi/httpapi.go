@@ -35,6 +35,7 @@ type Config struct {
 	Policies    caisson.Policies
 	Credentials caisson.Credentials
 	Audit       caisson.Audit
+	Ledger      caisson.Ledger
 	Daemon      caisson.Daemon
 	// Answers remembers the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
@@ -57,7 +58,7 @@ func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
-		cfg.Audit == nil, cfg.Daemon == nil:
+		cfg.Audit == nil, cfg.Ledger == nil, cfg.Daemon == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -80,6 +81,7 @@ func New(cfg Config) (*API, error) {
 	policyRoutes{cfg.Policies}.register(a.router)
 	credentialRoutes{cfg.Credentials}.register(a.router)
 	auditRoutes{cfg.Audit}.register(a.router)
+	usageRoutes{cfg.Ledger}.register(a.router)
 	daemonRoutes{cfg.Daemon}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
 	return a, a.router.finish()

@@ -223,6 +223,7 @@ func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
 func describeDomain(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Size](), reflect.TypeFor[sizeSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.USD](), reflect.TypeFor[usdSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
 	// A type that JSON cannot hold leaves the field out of schemas: root file systems are never in answers.
@@ -238,6 +239,14 @@ func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 		{Type: huma.TypeInteger, Format: "int64", Minimum: &zero},
 		{Type: huma.TypeString, Pattern: `^\s*[0-9.]+\s*([kKmMgGtT]?([iI]?[bB])?)\s*$`, Examples: []any{"2GiB"}},
 	}}
+}
+
+type usdSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (usdSchema) Schema(huma.Registry) *huma.Schema {
+	zero := 0.0
+	return &huma.Schema{Type: huma.TypeNumber, Minimum: &zero, Description: "US dollars, exact to nine decimal places", Examples: []any{0.25}}
 }
 
 type durationSchema struct{}

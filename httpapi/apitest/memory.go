@@ -28,6 +28,7 @@ type Cores struct {
 	// Secrets is where the values of Credentials can be seen.
 	Secrets caisson.Secrets
 	Audit   caisson.Audit
+	Ledger  caisson.Ledger
 	Daemon  caisson.Daemon
 }
 
@@ -42,7 +43,8 @@ type Memory struct {
 	events      []caisson.Event
 	tokens      map[[32]byte]*caisson.Token
 	answers     map[string]*answer
-	credentials map[string]*kept // by account and name
+	credentials map[string]*kept           // by account and name
+	budgets     map[string]*caisson.Budget // by key
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -65,6 +67,7 @@ func NewMemory() *Memory {
 	return &Memory{
 		changed: make(chan struct{}), templates: map[string]*caisson.Template{}, images: map[string]*caisson.Image{},
 		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{}, credentials: map[string]*kept{},
+		budgets: map[string]*caisson.Budget{},
 	}
 }
 
@@ -72,7 +75,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, credentialCore{m}, m, auditCore{m}, daemonCore{m},
+		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, daemonCore{m},
 	}
 }
 

@@ -37,6 +37,8 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"policies", testPolicies},
 		{"credentials", testCredentials},
 		{"audit", testAudit},
+		{"ledger", testLedger},
+		{"budgets", testBudgets},
 		{"daemon", testDaemon},
 		{"processes", testProcesses},
 		{"exec", testExec},

@@ -1,0 +1,27 @@
+package protocol
+
+import (
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// CSVType is the content type of tables that were asked for as CSV.
+const CSVType = "text/csv; charset=utf-8"
+
+// NextHeader has the value of after for the next page of an answer that is CSV.
+const NextHeader = "X-Caisson-Next"
+
+// BudgetRequest is the body that sets a budget.
+type BudgetRequest struct {
+	Key     string         `json:"key,omitempty" maxLength:"160" doc:"account/NAME, session/ID, run/ID or sandbox/ID; empty: the caller's account"`
+	Account string         `json:"account,omitempty" maxLength:"32" doc:"Whose run or session it is; empty: the caller's"`
+	Limits  caisson.Limits `json:"limits" doc:"What may be taken; an absent number is not bounded"`
+	Period  string         `json:"period,omitempty" enum:"day,month," doc:"What is taken counts from the beginning of the UTC day or month; empty: for ever"`
+}
+
+// ReconcileRequest is the body of reconcile.
+type ReconcileRequest struct {
+	Provider string    `json:"provider" minLength:"1" maxLength:"128" doc:"Name of a provider of kind litellm"`
+	Since    time.Time `json:"since"`
+}

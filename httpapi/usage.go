@@ -1,0 +1,156 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/usagecsv"
+)
+
+// usageRoutes serves the ledger.
+type usageRoutes struct{ core caisson.Ledger }
+
+func (h usageRoutes) register(rt *router) {
+	const tag = "usage"
+	stream(rt, answeringTable[caisson.UsageRow](rt, op(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
+	stream(rt, answeringTable[caisson.Call](rt, op(http.MethodGet, "/usage/calls", "list-calls", tag,
+		"List calls in the order in which they came into the ledger")), h.calls(rt))
+	stream(rt, answeringTable[caisson.Receipt](rt, op(http.MethodGet, "/usage/receipts", "list-receipts", tag,
+		"List the charges for calls; source and reference are unique")), h.receipts(rt))
+	handle(rt, op(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
+	handle(rt, op(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
+	handle(rt, op(http.MethodPut, "/budgets", "set-budget", tag, "Make a budget, or change its limits and period"), h.setBudget)
+	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
+}
+
+// UsageParams choose calls.
+type UsageParams struct {
+	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
+	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
+	Sandbox caisson.ID `query:"sandbox" maxLength:"19" doc:"Only calls of this sandbox, by id"`
+	Model   string     `query:"model" maxLength:"256" doc:"Only calls of the model with this alias"`
+	Since   time.Time  `query:"since" doc:"Only calls accepted then or later"`
+	Until   time.Time  `query:"until" doc:"Only calls accepted earlier"`
+	Format  string     `query:"format" enum:"json,csv" default:"json" doc:"Form of the answer"`
+}
+
+func (p UsageParams) query() caisson.UsageQuery {
+	return caisson.UsageQuery{Account: p.Account, Run: p.Run, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until}
+}
+
+type usageInput struct {
+	By string `query:"by" enum:"run,sandbox,account,model,day,session" doc:"What the sums are for; absent: one sum"`
+	UsageParams
+}
+
+type callsInput struct {
+	UsageParams
+	After string `query:"after" maxLength:"256" doc:"Value of next in the previous page"`
+	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
+}
+
+// answeringTable is op with a page as JSON, or as CSV if that was asked for.
+func answeringTable[T any](rt *router, o huma.Operation) huma.Operation {
+	o = answeringJSON[protocol.Page[T]](rt, o)
+	o.Responses["200"].Content[protocol.CSVType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	return o
+}
+
+// answerTable answers with a page in the form that was asked for. In CSV the value of next is in a header.
+func answerTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
+	if p.Items == nil {
+		p.Items = []T{}
+	}
+	if format != "csv" {
+		return rt.answer(w, p)
+	}
+	w.Header().Set("Content-Type", protocol.CSVType)
+	if p.Next != "" {
+		w.Header().Set(protocol.NextHeader, string(p.Next))
+	}
+	return csv(w, p.Items)
+}
+
+func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, *usageInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *usageInput) error {
+		q := in.query()
+		q.By = in.By
+		rows, err := h.core.Usage(r.Context(), q)
+		if err != nil {
+			return err
+		}
+		return answerTable(rt, w, in.Format, protocol.Page[caisson.UsageRow]{Items: rows}, usagecsv.Rows)
+	}
+}
+
+func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
+		var after caisson.ID
+		if in.After != "" {
+			id, err := caisson.ParseID(caisson.CallPrefix, in.After)
+			if err != nil {
+				return caisson.Invalidf("after", "%.40q is not the end of a page", in.After)
+			}
+			after = id
+		}
+		list, more, err := h.core.Calls(r.Context(), in.query(), after, in.Limit)
+		if err != nil {
+			return err
+		}
+		p := protocol.Page[caisson.Call]{Items: list}
+		if more && len(list) > 0 {
+			p.Next = list[len(list)-1].ID
+		}
+		return answerTable(rt, w, in.Format, p, usagecsv.Calls)
+	}
+}
+
+func (h usageRoutes) receipts(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
+		list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)
+		if err != nil {
+			return err
+		}
+		p := protocol.Page[caisson.Receipt]{Items: list}
+		if more && len(list) > 0 {
+			p.Next = caisson.ID(list[len(list)-1].Reference)
+		}
+		return answerTable(rt, w, in.Format, p, usagecsv.Receipts)
+	}
+}
+
+func (h usageRoutes) reconcile(ctx context.Context, in *body[protocol.ReconcileRequest]) (*body[protocol.Page[caisson.Discrepancy]], error) {
+	list, err := h.core.Reconcile(ctx, in.Body.Provider, in.Body.Since)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h usageRoutes) listBudgets(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Budget]], error) {
+	list, err := h.core.ListBudgets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h usageRoutes) setBudget(ctx context.Context, in *body[protocol.BudgetRequest]) (*body[*caisson.Budget], error) {
+	req := in.Body
+	b, err := h.core.SetBudget(ctx, caisson.Budget{Key: req.Key, Account: req.Account, Limits: req.Limits, Period: req.Period})
+	return &body[*caisson.Budget]{b}, err
+}
+
+func (h usageRoutes) removeBudget(ctx context.Context, in *struct {
+	Kind string `path:"kind" enum:"account,session,run,sandbox"`
+	Name string `path:"name" maxLength:"128"`
+},
+) (*none, error) {
+	return nil, h.core.RemoveBudget(ctx, in.Kind+"/"+in.Name)
+}

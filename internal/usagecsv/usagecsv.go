@@ -1,0 +1,76 @@
+// Package usagecsv writes the ledger as CSV, for spreadsheets and programs that charge others.
+package usagecsv
+
+import (
+	"encoding/csv"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Rows writes sums, with a line of names first.
+func Rows(w io.Writer, rows []caisson.UsageRow) error {
+	return write(w, "key,calls,failed,estimated,input,output,cache_read,cache_write,cost", rows, func(r caisson.UsageRow) []string {
+		t := r.Tokens
+		return []string{
+			text(r.Key), number(r.Calls), number(r.Failed), number(r.Estimated),
+			number(t.Input), number(t.Output), number(t.CacheRead), number(t.CacheWrite), r.Cost.String(),
+		}
+	})
+}
+
+// Calls writes calls.
+func Calls(w io.Writer, calls []caisson.Call) error {
+	const head = "id,at,account,sandbox,run,attempt,session,agent,user,provider,model,upstream,api,stream,status,error," +
+		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration"
+	return write(w, head, calls, func(c caisson.Call) []string {
+		t, upstreamCost := c.Tokens, ""
+		if c.UpstreamCost != nil {
+			upstreamCost = c.UpstreamCost.String()
+		}
+		return []string{
+			string(c.ID), c.At.UTC().Format(time.RFC3339Nano), text(c.Account), string(c.Sandbox), text(c.Run), strconv.Itoa(c.Attempt),
+			text(c.Session), text(c.Agent), text(c.User), text(c.Provider), text(c.Model), text(c.Upstream), text(c.API),
+			strconv.FormatBool(c.Stream), strconv.Itoa(c.Status), text(c.Error),
+			number(t.Input), number(t.Output), number(t.CacheRead), number(t.CacheWrite), c.Cost.String(),
+			strconv.FormatBool(c.Estimated), text(c.UpstreamID), upstreamCost, c.FirstByte.String(), c.Duration.String(),
+		}
+	})
+}
+
+// Receipts writes receipts.
+func Receipts(w io.Writer, receipts []caisson.Receipt) error {
+	return write(w, "source,reference,account,cost,estimated,at", receipts, func(r caisson.Receipt) []string {
+		return []string{
+			text(r.Source), text(r.Reference), text(r.Account), r.Cost.String(), strconv.FormatBool(r.Estimated),
+			r.At.UTC().Format(time.RFC3339Nano),
+		}
+	})
+}
+
+func write[T any](w io.Writer, head string, list []T, line func(T) []string) error {
+	cw := csv.NewWriter(w)
+	if err := cw.Write(strings.Split(head, ",")); err != nil {
+		return err
+	}
+	for _, v := range list {
+		if err := cw.Write(line(v)); err != nil {
+			return err
+		}
+	}
+	cw.Flush()
+	return cw.Error()
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+// text keeps spreadsheets from taking what a stranger chose for a formula.
+func text(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
