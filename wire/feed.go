@@ -165,9 +165,15 @@ const (
 	burst         = 10 * time.Second
 )
 
+// A session is the life of one wire process as the engine's end of it sees it.
+type session struct {
+	m    *Manager
+	link *link
+}
+
 // listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
 // sense, which is returned.
-func (m *Manager) listen(ctx context.Context, conn *net.UnixConn, l *link) error {
+func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	lines, since := 0, time.Now()
@@ -189,45 +195,45 @@ func (m *Manager) listen(ctx context.Context, conn *net.UnixConn, l *link) error
 		}
 		switch {
 		case msg.Lease != nil || msg.Return != nil:
-			if err := m.answer(ctx, conn, l, msg); err != nil {
+			if err := s.answer(ctx, conn, msg); err != nil {
 				return err
 			}
-		case m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
+		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:
 			// It asks once and waits; more than a few journals at once it has no use for.
-			if l.journals.count() > maxJournals {
+			if s.link.journals.count() > maxJournals {
 				return fmt.Errorf("%w: too many journals", errMessage)
 			}
 			background.Go(func() {
-				if err := m.newJournal(ctx, l); err != nil && ctx.Err() == nil {
-					m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
+				if err := s.newJournal(ctx); err != nil && ctx.Err() == nil {
+					s.m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
 				}
 			})
 		case msg.Finished:
-			if l.journals.remove(msg.Journal) {
-				background.Go(func() { m.finish(ctx, msg.Journal) })
+			if s.link.journals.remove(msg.Journal) {
+				background.Go(func() { s.finish(ctx, msg.Journal) })
 			}
 		case msg.Grew:
-			if m.cfg.Ledger != nil {
-				m.cfg.Ledger.Grew()
+			if s.m.cfg.Ledger != nil {
+				s.m.cfg.Ledger.Grew()
 			}
 		case msg.Decisions != nil:
-			m.decided(msg.Sandbox, msg.Decisions)
+			s.decided(msg.Sandbox, msg.Decisions)
 		case msg.Log != "":
 			if lines++; lines <= linesPerBurst {
-				m.log.WarnContext(ctx, "wire process says", "line", msg.Log[:min(len(msg.Log), maxLine)])
+				s.m.log.WarnContext(ctx, "wire process says", "line", msg.Log[:min(len(msg.Log), maxLine)])
 			}
 		}
 	}
 }
 
-func (m *Manager) answer(ctx context.Context, conn *net.UnixConn, l *link, msg feedMessage) error {
+func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
 	var lessor caisson.Lessor
-	if l.journals.has(msg.Journal) {
-		lessor = m.cfg.Ledger.Lessor(msg.Journal)
+	if s.link.journals.has(msg.Journal) {
+		lessor = s.m.cfg.Ledger.Lessor(msg.Journal)
 	}
 	switch {
 	case lessor == nil:
@@ -239,7 +245,7 @@ func (m *Manager) answer(ctx context.Context, conn *net.UnixConn, l *link, msg f
 	if err != nil {
 		a = feedAnswer{N: msg.N, Kind: caisson.KindOf(err), Error: caisson.MessageOf(err)}
 		if a.Kind == caisson.Internal {
-			m.log.ErrorContext(ctx, "a budget could not be asked for", "err", err)
+			s.m.log.ErrorContext(ctx, "a budget could not be asked for", "err", err)
 		}
 	}
 	b, err := json.Marshal(a)
@@ -254,28 +260,32 @@ func (m *Manager) answer(ctx context.Context, conn *net.UnixConn, l *link, msg f
 	return err
 }
 
-// decided passes decisions on if they are about a wire that exists.
-func (m *Manager) decided(id caisson.ID, list []caisson.Decision) {
-	m.mu.Lock()
-	a := m.wires[id]
-	m.mu.Unlock()
-	if a != nil && m.cfg.Decided != nil {
-		m.cfg.Decided(a.guest, list)
+// decided passes decisions on if they are about a wire that exists, or did until lately: what it decided last is heard after
+// it has gone.
+func (s *session) decided(id caisson.ID, list []caisson.Decision) {
+	s.m.mu.Lock()
+	guest, known := s.m.departed.Get(id)
+	if a := s.m.wires[id]; a != nil {
+		guest, known = a.guest, true
+	}
+	s.m.mu.Unlock()
+	if known && s.m.cfg.Decided != nil {
+		s.m.cfg.Decided(guest, list)
 	}
 }
 
 // maxJournals bounds the journals of one wire process: one that calls begin on, and those on which some have not ended.
 const maxJournals = 16
 
-// newJournal gives l's process a journal.
-func (m *Manager) newJournal(ctx context.Context, l *link) error {
-	id, f, err := m.cfg.Ledger.Begin(ctx)
+// newJournal gives the process a journal.
+func (s *session) newJournal(ctx context.Context) error {
+	id, f, err := s.m.cfg.Ledger.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	l.journals.add(id)
-	r, err := l.call(ctx, request{op: opJournal}, journalBody{id}, f)
+	s.link.journals.add(id)
+	r, err := s.link.call(ctx, request{op: opJournal}, journalBody{id}, f)
 	if err == nil {
 		err = r.err()
 	}
@@ -283,9 +293,9 @@ func (m *Manager) newJournal(ctx context.Context, l *link) error {
 }
 
 // finish ends a journal that nobody writes to any more.
-func (m *Manager) finish(ctx context.Context, journal caisson.ID) {
-	if err := m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
-		m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
+func (s *session) finish(ctx context.Context, journal caisson.ID) {
+	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
+		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/lru"
 )
 
 // DefaultUID is the user and group of the wire process if Config names none. It must belong to nobody else.
@@ -51,17 +52,21 @@ type Ledger interface {
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
+// maxDeparted bounds how many wires that are gone are remembered.
+const maxDeparted = 1024
+
 // A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
 type Manager struct {
 	cfg Config
 	log *slog.Logger
 
 	mu          sync.Mutex
-	wires       map[caisson.ID]*attachment // guarded by mu
-	link        *link                      // guarded by mu; nil while there is no wire process
-	up          chan struct{}              // guarded by mu; closed while link is not nil
-	running     bool                       // guarded by mu
-	confinement Confinement                // of the latest wire process; guarded by mu
+	wires       map[caisson.ID]*attachment          // guarded by mu
+	departed    *lru.Map[caisson.ID, caisson.Guest] // wires that are gone; guarded by mu
+	link        *link                               // guarded by mu; nil while there is no wire process
+	up          chan struct{}                       // guarded by mu; closed while link is not nil
+	running     bool                                // guarded by mu
+	confinement Confinement                         // of the latest wire process; guarded by mu
 }
 
 // An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
@@ -101,8 +106,8 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg:   cfg,
 		log:   log,
-		wires: map[caisson.ID]*attachment{},
-		up:    make(chan struct{}),
+		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
+		up: make(chan struct{}),
 	}, nil
 }
 
@@ -400,6 +405,7 @@ func (m *Manager) forget(id caisson.ID, a *attachment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.wires, id)
+	m.departed.Put(id, a.guest)
 }
 
 // await returns the link to the wire process, waiting for it if it is starting.

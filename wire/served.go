@@ -54,12 +54,9 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	}}); err != nil {
 		return nil, err
 	}
-	w.why = report.WhyHandler(string(id), w.report.Recent, func(host string) caisson.Verdict {
-		v, _ := w.decide().DecideName(host)
-		return v
-	})
+	w.why = report.WhyHandler(string(id), w.report.Recent, w.explain)
 	if w.resolver, err = name.New(name.Config{
-		Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
+		Sandbox: string(id), Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
 		Hosts:   func(host string) bool { return s.isHost(w, host) },
 		Decider: w.decide, Usable: s.usable, Upstream: s.upstream, Report: w.report.Report,
 	}); err != nil {
@@ -90,6 +87,15 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 }
 
 func (w *served) decide() caisson.Decider { return *w.decider.Load() }
+
+// explain says what the policy does with a host, as somebody wrote it.
+func (w *served) explain(host string) caisson.Verdict {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return w.decide().DecideAddress("", a.Unmap())
+	}
+	v, _ := w.decide().DecideName(host)
+	return v
+}
 
 // granted says whether the wire leads to a virtual host.
 func (w *served) granted(host string) bool {

@@ -120,15 +120,16 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
+	ses := &session{m, l}
 	if m.cfg.Ledger != nil {
 		// Its process may be ending, but what it wrote still is to be read.
 		defer func() {
 			for _, id := range l.journals.take() {
-				m.finish(ctx, id)
+				ses.finish(ctx, id)
 			}
 		}()
 	}
-	if err := m.prepare(ctx, l); err != nil {
+	if err := ses.prepare(ctx); err != nil {
 		m.log.ErrorContext(ctx, "wire process cannot be prepared", "err", err)
 		l.kill()
 		return
@@ -136,7 +137,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	var listening sync.WaitGroup
 	defer listening.Wait() // before the journal is finished
 	listening.Go(func() {
-		if err := m.listen(ctx, feed, l); err != nil && ctx.Err() == nil {
+		if err := ses.listen(ctx, feed); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "wire process is not understood; it is ended", "err", err)
 		}
 		l.kill() // without its feed it is of no use
@@ -153,15 +154,15 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	m.mu.Unlock()
 }
 
-// prepare gives l's process what it needs before the first wire.
-func (m *Manager) prepare(ctx context.Context, l *link) error {
-	if err := m.settle(ctx, l); err != nil {
+// prepare gives the process what it needs before the first wire.
+func (s *session) prepare(ctx context.Context) error {
+	if err := s.m.settle(ctx, s.link); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
-	if m.cfg.Ledger == nil {
+	if s.m.cfg.Ledger == nil {
 		return nil
 	}
-	if err := m.newJournal(ctx, l); err != nil {
+	if err := s.newJournal(ctx); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	return nil
