@@ -30,27 +30,31 @@ var byProvider = []string{
 }
 
 // block checks one content block, and what is in it.
-func (c *checker) block(v strictjson.Value) error {
-	if v.Kind() != '{' {
+func (c *checker) block(w *strictjson.Walker) error {
+	if w.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object with a type")
 	}
-	typ := v.Get("type").Bytes()
-	allowed, ok := fieldsOf[string(typ)]
+	typ := string(w.Peek("type").Bytes())
+	allowed, ok := fieldsOf[typ]
 	if !ok {
-		return c.providerBlock(string(typ), v)
+		return c.providerBlock(typ, w.Skip())
 	}
-	for name, x := range v.Members() {
-		if !slices.Contains(allowed, string(name)) {
+	return w.Object(func(name []byte) error {
+		n := slices.Index(allowed, string(name))
+		if n < 0 {
 			return unknownField(clip(name))
 		}
-		if x.IsNull() {
-			continue
+		switch {
+		case w.Kind() == 'n': // null is skipped
+			return nil
+		case allowed[n] != "content":
+			return strictjson.In(c.blockField(typ, allowed[n], w.Skip()), allowed[n])
+		case typ == "tool_result":
+			return strictjson.In(c.content(w, ""), "content")
+		default:
+			return strictjson.In(c.content(w, "text"), "content")
 		}
-		if err := c.blockField(string(typ), string(name), x); err != nil {
-			return strictjson.In(err, string(name))
-		}
-	}
-	return nil
+	})
 }
 
 func (c *checker) blockField(typ, name string, v strictjson.Value) error {
@@ -70,11 +74,6 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 		case "document":
 			return c.document(v)
 		}
-	case "content":
-		if typ == "tool_result" {
-			return c.content(v, "")
-		}
-		return c.content(v, "text")
 	case "citations", "caller":
 		if v.Kind() != '{' && v.Kind() != '[' {
 			return strictjson.Refuse("", "it has to be an object or an array")
@@ -130,7 +129,7 @@ func (c *checker) document(v strictjson.Value) error {
 		if err := c.fields(v, "type", "content"); err != nil {
 			return err
 		}
-		return strictjson.In(c.content(v.Get("content"), ""), "content")
+		return strictjson.In(c.content(v.Get("content").Walk(), ""), "content")
 	case typ.Is("url"):
 		c.unbounded = true
 		return c.url(v)

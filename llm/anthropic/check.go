@@ -86,58 +86,47 @@ func (c *checker) messages(v strictjson.Value) error {
 	if v.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be an array of messages")
 	}
-	for i, m := range v.Elements() {
-		if err := c.message(m); err != nil {
-			return strictjson.At(err, i)
-		}
-	}
-	return nil
+	w := v.Walk()
+	return w.Array(func(i int) error { return strictjson.At(c.message(w), i) })
 }
 
-func (c *checker) message(m strictjson.Value) error {
-	if m.Kind() != '{' {
+func (c *checker) message(w *strictjson.Walker) error {
+	if w.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object with role and content")
 	}
-	for name, v := range m.Members() {
+	return w.Object(func(name []byte) error {
 		switch string(name) {
 		case "role":
-			switch string(v.Bytes()) {
+			switch string(w.Skip().Bytes()) {
 			case "user", "assistant", "system":
-			default:
-				return strictjson.Refuse("role", "it has to be user, assistant or system")
+				return nil
 			}
+			return strictjson.Refuse("role", "it has to be user, assistant or system")
 		case "content":
-			if err := c.content(v, ""); err != nil {
-				return strictjson.In(err, "content")
-			}
-		default:
-			return unknownField(clip(name))
+			return strictjson.In(c.content(w, ""), "content")
 		}
-	}
-	return nil
+		return unknownField(clip(name))
+	})
 }
 
 // content checks a string or an array of blocks, which have to be of type only if that is not "".
-func (c *checker) content(v strictjson.Value, only string) error {
-	if v.Kind() == '"' {
-		return nil
+func (c *checker) content(w *strictjson.Walker, only string) error {
+	if w.Kind() == '"' {
+		return nil // and is skipped
 	}
-	if v.Kind() != '[' {
+	if w.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be a string or an array of content blocks")
 	}
 	if c.depth++; c.depth > maxDepth {
 		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")
 	}
 	defer func() { c.depth-- }()
-	for i, b := range v.Elements() {
-		if only != "" && !b.Get("type").Is(only) {
+	return w.Array(func(i int) error {
+		if only != "" && !w.Peek("type").Is(only) {
 			return strictjson.At(strictjson.Refuse("type", "only %s is possible here", only), i)
 		}
-		if err := c.block(b); err != nil {
-			return strictjson.At(err, i)
-		}
-	}
-	return nil
+		return strictjson.At(c.block(w), i)
+	})
 }
 
 // cacheControl checks where a prefix to be cached ends.

@@ -67,7 +67,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	case "messages":
 		err = c.messages(v)
 	case "system":
-		err = c.content(v, "text")
+		err = c.content(v.Walk(), "text")
 	case "tools":
 		err = c.tools(v)
 	case "tool_choice":

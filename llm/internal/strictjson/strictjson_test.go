@@ -145,6 +145,7 @@ func FuzzParse(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, body []byte) {
 		walk(Value(body), 0) // must not panic, valid or not
+		once(Value(body).Walk(), 0)
 		v, err := Parse(body)
 		if err != nil {
 			return
@@ -157,6 +158,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if got := walk(v, 0); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q is %#v, want %#v", body, got, want)
+		}
+		if got := once(v.Walk(), 0); !reflect.DeepEqual(got, want) {
+			t.Fatalf("%q is %#v for a Walker, want %#v", body, got, want)
 		}
 		if v.Kind() == '{' {
 			again, err := Parse(v.Object().Value())
@@ -194,6 +198,56 @@ func walk(v Value, depth int) any {
 		return json.Number(v)
 	}
 	return nil
+}
+
+// once is walk with a Walker.
+func once(w *Walker, depth int) any {
+	if depth > 2*MaxDepth {
+		return nil
+	}
+	switch w.Kind() {
+	case '{':
+		m := map[string]any{}
+		_ = w.Object(func(name []byte) error {
+			m[string(name)] = once(w, depth+1)
+			return nil
+		})
+		return m
+	case '[':
+		a := []any{}
+		_ = w.Array(func(int) error {
+			a = append(a, once(w, depth+1))
+			return nil
+		})
+		return a
+	}
+	return walk(w.Skip(), depth)
+}
+
+func TestWalker(t *testing.T) {
+	w := Value(`{"a":[1,{"x":2},"3"],"b":{"type":"t","y":[]},"c":4}`).Walk()
+	var got []string
+	err := w.Object(func(name []byte) error {
+		switch string(name) {
+		case "a":
+			return w.Array(func(i int) error {
+				if i != 1 { // which is skipped
+					got = append(got, string(w.Skip()))
+				}
+				return nil
+			})
+		case "b":
+			got = append(got, string(w.Peek("type")), string(w.Skip()))
+		}
+		return nil
+	})
+	if want := []string{"1", `"3"`, `"t"`, `{"type":"t","y":[]}`}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v %q", err, got)
+	}
+	w = Value(`[1,2]`).Walk()
+	if err := w.Array(func(i int) error { return Refuse("", "no") }); err == nil {
+		t.Error("the error is lost")
+	}
 }
 
 func BenchmarkParse50K(b *testing.B) {
