@@ -40,7 +40,11 @@ type cli struct {
 	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`
 	Image      imageCmd      `cmd:"" help:"Manage root file systems."`
 	Token      tokenCmd      `cmd:"" help:"Manage access over the network."`
+	Credential credentialCmd `cmd:"" help:"Manage secrets, which sandboxes use and never see."`
+	Audit      auditCmd      `cmd:"" help:"Verify the record of what happened."`
 	Events     eventsCmd     `cmd:"" help:"Follow what happens."`
+	Usage      usageCmd      `cmd:"" help:"Show what calls of models cost."`
+	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
 	Df         dfCmd         `cmd:"" help:"Show what uses disk space."`
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`

@@ -19,6 +19,9 @@ type api interface {
 	caisson.Events
 	caisson.Tokens
 	caisson.Policies
+	caisson.Credentials
+	caisson.Audit
+	caisson.Ledger
 	caisson.Daemon
 }
 

@@ -267,6 +267,11 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		for _, i := range items {
 			add("", i.Reference)
 		}
+	case "credential":
+		items, _ := api.ListCredentials(ctx)
+		for _, c := range items {
+			add("", c.Name)
+		}
 	case "token":
 		items, _ := api.ListTokens(ctx)
 		for _, t := range items {

@@ -56,7 +56,8 @@ func serveMemory(dir string) error {
 	c := m.Cores()
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Daemon: c.Daemon, Answers: m.Answers(), FindToken: m.FindToken,
+		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
+		Audit: c.Audit, Ledger: c.Ledger, Daemon: c.Daemon, Answers: m.Answers(), FindToken: m.FindToken,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
+)
+
+type credentialCmd struct {
+	Set    credentialSetCmd    `cmd:"" help:"Keep a new credential."`
+	Rotate credentialRotateCmd `cmd:"" help:"Replace the value of a credential."`
+	Import credentialImportCmd `cmd:"" help:"Keep the credentials in a file of variables, or in the environment."`
+	Ls     credentialLsCmd     `cmd:"" help:"List credentials, without their values."`
+	Rm     credentialRmCmd     `cmd:"" help:"Forget credentials."`
+}
+
+const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
+It is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
+
+`
+
+// credentialSetCmd keeps a new value.
+type credentialSetCmd struct{ credentialValue }
+
+func (c *credentialSetCmd) Help() string {
+	return valueHelp + examples("caisson credential set ANTHROPIC_API_KEY", "pass show openai | caisson credential set OPENAI_API_KEY -",
+		"caisson credential set GITHUB_TOKEN --command -- gh auth token", "caisson credential set SLACK_BOT_TOKEN --env MY_SLACK_TOKEN",
+		"caisson credential set TELEGRAM_BOT_TOKEN --file /run/secrets/telegram")
+}
+
+func (c *credentialSetCmd) Run(ctx context.Context, a *app) error {
+	return c.send(ctx, a, "credential set", api.SetCredential)
+}
+
+// credentialRotateCmd replaces a value.
+type credentialRotateCmd struct{ credentialValue }
+
+func (c *credentialRotateCmd) Help() string {
+	return valueHelp + "Model gateways that use it have the new value at once; sandboxes notice nothing.\n\n" +
+		examples("caisson credential rotate ANTHROPIC_API_KEY", "caisson credential rotate GITHUB_TOKEN --command -- gh auth token")
+}
+
+func (c *credentialRotateCmd) Run(ctx context.Context, a *app) error {
+	return c.send(ctx, a, "credential rotate", api.RotateCredential)
+}
+
+// send reads the value and gives it to the daemon.
+func (c *credentialValue) send(ctx context.Context, a *app, command string, do func(api, context.Context, string, caisson.Secret) (*caisson.Credential, error)) error {
+	if err := credential.CheckName(c.Name); err != nil {
+		return err
+	}
+	value, err := c.read(ctx, a, command)
+	if err != nil {
+		return err
+	}
+	if err := credential.CheckValue(value); err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := do(api, ctx, c.Name, value)
+	if err != nil {
+		return err
+	}
+	return printDone(a, v, v.Name)
+}
+
+// credentialLsCmd lists credentials.
+type credentialLsCmd struct{}
+
+func (c *credentialLsCmd) Help() string {
+	return examples("caisson credential ls", "caisson credential ls -q")
+}
+
+func (c *credentialLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListCredentials(ctx)
+	if err != nil {
+		return err
+	}
+	name := func(c *caisson.Credential) string { return c.Name }
+	return printList(a, items, name, []column[*caisson.Credential]{
+		{name: "NAME", value: name},
+		{name: "KIND", value: func(c *caisson.Credential) string { return c.Kind }},
+		{name: "ACCOUNT", value: func(c *caisson.Credential) string { return c.Account }},
+		{name: "AGE", value: func(c *caisson.Credential) string { return age(c.CreatedAt) }},
+		{name: "ROTATED", value: func(c *caisson.Credential) string {
+			if c.RotatedAt == nil {
+				return "never"
+			}
+			return age(*c.RotatedAt) + " ago"
+		}},
+	})
+}
+
+// credentialRmCmd removes credentials.
+type credentialRmCmd struct {
+	Credential []string `arg:"" help:"Names." complete:"credential"`
+}
+
+func (c *credentialRmCmd) Help() string { return examples("caisson credential rm OPENAI_API_KEY") }
+
+func (c *credentialRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Credential, func(api api, name string) (removed, string, error) {
+		return removed{name}, name, api.RemoveCredential(ctx, name)
+	})
+}
+
+type auditCmd struct {
+	Verify auditVerifyCmd `cmd:"" help:"Check that the record of events is what was written."`
+	Head   auditHeadCmd   `cmd:"" help:"Print what to note, elsewhere, about the record of events."`
+}
+
+// auditVerifyCmd verifies the record of events.
+type auditVerifyCmd struct {
+	Head string `help:"What audit head printed at some time: the record must contain it." placeholder:"HEAD"`
+}
+
+func (c *auditVerifyCmd) Help() string {
+	return `Every event is chained to the one before with a keyed hash, so that none can be changed, removed, added or moved without
+the key. That the whole record was replaced by an older copy of itself is seen only with --head. The exit code is 4 if
+something is wrong.
+
+` + examples("caisson audit verify", `caisson audit verify --head "$(cat /elsewhere/head)"`)
+}
+
+func (c *auditVerifyCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.VerifyAudit(ctx, c.Head)
+	if err != nil {
+		return err
+	}
+	err = printOne(a, r, r.Head, [][2]string{
+		{"Events", fmt.Sprint(r.Events)}, {"First", fmt.Sprint(r.First)}, {"Last", fmt.Sprint(r.Last)}, {"Head", r.Head}, {"Problem", r.Problem},
+	})
+	if err != nil {
+		return err
+	}
+	return tampered(r)
+}
+
+// auditHeadCmd prints the head of the record.
+type auditHeadCmd struct{}
+
+func (c *auditHeadCmd) Help() string {
+	return "The record is verified first.\n\n" + examples("caisson audit head > /elsewhere/head")
+}
+
+func (c *auditHeadCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.VerifyAudit(ctx, "")
+	if err != nil {
+		return err
+	}
+	if err := tampered(r); err != nil {
+		return err
+	}
+	return printDone(a, r, r.Head)
+}
+
+// tampered returns the problem in r as an error.
+func tampered(r *caisson.AuditReport) error {
+	if r.Problem == "" {
+		return nil
+	}
+	return caisson.Errorf(caisson.Conflict, "the record of events was tampered with: %s", r.Problem)
+}

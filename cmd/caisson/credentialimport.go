@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
+)
+
+// credentialImportCmd keeps what is in a file of variables.
+type credentialImportCmd struct {
+	File    string `arg:"" optional:"" help:"File of variables, such as .env; - for standard input." complete:"file"`
+	Env     bool   `help:"Take them from the environment instead."`
+	All     bool   `help:"Take every variable of the file, not only those with known names."`
+	Replace bool   `help:"Replace the values of those that exist already."`
+}
+
+func (c *credentialImportCmd) Help() string {
+	names := "Known names:\n"
+	for _, k := range credential.Known() {
+		names += fmt.Sprintf("\n    %-26s %s", k.Name, k.Kind)
+	}
+	return `A file has lines of NAME=VALUE. Nothing in it is interpolated, and what programs read in different ways is refused: put such
+values in single quotes. A name that is set twice is not taken. The file itself is left as it is: remove it afterwards.
+
+` + names + "\n\n" + examples("caisson credential import ~/.openclaw/.env", "caisson credential import --env --replace",
+		"sops -d secrets.env | caisson credential import --all -")
+}
+
+// An imported variable and what became of it.
+type imported struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind,omitempty"`
+	Result string `json:"result"` // taken, replaced, exists, skipped, failed
+	Reason string `json:"reason,omitempty"`
+}
+
+func (c *credentialImportCmd) Run(ctx context.Context, a *app) error {
+	vars, err := c.variables(a)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := api.ListCredentials(ctx)
+	if err != nil {
+		return err
+	}
+	twice := map[string]bool{}
+	for _, v := range vars {
+		twice[v.Name] = twice[v.Name] || v.Earlier > 0
+	}
+	var report []imported
+	var errs []error
+	for _, v := range vars {
+		r := imported{Name: v.Name, Kind: credential.Kind(v.Name)}
+		exists := slices.ContainsFunc(there, func(c *caisson.Credential) bool { return c.Name == v.Name })
+		if r.Result, r.Reason = c.refuses(v, twice[v.Name], exists); r.Result == "" {
+			if exists {
+				r.Result = "replaced"
+				_, err = api.RotateCredential(ctx, v.Name, v.Value)
+			} else {
+				r.Result = "taken"
+				_, err = api.SetCredential(ctx, v.Name, v.Value)
+			}
+			if err != nil {
+				r.Result, r.Reason = "failed", describe(err).Message
+				errs = append(errs, err)
+			}
+		}
+		report = append(report, r)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(append([]error{printImported(a, report)}, errs...)...)
+}
+
+// refuses says why a variable is not taken, or "".
+func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool) (result, reason string) {
+	switch {
+	case credential.Kind(v.Name) == "" && !c.All:
+		return "skipped", "not a known name; --all takes it"
+	case v.Earlier > 0:
+		return "skipped", fmt.Sprintf("line %d sets it again, after line %d; remove one", v.Line, v.Earlier)
+	case twice:
+		return "skipped", fmt.Sprintf("line %d sets it, and a later line again; remove one", v.Line)
+	case v.Value.IsZero():
+		return "skipped", "is empty"
+	case exists && !c.Replace:
+		return "exists", "--replace replaces its value"
+	}
+	if err := errors.Join(credential.CheckName(v.Name), credential.CheckValue(v.Value)); err != nil {
+		return "skipped", caisson.MessageOf(err)
+	}
+	return "", ""
+}
+
+// variables returns what there is to import.
+func (c *credentialImportCmd) variables(a *app) ([]credential.Variable, error) {
+	switch {
+	case c.Env && c.File != "" || !c.Env && c.File == "":
+		return nil, usagef("credential import", "give a file (- for standard input), or --env")
+	case c.Env && c.All:
+		return nil, usagef("credential import", "--all is for files: the environment has much that is no credential")
+	case c.Env:
+		var vars []credential.Variable
+		for _, k := range credential.Known() {
+			if v := caisson.NewSecret(a.getenv(k.Name)); !v.IsZero() {
+				vars = append(vars, credential.Variable{Name: k.Name, Value: v})
+			}
+		}
+		return vars, nil
+	}
+	data, err := a.readInput(c.File)
+	if err != nil {
+		return nil, caisson.Invalidf("file", "%s", err)
+	}
+	defer clear(data)
+	return credential.ParseEnv(bytes.NewReader(data))
+}
+
+func printImported(a *app, report []imported) error {
+	if len(report) == 0 {
+		a.say("nothing to import was found")
+	}
+	taken := slices.DeleteFunc(slices.Clone(report), func(r imported) bool { return r.Result != "taken" && r.Result != "replaced" })
+	if a.globals.Quiet {
+		report = taken
+	}
+	name := func(r imported) string { return r.Name }
+	return printList(a, report, name, []column[imported]{
+		{name: "VARIABLE", value: name},
+		{name: "RESULT", value: func(r imported) string { return r.Result }},
+		{name: "KIND", value: func(r imported) string { return r.Kind }},
+		{name: "REASON", value: func(r imported) string { return r.Reason }},
+	})
+}

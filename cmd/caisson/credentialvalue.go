@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
+)
+
+// credentialValue is a name, and where its value comes from.
+type credentialValue struct {
+	Name    string   `arg:"" help:"As that of an environment variable." complete:"credential"`
+	Rest    []string `arg:"" optional:"" passthrough:"" name:"-" help:"- for standard input; with --command, the program and its arguments."`
+	Env     string   `help:"Take the value of an environment variable." placeholder:"VARIABLE"`
+	File    string   `help:"Take the content of a file." placeholder:"FILE" complete:"file"`
+	Command bool     `help:"Run the program that follows, without a shell, and take what it prints."`
+}
+
+// maxLine is what a terminal takes in one line; the rest of a longer one is lost.
+const maxLine = 4095
+
+// read returns the value from where the arguments say.
+func (c *credentialValue) read(ctx context.Context, a *app, command string) (caisson.Secret, error) {
+	rest := dashed(c.Rest)
+	stdin := !c.Command && len(rest) == 1 && rest[0] == "-"
+	given := 0
+	for _, is := range []bool{c.Env != "", c.File != "", c.Command, stdin} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case !c.Command && len(rest) > 0 && !stdin:
+		return caisson.Secret{}, usagef(command, "a value is never an argument: every user of this machine can see those, and the shell keeps them; leave it out to be asked for it. If that was a real one, replace it at its provider")
+	case given > 1:
+		return caisson.Secret{}, usagef(command, "give one of --env, --file, --command and -")
+	case c.Command && len(rest) == 0:
+		return caisson.Secret{}, usagef(command, "--command needs a program; write it after --")
+	case c.Command:
+		return valueOfCommand(ctx, a, rest)
+	case c.Env != "":
+		v := caisson.NewSecret(a.getenv(c.Env))
+		if v.IsZero() {
+			return v, caisson.Invalidf("env", "the environment variable %.100s is not set, or empty", c.Env)
+		}
+		return v, nil
+	case c.File != "":
+		return valueOfFile(c.File)
+	case !stdin && isTerminal(a.in):
+		return a.askSecret(ctx, fmt.Sprintf("value of %s: ", c.Name))
+	}
+	return valueFrom(a.in, "standard input")
+}
+
+// valueFrom reads a value and cuts off the end of its last line.
+func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
+	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // with a line end, and one byte too many
+	defer clear(b)
+	if err != nil {
+		return caisson.Secret{}, caisson.Invalidf("value", "%s cannot be read: %s", from, err)
+	}
+	v := caisson.NewSecret(strings.TrimRight(string(b), "\r\n"))
+	if v.IsZero() {
+		return v, caisson.Invalidf("value", "%s is empty", from)
+	}
+	return v, nil
+}
+
+func valueOfFile(file string) (caisson.Secret, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return caisson.Secret{}, caisson.Invalidf("file", "%s", err)
+	}
+	defer f.Close()
+	return valueFrom(f, "the file")
+}
+
+// valueOfCommand runs a program of the user's with all that the user has: it may ask for a password on the terminal.
+func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
+	var none caisson.Secret
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdin, cmd.Stderr = a.in, a.err
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return none, err
+	}
+	if err := cmd.Start(); err != nil {
+		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
+	}
+	v, readErr := valueFrom(out, "what the program printed")
+	_ = out.Close() // one that prints too much ends by SIGPIPE
+	err = cmd.Wait()
+	switch exit, failed := errors.AsType[*exec.ExitError](err); {
+	case ctx.Err() != nil:
+		return none, ctx.Err()
+	case failed && len(v.Reveal()) <= credential.MaxValue:
+		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s failed: %s", argv[0], exit.ProcessState)
+	case err != nil && !failed:
+		return none, err
+	}
+	return v, readErr
+}
+
+// askSecret asks for a line on the terminal, which does not show it.
+func (a *app) askSecret(ctx context.Context, prompt string) (caisson.Secret, error) {
+	var none caisson.Secret
+	in, ok := a.in.(*os.File)
+	if !ok {
+		return none, errors.New("standard input is not a terminal")
+	}
+	state, err := term.GetState(int(in.Fd()))
+	if err != nil {
+		return none, fmt.Errorf("read the terminal's state: %w", err)
+	}
+	fmt.Fprint(a.err, prompt)
+	type line struct {
+		value caisson.Secret
+		err   error
+	}
+	typed := make(chan line, 1)
+	go func() {
+		defer a.mend()
+		b, err := term.ReadPassword(int(in.Fd()))
+		typed <- line{caisson.NewSecret(string(b)), err}
+		clear(b)
+	}()
+	select {
+	case <-ctx.Done(): // reading a terminal cannot be interrupted; the program ends
+		_ = term.Restore(int(in.Fd()), state)
+		fmt.Fprintln(a.err)
+		return none, ctx.Err()
+	case l := <-typed:
+		fmt.Fprintln(a.err)
+		switch {
+		case errors.Is(l.err, io.EOF) || l.err == nil && l.value.IsZero():
+			return none, caisson.Invalidf("value", "nothing was entered")
+		case l.err != nil:
+			return none, fmt.Errorf("read from the terminal: %w", l.err)
+		case len(l.value.Reveal()) >= maxLine:
+			return none, caisson.Invalidf("value", "a terminal cuts off lines of more than %d bytes; use --file or standard input", maxLine)
+		}
+		return l.value, nil
+	}
+}
