@@ -116,8 +116,24 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Http2-Settings")
 	}
 	p.answer = w.Header()
-	p.http.ServeHTTP(w, r)
+	// Else net/http reads the rest of a request's body, at the same time as the transport, once the answer begins. On a
+	// connection of HTTP/1 this cannot fail.
+	http.NewResponseController(w).EnableFullDuplex()
+	p.http.ServeHTTP(answer{w}, r)
 }
+
+// An answer is one from which the destination's "100 Continue" is missing: it makes the transport read the request's body,
+// and that makes net/http say the same to the sandbox.
+type answer struct{ http.ResponseWriter }
+
+func (a answer) WriteHeader(status int) {
+	if status != http.StatusContinue {
+		a.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Unwrap is for [http.ResponseController].
+func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // check returns the host that r names, and why the sandbox may not speak to it, "" if it may. It has reported that.
 func (p *proxy) check(r *http.Request) (name, reason string) {
