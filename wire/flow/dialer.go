@@ -99,7 +99,12 @@ func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPC
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount},
 	}
 	dialer.SetMultipathTCP(false)
-	return dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, dst)
+	// Not dialer.DialTCP: that binds to no address and no port first, and the wire process may not bind TCP sockets.
+	c, err := dialer.DialContext(ctx, "tcp", dst.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.TCPConn), nil
 }
 
 func (d *hostDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
@@ -107,7 +112,11 @@ func (d *hostDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPC
 		return nil, err
 	}
 	dialer := net.Dialer{Control: noBroadcast}
-	return dialer.DialUDP(ctx, "udp", netip.AddrPort{}, dst)
+	c, err := dialer.DialContext(ctx, "udp", dst.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
 }
 
 // noBroadcast takes back what package net allows every datagram socket: to reach all of a network at once.
