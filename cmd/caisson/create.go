@@ -29,6 +29,10 @@ type newSandbox struct {
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
 	Policy    string            `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string          `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	Model     []string          `help:"Let it ask for the model with this alias; may be repeated, the first is its default." group:"new" placeholder:"ALIAS" sep:"none"`
+	Budget    string            `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
+	MaxTokens string            `help:"How many tokens they may take: 200000, 200k or 1M." group:"new" placeholder:"N"`
+	MaxCalls  string            `help:"How many calls it may make." group:"new" placeholder:"N"`
 	Deny      []string          `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 }
 
@@ -107,6 +111,9 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	if req.Policy, err = m.app.policyFrom(f.Policy, f.Allow, f.Deny); err != nil {
 		return nil, err
 	}
+	if req.Models, err = f.models(); err != nil {
+		return nil, err
+	}
 	req.Image = f.Image
 	if isImage(source) {
 		if req.Image != "" {
@@ -134,6 +141,20 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 		return nil, caisson.Invalidf("mount", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}
 	return m.api.Create(ctx, req)
+}
+
+// models returns the models that a sandbox may use, nil to leave that to its template.
+func (f *newSandbox) models() (*caisson.ModelGrant, error) {
+	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(f.Model) > 0:
+		return &caisson.ModelGrant{Models: f.Model, Budget: budget}, nil
+	case !budget.IsZero():
+		return nil, caisson.Invalidf("model", "a limit for models needs --model, to say which")
+	}
+	return nil, nil
 }
 
 // template does for a template what the daemon must not do by name, with the rights of whoever runs this command: it

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type budgetCmd struct {
+	Set budgetSetCmd `cmd:"" help:"Bound what an account, session, run or sandbox may take of models."`
+	Ls  budgetLsCmd  `cmd:"" help:"List budgets and what was taken of them."`
+	Rm  budgetRmCmd  `cmd:"" help:"Remove budgets."`
+}
+
+// budgetSetCmd sets a budget.
+type budgetSetCmd struct {
+	Budget string `arg:"" optional:"" help:"An account, or session/ID, run/ID or sandbox/ID; default the account of --account."`
+	USD    string `name:"usd" help:"Dollars: 5 or 0.25." placeholder:"N"`
+	Tokens string `help:"Tokens of input and output: 200000, 200k or 1M." placeholder:"N"`
+	Calls  string `help:"Calls." placeholder:"N"`
+	Per    string `help:"Begin anew with each UTC day or month; default never: ${enum}." enum:"day,month,ever" default:"ever" placeholder:"PERIOD"`
+}
+
+func (c *budgetSetCmd) Help() string {
+	return "What is not given is not bounded. It holds from the next call on, for what was taken before in the same period too.\n\n" +
+		examples("caisson budget set --usd 5", "caisson budget set --usd 100 --per month team-a",
+			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
+}
+
+func (c *budgetSetCmd) Run(ctx context.Context, a *app) error {
+	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
+	if err != nil {
+		return err
+	}
+	if limits.IsZero() {
+		return usagef("budget set", "say what to bound: --usd, --tokens or --calls")
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	b := caisson.Budget{Key: budgetKey(c.Budget), Limits: limits}
+	if c.Per != "ever" {
+		b.Period = c.Per
+	}
+	set, err := api.SetBudget(ctx, b)
+	if err != nil {
+		return err
+	}
+	return printDone(a, set, set.Key)
+}
+
+// budgetKey returns the key of a budget; a bare name is an account's.
+func budgetKey(s string) string {
+	if s == "" || strings.Contains(s, "/") {
+		return s
+	}
+	return "account/" + s
+}
+
+// parseLimits reads limits; "" is no limit.
+func parseLimits(usd, tokens, calls string) (l caisson.Limits, err error) {
+	if usd != "" {
+		v, err := caisson.ParseUSD(usd)
+		if err != nil {
+			return l, err
+		}
+		l.USD = &v
+	}
+	if tokens != "" {
+		v, err := parseCount(tokens)
+		if err != nil {
+			return l, err
+		}
+		l.Tokens = &v
+	}
+	if calls != "" {
+		v, err := parseCount(calls)
+		if err != nil {
+			return l, err
+		}
+		l.Calls = &v
+	}
+	return l, nil
+}
+
+// parseCount reads a whole number, with k or M for thousands and millions.
+func parseCount(s string) (int64, error) {
+	digits, unit := s, int64(1)
+	for suffix, n := range map[string]int64{"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6} {
+		if t, ok := strings.CutSuffix(s, suffix); ok {
+			digits, unit = t, n
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 43) // a million times that is still a number
+	if err != nil {
+		return 0, caisson.Errorf(caisson.Invalid, "%.40q is not a number; write for example 200000, 200k or 1M", s)
+	}
+	return int64(n) * unit, nil
+}
+
+// budgetLsCmd lists budgets.
+type budgetLsCmd struct{}
+
+func (c *budgetLsCmd) Help() string {
+	return "HELD is set aside for calls that are under way or may follow soon.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
+}
+
+func (c *budgetLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListBudgets(ctx)
+	if err != nil {
+		return err
+	}
+	key := func(b *caisson.Budget) string { return b.Key }
+	count := func(n *int64) string {
+		if n == nil {
+			return ""
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	return printList(a, items, key, []column[*caisson.Budget]{
+		{name: "BUDGET", value: key},
+		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
+		{name: "USD", value: func(b *caisson.Budget) string {
+			if b.Limits.USD == nil {
+				return ""
+			}
+			return b.Limits.USD.String()
+		}},
+		{name: "USED", value: func(b *caisson.Budget) string { return b.Used.USD.String() }},
+		{name: "HELD", value: func(b *caisson.Budget) string { return b.Held.USD.String() }},
+		{name: "TOKENS", value: func(b *caisson.Budget) string { return count(b.Limits.Tokens) }},
+		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Tokens) }},
+		{name: "CALLS", value: func(b *caisson.Budget) string { return count(b.Limits.Calls) }},
+		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Calls) }},
+	})
+}
+
+// budgetRmCmd removes budgets.
+type budgetRmCmd struct {
+	Budget []string `arg:"" help:"Accounts, or keys as budget ls shows them."`
+}
+
+func (c *budgetRmCmd) Help() string {
+	return examples("caisson budget rm team-a", "caisson budget rm sandbox/sb-abcdefghijklmnop")
+}
+
+func (c *budgetRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Budget, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveBudget(ctx, budgetKey(ref))
+	})
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/usagecsv"
+)
+
+// usageCmd shows what calls of models took.
+type usageCmd struct {
+	By       string `help:"Sum up for each: ${enum}." enum:"run,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
+	Since    string `help:"Only calls since then: 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z; default all, for lists 24h." placeholder:"TIME"`
+	Until    string `help:"Only calls before then." placeholder:"TIME"`
+	OfRun    string `name:"run" help:"Only calls of this run." placeholder:"RUN"`
+	Sandbox  string `help:"Only calls of this sandbox." placeholder:"ID" complete:"sandbox"`
+	Model    string `help:"Only calls of this model." placeholder:"ALIAS"`
+	All      bool   `help:"All accounts." short:"a"`
+	Compare  string `name:"reconcile" help:"Instead of sums, print what differs from the spend logs of this LiteLLM provider." placeholder:"PROVIDER"`
+	Calls    bool   `help:"List calls instead of sums."`
+	Receipts bool   `help:"List charges instead of sums."`
+	CSV      bool   `name:"csv" help:"Print CSV."`
+}
+
+func (c *usageCmd) Help() string {
+	return examples("caisson usage", "caisson usage --by day --since 30d --all", "caisson usage --calls --since 1h -o json",
+		"caisson usage --receipts --since 2026-05-01 --until 2026-06-01 --csv", "caisson usage --reconcile litellm --since 7d")
+}
+
+// maxListed bounds the lists of calls and receipts.
+const maxListed = 100_000
+
+func (c *usageCmd) Run(ctx context.Context, a *app) error {
+	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
+		return usagef("usage", "--calls, --receipts and --reconcile are different things; ask for one")
+	}
+	q, err := c.query(time.Now())
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Sandbox != "" {
+		// A sandbox that was removed is known by its id only.
+		if q.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, c.Sandbox); err != nil {
+			s, err := api.Get(ctx, c.Sandbox)
+			if err != nil {
+				return err
+			}
+			q.Sandbox = s.ID
+		}
+	}
+	switch {
+	case c.Calls:
+		return c.calls(ctx, a, api, q)
+	case c.Receipts:
+		return c.receipts(ctx, a, api, q)
+	case c.Compare != "":
+		return c.reconcile(ctx, a, api, q.Since)
+	}
+	rows, err := api.Usage(ctx, q)
+	if err != nil {
+		return err
+	}
+	if c.CSV {
+		return usagecsv.Rows(a.out, rows)
+	}
+	return c.print(a, rows)
+}
+
+// query returns what c asks for, the sandbox aside.
+func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
+	q = caisson.UsageQuery{Run: c.OfRun, Model: c.Model}
+	if c.All {
+		q.Account = "*"
+	}
+	sums := !c.Calls && !c.Receipts && c.Compare == ""
+	if c.Since == "" && !sums {
+		c.Since = "24h"
+	}
+	if q.Since, err = parseMoment("since", c.Since, now); err != nil {
+		return q, err
+	}
+	if q.Until, err = parseMoment("until", c.Until, now); err != nil {
+		return q, err
+	}
+	if c.By != "total" && sums {
+		q.By = c.By
+	}
+	return q, nil
+}
+
+// parseMoment reads a duration before now, a date or a time; "" is no time.
+func parseMoment(field, s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	if d, err := caisson.ParseDuration(s); err == nil {
+		return now.Add(-time.Duration(d)), nil
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, caisson.Invalidf(field, "%.40q is not a time; write for example 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z", s)
+}
+
+func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
+	count := func(of func(caisson.UsageRow) int64) func(caisson.UsageRow) string {
+		return func(r caisson.UsageRow) string { return strconv.FormatInt(of(r), 10) }
+	}
+	key := func(r caisson.UsageRow) string { return r.Key }
+	return printList(a, rows, key, []column[caisson.UsageRow]{
+		{name: strings.ToUpper(c.By), value: key},
+		{name: "CALLS", value: count(func(r caisson.UsageRow) int64 { return r.Calls })},
+		{name: "FAILED", value: count(func(r caisson.UsageRow) int64 { return r.Failed })},
+		{name: "ESTIMATED", value: count(func(r caisson.UsageRow) int64 { return r.Estimated })},
+		{name: "INPUT", value: count(func(r caisson.UsageRow) int64 { return r.Tokens.Input })},
+		{name: "CACHED", value: count(func(r caisson.UsageRow) int64 { return r.Tokens.CacheRead + r.Tokens.CacheWrite })},
+		{name: "OUTPUT", value: count(func(r caisson.UsageRow) int64 { return r.Tokens.Output })},
+		{name: "USD", value: func(r caisson.UsageRow) string { return r.Cost.String() }},
+	})
+}
+
+// gather reads all pages of a list.
+func gather[T any](read func(after T) ([]T, bool, error)) (list []T, err error) {
+	var last T
+	for more := true; more; {
+		var page []T
+		if page, more, err = read(last); err != nil {
+			return nil, err
+		}
+		list = append(list, page...)
+		if len(page) == 0 {
+			break
+		}
+		last = page[len(page)-1]
+		if more && len(list) >= maxListed {
+			return nil, caisson.Errorf(caisson.Invalid, "there are more than %d; narrow the time with --since and --until", maxListed)
+		}
+	}
+	return list, nil
+}
+
+const listPage = 1000
+
+func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
+	list, err := gather(func(after caisson.Call) ([]caisson.Call, bool, error) { return api.Calls(ctx, q, after.ID, listPage) })
+	if err != nil {
+		return err
+	}
+	if c.CSV {
+		return usagecsv.Calls(a.out, list)
+	}
+	id := func(c caisson.Call) string { return string(c.ID) }
+	return printList(a, list, id, []column[caisson.Call]{
+		{name: "CALL", value: id},
+		{name: "AT", value: func(c caisson.Call) string { return when(c.At) }},
+		{name: "SANDBOX", value: func(c caisson.Call) string { return string(c.Sandbox) }},
+		{name: "MODEL", value: func(c caisson.Call) string { return c.Model }},
+		{name: "STATUS", value: func(c caisson.Call) string {
+			if c.Error != "" {
+				return strconv.Itoa(c.Status) + " " + c.Error
+			}
+			return strconv.Itoa(c.Status)
+		}},
+		{name: "TOKENS", value: func(c caisson.Call) string { return strconv.FormatInt(c.Tokens.Total(), 10) }},
+		{name: "USD", value: func(c caisson.Call) string {
+			if c.Estimated {
+				return "~" + c.Cost.String()
+			}
+			return c.Cost.String()
+		}},
+		{name: "TOOK", value: func(c caisson.Call) string { return time.Duration(c.Duration).Round(time.Millisecond).String() }},
+	})
+}
+
+func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
+	list, err := gather(func(after caisson.Receipt) ([]caisson.Receipt, bool, error) {
+		return api.Receipts(ctx, q, after.Reference, listPage)
+	})
+	if err != nil {
+		return err
+	}
+	if c.CSV {
+		return usagecsv.Receipts(a.out, list)
+	}
+	reference := func(r caisson.Receipt) string { return r.Reference }
+	return printList(a, list, reference, []column[caisson.Receipt]{
+		{name: "SOURCE", value: func(r caisson.Receipt) string { return r.Source }},
+		{name: "REFERENCE", value: reference},
+		{name: "ACCOUNT", value: func(r caisson.Receipt) string { return r.Account }},
+		{name: "AT", value: func(r caisson.Receipt) string { return when(r.At) }},
+		{name: "USD", value: func(r caisson.Receipt) string { return r.Cost.String() }},
+	})
+}
+
+func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
+	list, err := api.Reconcile(ctx, c.Compare, since)
+	if err != nil {
+		return err
+	}
+	id := func(d caisson.Discrepancy) string { return first(string(d.Call), d.UpstreamID) }
+	return printList(a, list, id, []column[caisson.Discrepancy]{
+		{name: "CALL", value: func(d caisson.Discrepancy) string { return string(d.Call) }},
+		{name: "UPSTREAM ID", value: func(d caisson.Discrepancy) string { return d.UpstreamID }},
+		{name: "PROBLEM", value: func(d caisson.Discrepancy) string { return d.Problem }},
+		{name: "HERE", value: func(d caisson.Discrepancy) string { return d.Here.String() }},
+		{name: "UPSTREAM", value: func(d caisson.Discrepancy) string { return d.Upstream.String() }},
+	})
+}

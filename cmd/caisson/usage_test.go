@@ -1,0 +1,90 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func TestParseLimits(t *testing.T) {
+	for _, tt := range []struct {
+		usd, tokens, calls string
+		want               caisson.Amount // -1: no limit
+		field              bool
+	}{
+		{"", "", "", caisson.Amount{USD: -1, Tokens: -1, Calls: -1}, true},
+		{"5", "1M", "100", caisson.Amount{USD: 5 * caisson.Dollar, Tokens: 1_000_000, Calls: 100}, true},
+		{"0.25USD", "20k", "0", caisson.Amount{USD: caisson.Dollar / 4, Tokens: 20_000, Calls: 0}, true},
+		{"$3", "", "", caisson.Amount{USD: 3 * caisson.Dollar, Tokens: -1, Calls: -1}, true},
+		{usd: "five"}, {usd: "-1"}, {tokens: "1.5M"}, {tokens: "-1"}, {tokens: "1G"}, {tokens: "M"}, {calls: "99999999999999999999"}, {calls: "+1"},
+	} {
+		l, err := parseLimits(tt.usd, tt.tokens, tt.calls)
+		if (err == nil) != tt.field {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if err != nil || !tt.field {
+			continue
+		}
+		got := caisson.Amount{USD: -1, Tokens: -1, Calls: -1}
+		if l.USD != nil {
+			got.USD = *l.USD
+		}
+		if l.Tokens != nil {
+			got.Tokens = *l.Tokens
+		}
+		if l.Calls != nil {
+			got.Calls = *l.Calls
+		}
+		if got != tt.want {
+			t.Errorf("%+v: %+v", tt, got)
+		}
+	}
+}
+
+func TestUsageQuery(t *testing.T) {
+	now := time.Date(2026, 5, 10, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		cmd  usageCmd
+		want caisson.UsageQuery
+		ok   bool
+	}{
+		{usageCmd{By: "model"}, caisson.UsageQuery{By: "model"}, true},
+		{usageCmd{By: "total", All: true}, caisson.UsageQuery{Account: "*"}, true},
+		{usageCmd{By: "day", Since: "2d", Until: "2026-05-09"}, caisson.UsageQuery{
+			By: "day", Since: now.AddDate(0, 0, -2), Until: time.Date(2026, 5, 9, 0, 0, 0, 0, time.UTC),
+		}, true},
+		{usageCmd{By: "model", Calls: true, OfRun: "r"}, caisson.UsageQuery{Run: "r", Since: now.AddDate(0, 0, -1)}, true},
+		{usageCmd{By: "model", Since: "yesterday"}, caisson.UsageQuery{}, false},
+		{usageCmd{By: "model", Until: "2026-13-01"}, caisson.UsageQuery{}, false},
+	} {
+		q, err := tt.cmd.query(now)
+		if (err == nil) != tt.ok || err == nil && q != tt.want {
+			t.Errorf("%+v: %+v, %v", tt.cmd, q, err)
+		}
+	}
+}
+
+func TestModelFlags(t *testing.T) {
+	if g, err := (&newSandbox{}).models(); g != nil || err != nil {
+		t.Errorf("%+v, %v", g, err)
+	}
+	g, err := (&newSandbox{Model: []string{"a", "b"}, Budget: "5USD", MaxCalls: "3"}).models()
+	if err != nil || len(g.Models) != 2 || *g.Budget.USD != 5*caisson.Dollar || *g.Budget.Calls != 3 || g.Budget.Tokens != nil {
+		t.Errorf("%+v, %v", g, err)
+	}
+	_, err = (&newSandbox{Budget: "5"}).models()
+	if caisson.FieldOf(err) != "model" {
+		t.Error(err)
+	}
+}
+
+func TestGather(t *testing.T) {
+	list, err := gather(func(after int) ([]int, bool, error) { return []int{after + 1, after + 2}, after < 4, nil })
+	if err != nil || len(list) != 6 || list[5] != 6 {
+		t.Error(list, err)
+	}
+	if _, err := gather(func(after int) ([]int, bool, error) { return make([]int, 1000), true, nil }); err == nil {
+		t.Error("a list without end was read")
+	}
+}
