@@ -1,0 +1,343 @@
+package scripted
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxPlaceholder  = 4 << 10 // bytes of what a placeholder stands for
+	maxPlaceholders = 16      // in a text
+	bytesPerToken   = 4
+)
+
+// answer is what a turn says to a request.
+type answer struct {
+	api, id, model string
+	turn           *turn
+	stream, usage  bool
+	limit          int64
+	text           string
+	calls          []toolCall
+	finish         string
+	tokens         caisson.TokenCount
+	delay          delay
+	chunk          int
+}
+
+// answer makes the answer of t to c.
+func (m *Model) answer(t *turn, c *conversation, id string) *answer {
+	a := &answer{
+		api: c.api, id: id, model: c.model, turn: t, stream: c.stream, usage: c.usage, limit: c.limit,
+		text: fill(t.Text, c), calls: t.Calls, finish: t.Finish, delay: m.script.Delay, chunk: m.script.Chunk,
+	}
+	if t.Delay != nil {
+		a.delay = *t.Delay
+	}
+	if t.Chunk > 0 {
+		a.chunk = t.Chunk
+	}
+	switch {
+	case a.finish != "":
+	case len(a.calls) > 0:
+		a.finish = finishTool
+	default:
+		a.finish = finishStop
+	}
+	a.tokens = caisson.TokenCount{Input: tokensOf(c.size)}
+	if k := t.Tokens; k != nil {
+		a.tokens.CacheRead, a.tokens.CacheWrite = k.CacheRead, k.CacheWrite
+		if k.Input != nil {
+			a.tokens.Input = *k.Input
+		}
+	}
+	if t.Tokens != nil && t.Tokens.Output != nil {
+		a.tokens.Output = *t.Tokens.Output
+	} else {
+		a.fit()
+		a.tokens.Output = tokensOf(a.size())
+	}
+	if a.limit > 0 && a.tokens.Output > a.limit {
+		a.tokens.Output, a.finish = a.limit, finishLength
+	}
+	return a
+}
+
+// fit cuts the answer to the limit of the request.
+func (a *answer) fit() {
+	if a.limit <= 0 || tokensOf(a.size()) <= a.limit {
+		return
+	}
+	a.finish = finishLength
+	for len(a.calls) > 0 && tokensOf(a.size()) > a.limit {
+		a.calls = a.calls[:len(a.calls)-1]
+	}
+	if tokensOf(a.size()) > a.limit {
+		a.text = clip(a.text, int(a.limit)*bytesPerToken)
+	}
+}
+
+// size returns the bytes of text and calls.
+func (a *answer) size() int64 {
+	n := len(a.text)
+	for _, c := range a.calls {
+		n += len(c.Name) + len(c.Arguments)
+	}
+	return int64(n)
+}
+
+// tokensOf returns how many tokens so many bytes are taken for.
+func tokensOf(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
+
+// fill replaces the placeholders in text.
+func fill(text string, c *conversation) string {
+	if !strings.Contains(text, "{{") {
+		return text
+	}
+	results := []string{}
+	for _, r := range c.last() {
+		results = append(results, clip(r.text, maxPlaceholder))
+	}
+	return strings.NewReplacer(
+		"{{last}}", clip(c.user, maxPlaceholder), "{{model}}", clip(c.model, maxPlaceholder), "{{result}}", clip(strings.Join(results, "\n"), maxPlaceholder),
+	).Replace(text)
+}
+
+// clip returns at most n bytes from the beginning of s, without cutting a character in two.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// pieces cuts s into pieces of at most n bytes, or one character.
+func pieces(s string, n int) []string {
+	var out []string
+	for s != "" {
+		p := clip(s, n)
+		if p == "" {
+			_, size := utf8.DecodeRuneInString(s)
+			p = s[:size]
+		}
+		out = append(out, p)
+		s = s[len(p):]
+	}
+	return out
+}
+
+// callID returns the id of the i-th call.
+func (a *answer) callID(prefix string, i int) string {
+	return fmt.Sprintf("%s_%s%02d", prefix, a.id, i)
+}
+
+// write answers a request. The error is what to answer instead.
+func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
+	ctx := r.Context()
+	if !wait(ctx, a.delay.First) {
+		panic(http.ErrAbortHandler)
+	}
+	if e := a.turn.Error; e != nil {
+		return &apiError{status: e.Status, message: e.Message, body: e.Body, retryAfter: e.RetryAfter}
+	}
+	if b := a.turn.Break; b != nil && b.After == 0 {
+		if b.How == breakError {
+			return fault(http.StatusInternalServerError, "")
+		}
+		breakNow(ctx, b.How)
+	}
+	w.Header().Set("X-Request-Id", "req_"+a.id)
+	w.Header().Set("Request-Id", "req_"+a.id)
+	var f form
+	switch a.api {
+	case apiChat:
+		f = chatForm{a}
+	case apiResponses:
+		f = &responsesForm{answer: a}
+	default:
+		f = messagesForm{a}
+	}
+	s := &sender{w: w, rc: http.NewResponseController(w), ctx: ctx, a: a, f: f}
+	if !a.stream {
+		return s.whole()
+	}
+	return s.streamed()
+}
+
+// wait sleeps; false if the client has gone.
+func wait(ctx context.Context, d caisson.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(time.Duration(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// breakNow ends an answer that will not be whole.
+func breakNow(ctx context.Context, how string) {
+	if how == breakHang {
+		<-ctx.Done()
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// event is one server-sent event.
+type event struct {
+	name string // "" for none
+	data any    // nil is OpenAI's [DONE]
+}
+
+// form is how an API puts answers.
+type form interface {
+	// whole is an answer that is not streamed.
+	whole() any
+	// The others are the events of one that is, in this order: begin, beginText, text for each piece and endText if
+	// there is text, then for each call beginCall, arguments for each piece and endCall, then end.
+	begin() []event
+	beginText() []event
+	text(piece string) []event
+	endText() []event
+	beginCall(i int) []event
+	arguments(i int, piece string) []event
+	endCall(i int) []event
+	end() []event
+	// failed is an error within a stream.
+	failed() event
+}
+
+// sender sends an answer and counts what went out.
+type sender struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	ctx  context.Context // of the request; a sender does not outlive it
+	a    *answer
+	f    form
+	sent int64
+}
+
+// bill tells who wants to know what the answer is billed.
+func (s *sender) bill(t caisson.TokenCount) {
+	if bill, ok := s.ctx.Value(billKey{}).(func(caisson.TokenCount)); ok {
+		bill(t)
+	}
+}
+
+// partial is what an answer is billed that broke off: the output that was sent.
+func (s *sender) partial() caisson.TokenCount {
+	t := s.a.tokens
+	t.Output = min(t.Output, tokensOf(s.sent))
+	return t
+}
+
+func (s *sender) whole() error {
+	body := append(encode(s.f.whole()), '\n')
+	s.w.Header().Set("Content-Type", "application/json")
+	s.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	s.bill(s.a.tokens)
+	if b := s.a.turn.Break; b != nil {
+		s.w.Write(body[:min(b.After, len(body)-2)]) // never a whole JSON value
+		_ = s.rc.Flush()
+		breakNow(s.ctx, b.How)
+	}
+	s.w.Write(body)
+	return nil
+}
+
+func (s *sender) streamed() error {
+	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	s.w.Header().Set("Cache-Control", "no-cache")
+	billed := false
+	defer func() {
+		if !billed {
+			s.bill(s.partial())
+		}
+	}()
+	s.emit(s.f.begin())
+	if s.a.text != "" {
+		s.emit(s.f.beginText())
+		s.send(s.a.text, s.f.text)
+		s.emit(s.f.endText())
+	}
+	for i, c := range s.a.calls {
+		s.emit(s.f.beginCall(i))
+		s.send(c.Arguments, func(piece string) []event { return s.f.arguments(i, piece) })
+		s.emit(s.f.endCall(i))
+	}
+	if b := s.a.turn.Break; b != nil {
+		s.breakOff(b.How)
+		return nil
+	}
+	billed = true
+	s.bill(s.a.tokens)
+	s.emit(s.f.end())
+	return nil
+}
+
+// send sends text in pieces, up to where the answer breaks off.
+func (s *sender) send(text string, events func(piece string) []event) {
+	for _, piece := range pieces(text, s.a.chunk) {
+		if s.sent > 0 && !wait(s.ctx, s.a.delay.Chunk) {
+			panic(http.ErrAbortHandler)
+		}
+		b := s.a.turn.Break
+		if b == nil || s.sent+int64(len(piece)) <= int64(b.After) {
+			s.sent += int64(len(piece))
+			s.emit(events(piece))
+			continue
+		}
+		if piece = clip(piece, b.After-int(s.sent)); piece != "" {
+			s.sent += int64(len(piece))
+			s.emit(events(piece))
+		}
+		s.breakOff(b.How)
+	}
+}
+
+// breakOff ends a stream; it does not return.
+func (s *sender) breakOff(how string) {
+	if how == breakError {
+		s.emit([]event{s.f.failed()})
+		how = breakCut
+	}
+	breakNow(s.ctx, how)
+}
+
+// emit sends events at once.
+func (s *sender) emit(events []event) {
+	var b []byte
+	for _, e := range events {
+		if e.name != "" {
+			b = append(append(append(b, "event: "...), e.name...), '\n')
+		}
+		b = append(b, "data: "...)
+		if e.data == nil {
+			b = append(b, "[DONE]"...)
+		} else {
+			b = append(b, encode(e.data)...)
+		}
+		b = append(b, "\n\n"...)
+	}
+	if len(b) == 0 {
+		return
+	}
+	if _, err := s.w.Write(b); err != nil || s.ctx.Err() != nil {
+		panic(http.ErrAbortHandler) // nobody is there
+	}
+	_ = s.rc.Flush() // a writer that cannot sends when it is full
+}

@@ -1,0 +1,95 @@
+package scripted
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// apiError is an error as the provider would answer it.
+type apiError struct {
+	status     int
+	message    string
+	param      string // OpenAI
+	code       string // OpenAI
+	body       string // instead of one made from the above
+	retryAfter int    // seconds
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func fault(status int, message string) error { return &apiError{status: status, message: message} }
+
+// invalid is an error about a field of a request.
+func invalid(param, format string, args ...any) error {
+	return &apiError{status: http.StatusBadRequest, param: param, message: fmt.Sprintf(format, args...)}
+}
+
+// Types of errors by status, where it is not the default.
+var (
+	openaiTypes = map[int]string{
+		http.StatusTooManyRequests: "rate_limit_error", http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error",
+	}
+	anthropicTypes = map[int]string{
+		http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error", http.StatusNotFound: "not_found_error",
+		http.StatusRequestEntityTooLarge: "request_too_large", http.StatusTooManyRequests: "rate_limit_error", 529: "overloaded_error",
+	}
+)
+
+// shape returns the body of an error.
+func (e *apiError) shape(anthropic bool) object {
+	types, kind := openaiTypes, "invalid_request_error"
+	if anthropic {
+		types = anthropicTypes
+	}
+	if e.status >= 500 {
+		kind = "server_error"
+		if anthropic {
+			kind = "api_error"
+		}
+	}
+	if t, ok := types[e.status]; ok {
+		kind = t
+	}
+	message := e.message
+	if message == "" {
+		message = "the script says so"
+	}
+	if anthropic {
+		if e.param != "" {
+			message = e.param + ": " + message
+		}
+		return object{"type": "error", "error": object{"type": kind, "message": message}, "request_id": nil}
+	}
+	return object{"error": object{"message": message, "type": kind, "param": orNull(e.param), "code": orNull(e.code)}}
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// writeFault answers with an error.
+func writeFault(w http.ResponseWriter, err error, anthropic bool) {
+	e, ok := errors.AsType[*apiError](err)
+	if !ok {
+		e = &apiError{status: http.StatusInternalServerError, message: "internal error"}
+	}
+	if e.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.retryAfter))
+	}
+	if e.body == "" {
+		writeJSON(w, e.status, e.shape(anthropic))
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if json.Valid([]byte(e.body)) {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	w.WriteHeader(e.status)
+	w.Write([]byte(e.body))
+}

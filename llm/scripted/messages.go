@@ -1,0 +1,248 @@
+package scripted
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+var messagesFields = []string{
+	"max_tokens", "messages", "model", "cache_control", "container", "context_management", "diagnostics", "inference_geo", "mcp_servers", "metadata",
+	"output_config", "output_format", "service_tier", "speed", "stop_sequences", "stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
+	"user_profile_id", "workspace_id",
+}
+
+type messagesRequest struct {
+	Model     string   `json:"model"`
+	MaxTokens *int64   `json:"max_tokens"`
+	System    *content `json:"system"`
+	Messages  []struct {
+		Role    string   `json:"role"`
+		Content *content `json:"content"`
+	} `json:"messages"`
+	Stream bool `json:"stream"`
+	Tools  []struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		InputSchema json.RawMessage `json:"input_schema"`
+	} `json:"tools"`
+}
+
+func checkVersion(h http.Header) error {
+	if h.Get("Anthropic-Version") == "" {
+		return invalid("", "anthropic-version: header is required")
+	}
+	return nil
+}
+
+func parseMessages(body []byte) (*conversation, error) {
+	c, req, err := readMessages(body)
+	if err != nil {
+		return nil, err
+	}
+	if req.MaxTokens == nil {
+		return nil, invalid("max_tokens", "Field required")
+	}
+	c.limit, err = positive("max_tokens", req.MaxTokens)
+	return c, err
+}
+
+// readMessages reads what messages and count_tokens have in common.
+func readMessages(body []byte) (*conversation, *messagesRequest, error) {
+	var req messagesRequest
+	if err := decode(body, messagesFields, &req); err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case req.Model == "":
+		return nil, nil, invalid("model", "Field required")
+	case len(req.Messages) == 0:
+		return nil, nil, invalid("messages", "at least one message is required")
+	case req.Messages[0].Role != "user":
+		return nil, nil, invalid("messages", "first message must use the user role")
+	}
+	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, size: int64(len(req.System.text()))}
+	for _, t := range req.Tools {
+		c.tools[t.Name] = true
+		c.size += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
+	}
+	var open map[string]string // calls of the message before, by id
+	for i, m := range req.Messages {
+		at := fmt.Sprintf("messages.%d", i)
+		if m.Content == nil || m.Content.null || len(m.Content.parts) == 0 || m.Content.plain && m.Content.text() == "" {
+			return nil, nil, invalid(at+".content", "must not be empty")
+		}
+		var err error
+		switch m.Role {
+		case "user":
+			err = c.userBlocks(at, m.Content, open)
+			open = nil
+		case "assistant":
+			open = c.assistantBlocks(m.Content)
+		default:
+			err = invalid(at+".role", "must be user or assistant")
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(open) > 0 {
+		return nil, nil, invalid("messages", "`tool_use` ids were found without `tool_result` blocks immediately after")
+	}
+	return c, &req, nil
+}
+
+// userBlocks reads a message of the user: something new, or results of tools, beside which text may stand.
+func (c *conversation) userBlocks(at string, m *content, open map[string]string) error {
+	text := m.text()
+	c.size += int64(len(text))
+	results := 0
+	for _, p := range m.parts {
+		if p.Type != "tool_result" {
+			continue
+		}
+		name, ok := open[p.ToolUseID]
+		if !ok {
+			return invalid(at+".content", "unexpected `tool_use_id` found in `tool_result` blocks: %.80s", p.ToolUseID)
+		}
+		delete(open, p.ToolUseID)
+		results++
+		c.size += int64(len(p.Content.text()))
+		c.add(result{name, p.Content.text()})
+	}
+	if len(open) > 0 {
+		return invalid(at, "`tool_use` ids were found without `tool_result` blocks immediately after")
+	}
+	if results == 0 {
+		c.say(text)
+	}
+	return nil
+}
+
+// assistantBlocks reads a message of the model and returns its calls by id.
+func (c *conversation) assistantBlocks(m *content) map[string]string {
+	c.size += int64(len(m.text()))
+	calls := map[string]string{}
+	for _, p := range m.parts {
+		if p.Type == "tool_use" {
+			calls[p.ID] = p.Name
+			c.size += int64(len(p.Name) + len(p.Input))
+		}
+	}
+	if len(calls) > 0 {
+		c.rounds = append(c.rounds, nil)
+	}
+	return calls
+}
+
+// count answers count_tokens.
+func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error {
+	if err := checkVersion(r.Header); err != nil {
+		return err
+	}
+	c, req, err := readMessages(body)
+	if err != nil {
+		return err
+	}
+	if req.MaxTokens != nil || req.Stream {
+		return invalid("max_tokens", "Extra inputs are not permitted")
+	}
+	if err := m.serves(c.model); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, object{"input_tokens": tokensOf(c.size)})
+	return nil
+}
+
+// messagesForm answers Anthropic's messages.
+type messagesForm struct{ *answer }
+
+func (f messagesForm) finished() string {
+	return map[string]string{finishStop: "end_turn", finishLength: "max_tokens", finishTool: "tool_use", finishFilter: "refusal"}[f.finish]
+}
+
+func (f messagesForm) taken(output int64) object {
+	return object{
+		"input_tokens": f.tokens.Input, "output_tokens": output, "service_tier": "standard",
+		"cache_read_input_tokens": f.tokens.CacheRead, "cache_creation_input_tokens": f.tokens.CacheWrite,
+		"cache_creation": object{"ephemeral_5m_input_tokens": f.tokens.CacheWrite, "ephemeral_1h_input_tokens": 0},
+	}
+}
+
+func (f messagesForm) message(blocks []any, stop any, output int64) object {
+	out := object{
+		"id": "msg_" + f.id, "type": "message", "role": "assistant", "model": f.model, "content": blocks, "stop_reason": stop, "stop_sequence": nil,
+	}
+	if !f.turn.Silent {
+		out["usage"] = f.taken(output)
+	}
+	return out
+}
+
+func (f messagesForm) whole() any {
+	blocks := []any{}
+	if f.answer.text != "" {
+		blocks = append(blocks, object{"type": "text", "text": f.answer.text, "citations": nil})
+	}
+	for i, c := range f.calls {
+		blocks = append(blocks, object{"type": "tool_use", "id": f.callID("toolu", i), "name": c.Name, "input": json.RawMessage(c.Arguments)})
+	}
+	return f.message(blocks, f.finished(), f.tokens.Output)
+}
+
+// block returns the index of the i-th call's block.
+func (f messagesForm) block(i int) int {
+	if f.answer.text != "" {
+		i++
+	}
+	return i
+}
+
+// named returns an event, of which the type is also its name.
+func named(data object) event { return event{data["type"].(string), data} }
+
+func (f messagesForm) begin() []event {
+	return []event{named(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), named(object{"type": "ping"})}
+}
+
+func (f messagesForm) start(index int, block object) event {
+	return named(object{"type": "content_block_start", "index": index, "content_block": block})
+}
+
+func (f messagesForm) delta(index int, delta object) event {
+	return named(object{"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+func (f messagesForm) stop(index int) []event {
+	return []event{named(object{"type": "content_block_stop", "index": index})}
+}
+
+func (f messagesForm) beginText() []event {
+	return []event{f.start(0, object{"type": "text", "text": "", "citations": nil})}
+}
+
+func (f messagesForm) text(piece string) []event {
+	return []event{f.delta(0, object{"type": "text_delta", "text": piece})}
+}
+func (f messagesForm) endText() []event { return f.stop(0) }
+
+func (f messagesForm) beginCall(i int) []event {
+	return []event{f.start(f.block(i), object{"type": "tool_use", "id": f.callID("toolu", i), "name": f.calls[i].Name, "input": object{}})}
+}
+
+func (f messagesForm) arguments(i int, piece string) []event {
+	return []event{f.delta(f.block(i), object{"type": "input_json_delta", "partial_json": piece})}
+}
+func (f messagesForm) endCall(i int) []event { return f.stop(f.block(i)) }
+
+func (f messagesForm) end() []event {
+	last := object{"type": "message_delta", "delta": object{"stop_reason": f.finished(), "stop_sequence": nil}}
+	if !f.turn.Silent {
+		last["usage"] = f.taken(f.tokens.Output)
+	}
+	return []event{named(last), named(object{"type": "message_stop"})}
+}
+
+func (f messagesForm) failed() event {
+	return event{"error", (&apiError{status: 529, message: "Overloaded"}).shape(true)}
+}

@@ -1,0 +1,278 @@
+package scripted
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+var responsesFields = []string{
+	"background", "context_management", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
+	"moderation", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
+	"prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream", "stream_options", "temperature", "text",
+	"tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
+}
+
+type responsesRequest struct {
+	Model              string          `json:"model"`
+	Instructions       string          `json:"instructions"`
+	Input              json.RawMessage `json:"input"`
+	MaxOutputTokens    *int64          `json:"max_output_tokens"`
+	PreviousResponseID string          `json:"previous_response_id"`
+	Stream             bool            `json:"stream"`
+	Tools              []struct {
+		Type        string `json:"type"`
+		Name        string `json:"name"`
+		Description string `json:"description"`
+	} `json:"tools"`
+}
+
+// item is one of a responses request's input.
+type item struct {
+	Type      string   `json:"type"`
+	Role      string   `json:"role"`
+	Content   *content `json:"content"`
+	CallID    string   `json:"call_id"`
+	Name      string   `json:"name"`
+	Arguments string   `json:"arguments"`
+	Output    *content `json:"output"`
+}
+
+// minOutput is the least that OpenAI takes for max_output_tokens.
+const minOutput = 16
+
+func parseResponses(body []byte) (*conversation, error) {
+	var req responsesRequest
+	if err := decode(body, responsesFields, &req); err != nil {
+		return nil, err
+	}
+	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, size: int64(len(req.Instructions))}
+	switch {
+	case req.Model == "":
+		return nil, invalid("model", "you must provide a model parameter")
+	case req.PreviousResponseID != "":
+		return nil, &apiError{
+			status: http.StatusNotFound, message: "Previous response not found; nothing is kept", param: "previous_response_id", code: "previous_response_not_found",
+		}
+	case len(req.Input) == 0:
+		return nil, invalid("input", "is required")
+	case req.MaxOutputTokens != nil && *req.MaxOutputTokens < minOutput:
+		return nil, invalid("max_output_tokens", "must be at least %d", minOutput)
+	}
+	if req.MaxOutputTokens != nil {
+		c.limit = *req.MaxOutputTokens
+	}
+	for _, t := range req.Tools {
+		c.tools[t.Name] = true
+		c.size += int64(len(t.Name) + len(t.Description))
+	}
+	var text string
+	if json.Unmarshal(req.Input, &text) == nil && string(req.Input) != "null" {
+		c.size += int64(len(text))
+		c.say(text)
+		return c, nil
+	}
+	var items []item
+	if err := json.Unmarshal(req.Input, &items); err != nil || len(items) == 0 {
+		return nil, invalid("input", "is neither text nor a list of items")
+	}
+	return c, c.items(items)
+}
+
+// items reads what was said. Calls next to each other are one round.
+func (c *conversation) items(items []item) error {
+	names := map[string]string{} // of the calls that can be answered
+	calling := false
+	for i, it := range items {
+		at := fmt.Sprintf("input[%d]", i)
+		if it.Type != "function_call" {
+			calling = false
+		}
+		switch it.Type {
+		case "", "message":
+			text := it.Content.text()
+			c.size += int64(len(text))
+			switch it.Role {
+			case "user":
+				c.say(text)
+			case "assistant", "system", "developer":
+			default:
+				return invalid(at+".role", "%.40q is not a role", it.Role)
+			}
+		case "function_call":
+			if it.CallID == "" || it.Name == "" {
+				return invalid(at, "a call needs call_id and name")
+			}
+			names[it.CallID] = it.Name
+			c.size += int64(len(it.Name) + len(it.Arguments))
+			if !calling {
+				c.rounds = append(c.rounds, nil)
+			}
+			calling = true
+		case "function_call_output":
+			name, ok := names[it.CallID]
+			if !ok {
+				return invalid(at+".call_id", "no tool call found for function call output with call_id %.80s", it.CallID)
+			}
+			delete(names, it.CallID)
+			c.size += int64(len(it.Output.text()))
+			c.add(result{name, it.Output.text()})
+		}
+	}
+	if len(names) > 0 {
+		return invalid("input", "no tool output found for a function call")
+	}
+	return nil
+}
+
+// responsesForm answers responses.
+type responsesForm struct {
+	*answer
+	sequence int
+}
+
+// event returns an event with the next number.
+func (f *responsesForm) event(kind string, fields object) event {
+	fields["type"], fields["sequence_number"] = kind, f.sequence
+	f.sequence++
+	return event{kind, fields}
+}
+
+// response returns the response as it is with that status and output.
+func (f *responsesForm) response(status string, output []any) object {
+	out := object{
+		"id": "resp_" + f.id, "object": "response", "created_at": created, "status": status, "background": false, "error": nil,
+		"incomplete_details": nil, "instructions": nil, "max_output_tokens": nil, "model": f.model, "output": output,
+		"parallel_tool_calls": true, "previous_response_id": nil, "reasoning": object{"effort": nil, "summary": nil}, "service_tier": "default",
+		"store": false, "temperature": 1, "text": object{"format": object{"type": "text"}}, "tool_choice": "auto", "tools": []any{},
+		"top_p": 1, "truncation": "disabled", "usage": nil, "user": nil, "metadata": object{},
+	}
+	if f.limit > 0 {
+		out["max_output_tokens"] = f.limit
+	}
+	return out
+}
+
+// done returns the response when it is over, and the status of its last item.
+func (f *responsesForm) done() (response object, status string) {
+	status = "completed"
+	reason, incomplete := map[string]string{finishLength: "max_output_tokens", finishFilter: "content_filter"}[f.finish]
+	if incomplete {
+		status = "incomplete"
+	}
+	output := []any{}
+	if f.answer.text != "" {
+		output = append(output, f.message(f.answer.text, status))
+	}
+	for i := range f.calls {
+		output = append(output, f.call(i, f.calls[i].Arguments, status))
+	}
+	response = f.response(status, output)
+	if incomplete {
+		response["incomplete_details"] = object{"reason": reason}
+	}
+	if !f.turn.Silent {
+		t := f.tokens
+		response["usage"] = object{
+			"input_tokens": t.Input + t.CacheRead + t.CacheWrite, "input_tokens_details": object{"cached_tokens": t.CacheRead},
+			"output_tokens": t.Output, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": t.Total(),
+		}
+	}
+	return response, status
+}
+
+func (f *responsesForm) whole() any {
+	response, _ := f.done()
+	return response
+}
+
+func (f *responsesForm) messageID() string { return "msg_" + f.id }
+
+func (f *responsesForm) message(text, status string) object {
+	parts := []any{}
+	if text != "" {
+		parts = append(parts, textPart(text))
+	}
+	return object{"type": "message", "id": f.messageID(), "status": status, "role": "assistant", "content": parts}
+}
+
+func textPart(text string) object {
+	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+}
+
+func (f *responsesForm) call(i int, arguments, status string) object {
+	return object{
+		"type": "function_call", "id": f.callID("fc", i), "call_id": f.callID("call", i), "name": f.calls[i].Name, "arguments": arguments, "status": status,
+	}
+}
+
+// index returns the index of the i-th call in the output.
+func (f *responsesForm) index(i int) int {
+	if f.answer.text != "" {
+		i++
+	}
+	return i
+}
+
+func (f *responsesForm) begin() []event {
+	return []event{
+		f.event("response.created", object{"response": f.response("in_progress", []any{})}),
+		f.event("response.in_progress", object{"response": f.response("in_progress", []any{})}),
+	}
+}
+
+func (f *responsesForm) beginText() []event {
+	return []event{
+		f.event("response.output_item.added", object{"output_index": 0, "item": f.message("", "in_progress")}),
+		f.event("response.content_part.added", object{"item_id": f.messageID(), "output_index": 0, "content_index": 0, "part": textPart("")}),
+	}
+}
+
+func (f *responsesForm) text(piece string) []event {
+	return []event{f.event("response.output_text.delta", object{
+		"item_id": f.messageID(), "output_index": 0, "content_index": 0, "delta": piece, "logprobs": []any{},
+	})}
+}
+
+func (f *responsesForm) endText() []event {
+	at := func() object { return object{"item_id": f.messageID(), "output_index": 0, "content_index": 0} }
+	done, part := at(), at()
+	done["text"], done["logprobs"] = f.answer.text, []any{}
+	part["part"] = textPart(f.answer.text)
+	_, status := f.done()
+	return []event{
+		f.event("response.output_text.done", done),
+		f.event("response.content_part.done", part),
+		f.event("response.output_item.done", object{"output_index": 0, "item": f.message(f.answer.text, status)}),
+	}
+}
+
+func (f *responsesForm) beginCall(i int) []event {
+	return []event{f.event("response.output_item.added", object{"output_index": f.index(i), "item": f.call(i, "", "in_progress")})}
+}
+
+func (f *responsesForm) arguments(i int, piece string) []event {
+	return []event{f.event("response.function_call_arguments.delta", object{
+		"item_id": f.callID("fc", i), "output_index": f.index(i), "delta": piece,
+	})}
+}
+
+func (f *responsesForm) endCall(i int) []event {
+	args := f.calls[i].Arguments
+	_, status := f.done()
+	return []event{
+		f.event("response.function_call_arguments.done", object{
+			"item_id": f.callID("fc", i), "output_index": f.index(i), "name": f.calls[i].Name, "arguments": args,
+		}),
+		f.event("response.output_item.done", object{"output_index": f.index(i), "item": f.call(i, args, status)}),
+	}
+}
+
+func (f *responsesForm) end() []event {
+	response, status := f.done()
+	return []event{f.event("response."+status, object{"response": response})}
+}
+
+func (f *responsesForm) failed() event {
+	return f.event("error", object{"code": "server_error", "message": "the server had an error while processing your request", "param": nil})
+}

@@ -1,0 +1,276 @@
+package scripted
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
+)
+
+// Bounds of a script.
+const (
+	maxScript  = 1 << 20
+	maxTurns   = 1000
+	maxText    = 64 << 10
+	maxCalls   = 32
+	maxPattern = 1000
+	maxDelay   = caisson.Duration(10 * time.Minute)
+	maxTokens  = 1e9
+)
+
+const (
+	defaultChunk      = 24 // bytes
+	defaultDimensions = 16
+)
+
+// script is the YAML document.
+type script struct {
+	Models     []string       `yaml:"models"`
+	Key        caisson.Secret `yaml:"key"`
+	Chunk      int            `yaml:"chunk"`
+	Delay      delay          `yaml:"delay"`
+	Dimensions int            `yaml:"dimensions"`
+	Turns      []turn         `yaml:"turns"`
+	Fallback   *turn          `yaml:"fallback"`
+}
+
+// turn is one answer and when it is given.
+type turn struct {
+	When   when `yaml:"when"`
+	Once   bool `yaml:"once"`
+	Times  int  `yaml:"times"`
+	Repeat bool `yaml:"repeat"`
+
+	Text   string     `yaml:"text"`
+	Calls  []toolCall `yaml:"calls"`
+	Finish string     `yaml:"finish"`
+	Tokens *tokens    `yaml:"tokens"`
+	Silent bool       `yaml:"silent"`
+	Delay  *delay     `yaml:"delay"`
+	Chunk  int        `yaml:"chunk"`
+	Break  *breakOff  `yaml:"break"`
+	Error  *failure   `yaml:"error"`
+
+	pattern, result *regexp.Regexp // of When; nil if there is none
+}
+
+// when are conditions; all that are set must hold.
+type when struct {
+	API           string `yaml:"api"`
+	Model         string `yaml:"model"`
+	Last          string `yaml:"last"`
+	Pattern       string `yaml:"pattern"`
+	Tool          string `yaml:"tool"`
+	Result        string `yaml:"result"`
+	ResultPattern string `yaml:"resultPattern"`
+}
+
+type toolCall struct {
+	Name      string `yaml:"name"`
+	Arguments string `yaml:"arguments"`
+}
+
+// tokens are what an answer says it took; nil is derived.
+type tokens struct {
+	Input      *int64 `yaml:"input"`
+	Output     *int64 `yaml:"output"`
+	CacheRead  int64  `yaml:"cacheRead"`
+	CacheWrite int64  `yaml:"cacheWrite"`
+}
+
+type delay struct {
+	First caisson.Duration `yaml:"first"`
+	Chunk caisson.Duration `yaml:"chunk"`
+}
+
+// What breaks an answer off.
+const (
+	breakCut   = "cut"
+	breakHang  = "hang"
+	breakError = "error"
+)
+
+type breakOff struct {
+	How   string `yaml:"how"`
+	After int    `yaml:"after"`
+}
+
+type failure struct {
+	Status     int    `yaml:"status"`
+	Message    string `yaml:"message"`
+	Body       string `yaml:"body"`
+	RetryAfter int    `yaml:"retryAfter"`
+}
+
+// How an answer can end.
+const (
+	finishStop   = "stop"
+	finishLength = "length"
+	finishTool   = "tool"
+	finishFilter = "filter"
+)
+
+// parseScript reads and checks a script. All faults are reported, joined.
+func parseScript(data []byte) (*script, error) {
+	if len(data) > maxScript {
+		return nil, caisson.Errorf(caisson.Invalid, "a script has at most %s", caisson.Size(maxScript))
+	}
+	s := &script{Chunk: defaultChunk, Dimensions: defaultDimensions}
+	if err := strictyaml.Decode(data, s); err != nil {
+		return nil, err
+	}
+	c := checker{}
+	if len(s.Turns) > maxTurns {
+		c.bad("turns", "there are %d; a script has at most %d", len(s.Turns), maxTurns)
+		return nil, errors.Join(c.faults...)
+	}
+	if len(s.Turns) == 0 && s.Fallback == nil {
+		c.bad("turns", "there are none, and no fallback; give at least one answer")
+	}
+	for i, m := range s.Models {
+		if m == "" || len(m) > 256 {
+			c.bad(fmt.Sprintf("models[%d]", i), "%.40q is not the name of a model", m)
+		}
+	}
+	c.number("chunk", int64(s.Chunk), 1, maxText)
+	c.number("dimensions", int64(s.Dimensions), 1, maxDimensions)
+	c.delay("delay", s.Delay)
+	for i := range s.Turns {
+		c.turn(fmt.Sprintf("turns[%d]", i), &s.Turns[i])
+	}
+	if s.Fallback != nil {
+		c.turn("fallback", s.Fallback)
+		if s.Fallback.When != (when{}) || s.Fallback.Times != 0 || s.Fallback.Repeat {
+			c.bad("fallback", "has no when, once, times or repeat: it answers whatever no turn does")
+		}
+		s.Fallback.Repeat = true
+	}
+	return s, errors.Join(c.faults...)
+}
+
+// checker collects faults.
+type checker struct{ faults []error }
+
+func (c *checker) bad(field, format string, args ...any) {
+	c.faults = append(c.faults, caisson.Invalidf(field, format, args...))
+}
+
+func (c *checker) number(field string, n, low, high int64) {
+	if n < low || n > high {
+		c.bad(field, "%d is not from %d to %d", n, low, high)
+	}
+}
+
+func (c *checker) delay(field string, d delay) {
+	for _, f := range []struct {
+		name string
+		d    caisson.Duration
+	}{{"first", d.First}, {"chunk", d.Chunk}} {
+		if f.d < 0 || f.d > maxDelay {
+			c.bad(field+"."+f.name, "%s is not from 0 to %s", f.d, maxDelay)
+		}
+	}
+}
+
+func (c *checker) oneOf(field, value string, values ...string) {
+	if !slices.Contains(values, value) {
+		c.bad(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
+	}
+}
+
+// turn checks t and compiles its patterns.
+func (c *checker) turn(at string, t *turn) {
+	t.pattern = c.pattern(at+".when.pattern", t.When.Pattern)
+	t.result = c.pattern(at+".when.resultPattern", t.When.ResultPattern)
+	if t.When.API != "" {
+		c.oneOf(at+".when.api", t.When.API, apiChat, apiResponses, apiMessages)
+	}
+	c.number(at+".times", int64(t.Times), 0, maxTokens)
+	if t.Once {
+		if t.Times > 0 {
+			c.bad(at+".once", "says the same as times: 1; set one of them")
+		}
+		t.Times = 1
+	}
+	c.answer(at, t)
+	if t.Finish != "" {
+		c.oneOf(at+".finish", t.Finish, finishStop, finishLength, finishTool, finishFilter)
+	}
+	if k := t.Tokens; k != nil {
+		for _, f := range []struct {
+			name string
+			n    *int64
+		}{{"input", k.Input}, {"output", k.Output}, {"cacheRead", &k.CacheRead}, {"cacheWrite", &k.CacheWrite}} {
+			if f.n != nil {
+				c.number(at+".tokens."+f.name, *f.n, 0, maxTokens)
+			}
+		}
+	}
+	if t.Delay != nil {
+		c.delay(at+".delay", *t.Delay)
+	}
+	c.number(at+".chunk", int64(t.Chunk), 0, maxText)
+	if b := t.Break; b != nil {
+		c.oneOf(at+".break.how", b.How, breakCut, breakHang, breakError)
+		c.number(at+".break.after", int64(b.After), 0, maxText*(maxCalls+1))
+	}
+	if e := t.Error; e != nil {
+		if http.StatusText(e.Status) == "" && e.Status != 529 || e.Status < 400 {
+			c.bad(at+".error.status", "%d is not the status of an error", e.Status)
+		}
+		c.number(at+".error.retryAfter", int64(e.RetryAfter), 0, 1e6)
+		if e.Message != "" && e.Body != "" {
+			c.bad(at+".error", "has a message, from which a body is made, and a body; set one of them")
+		}
+	}
+}
+
+func (c *checker) answer(at string, t *turn) {
+	if t.Error != nil && (t.Text != "" || len(t.Calls) > 0 || t.Break != nil) {
+		c.bad(at+".error", "is instead of an answer; remove text, calls and break, or the error")
+	}
+	if len(t.Text) > maxText {
+		c.bad(at+".text", "has more than %s", caisson.Size(maxText))
+	}
+	if strings.Count(t.Text, "{{") > maxPlaceholders {
+		c.bad(at+".text", "has more than %d placeholders", maxPlaceholders)
+	}
+	if len(t.Calls) > maxCalls {
+		c.bad(at+".calls", "there are more than %d", maxCalls)
+	}
+	for i := range t.Calls {
+		call, at := &t.Calls[i], fmt.Sprintf("%s.calls[%d]", at, i)
+		if call.Name == "" || len(call.Name) > 128 {
+			c.bad(at+".name", "%.40q is not the name of a tool", call.Name)
+		}
+		if call.Arguments == "" {
+			call.Arguments = "{}"
+		}
+		var object map[string]json.RawMessage
+		if len(call.Arguments) > maxText || json.Unmarshal([]byte(call.Arguments), &object) != nil || object == nil {
+			c.bad(at+".arguments", `is not a JSON object in quotes, as '{"path": "/"}'`)
+		}
+	}
+}
+
+func (c *checker) pattern(field, s string) *regexp.Regexp {
+	if s == "" {
+		return nil
+	}
+	if len(s) > maxPattern {
+		c.bad(field, "has more than %d bytes", maxPattern)
+		return nil
+	}
+	re, err := regexp.Compile(s)
+	if err != nil {
+		c.bad(field, "%s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return re
+}

@@ -1,0 +1,234 @@
+// Package scripted is a model that answers from a script, in the forms of OpenAI's API (chat completions, responses, embeddings,
+// models) and of Anthropic's (messages, count_tokens, models), streaming or not. The same request gets the same answer,
+// byte by byte. It serves tests, benchmarks, warm-up and demonstrations; it is never chosen unless configured.
+//
+// A script is YAML:
+//
+//	models: [demo]              # what there is; any model is served if there is no list
+//	key: sk-real                # requests need this key; none if absent
+//	chunk: 24                   # bytes of text in a piece of a stream
+//	delay: {first: 0s, chunk: 0s}
+//	dimensions: 16              # of embeddings
+//	turns:
+//	- when:                     # all that is said must hold; nothing said always holds
+//	    api: chat               # chat, responses or messages
+//	    model: demo-*           # a name, or how it begins
+//	    last: list the files    # part of the last message of the user
+//	    pattern: "(?i)list"     # regular expression on the same
+//	    tool: bash              # the request ends with a result of this tool
+//	    result: README          # part of a result that the request ends with
+//	    resultPattern: "^exit 0"
+//	  text: "You said {{last}}."  # also {{model}} and {{result}}
+//	  calls:                    # of tools; a turn with tools that the request does not offer does not match
+//	  - {name: bash, arguments: '{"command": "ls"}'}
+//	  times: 3                  # answers so often at all, then no more; once: true is times: 1
+//	  repeat: true              # may answer again after a result of a tool
+//	  finish: stop              # stop, length, tool or filter; else what fits the answer
+//	  tokens: {input: 10, output: 5, cacheRead: 0, cacheWrite: 0}
+//	  silent: true              # the answer does not say what it took
+//	  delay: {first: 1s, chunk: 10ms}
+//	  chunk: 5
+//	  break: {how: cut, after: 20}  # cut the connection, hang until the client goes, or report an error, after so many bytes
+//	- error: {status: 429, message: slow down, retryAfter: 2}  # or body, as it is
+//	fallback: {text: "I have no answer to that."}
+//
+// The first turn that matches answers. After a message of the user each turn answers once, so that after a tool's result
+// the next turn that matches is chosen; repeat lifts that.
+//
+// Tokens that a turn does not give are a quarter of the bytes, at least one. An answer is cut to the limit that the request sets.
+package scripted
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	apiChat       = "chat"
+	apiResponses  = "responses"
+	apiMessages   = "messages"
+	apiEmbeddings = "embeddings"
+	apiCount      = "count_tokens"
+	apiModels     = "models"
+)
+
+// maxBody is the size of a request's body in bytes, as at Anthropic's.
+const maxBody = 32 << 20
+
+// created is the date of everything that has one: 2025-01-01T00:00:00Z.
+const created = 1735689600
+
+// A Model answers requests. It is stateless except for how often turns with times have answered, and safe for
+// concurrent use.
+type Model struct {
+	script *script
+	used   []atomic.Int64 // by turn
+}
+
+var _ http.Handler = (*Model)(nil)
+
+// New reads a script. Errors are Invalid, and name everything that is wrong with it.
+func New(yaml []byte) (*Model, error) {
+	s, err := parseScript(yaml)
+	if err != nil {
+		return nil, err
+	}
+	return &Model{script: s, used: make([]atomic.Int64, len(s.Turns))}, nil
+}
+
+type billKey struct{}
+
+// WithBill returns a context for a request after which bill is told what it would be billed: once, before the last byte of an
+// answer that was begun; what was sent, if it breaks off. Errors are not billed.
+func WithBill(ctx context.Context, bill func(caisson.TokenCount)) context.Context {
+	return context.WithValue(ctx, billKey{}, bill)
+}
+
+// ServeHTTP answers a request. It panics with [http.ErrAbortHandler] where the script cuts the connection.
+func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	anthropic := r.Header.Get("Anthropic-Version") != "" || r.Header.Get("X-Api-Key") != ""
+	path := strings.TrimPrefix(r.URL.Path, "/v1")
+	api, ok := map[string]string{
+		"POST /chat/completions": apiChat, "POST /responses": apiResponses, "POST /embeddings": apiEmbeddings,
+		"POST /messages": apiMessages, "POST /messages/count_tokens": apiCount, "GET /models": apiModels,
+	}[r.Method+" "+path]
+	if ok && api != apiModels {
+		anthropic = api == apiMessages || api == apiCount
+	}
+	var err error
+	switch {
+	case !ok:
+		err = fault(http.StatusNotFound, "there is no "+r.Method+" "+head(r.URL.Path))
+	case !m.authentic(r.Header, anthropic):
+		err = fault(http.StatusUnauthorized, "the key is missing or not valid")
+	case api == apiModels:
+		m.list(w, anthropic)
+	default:
+		err = m.serve(w, r, api)
+	}
+	if err != nil {
+		writeFault(w, err, anthropic)
+	}
+}
+
+func (m *Model) authentic(h http.Header, anthropic bool) bool {
+	if m.script.Key.IsZero() {
+		return true
+	}
+	key, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
+	if anthropic && h.Get("X-Api-Key") != "" {
+		key = h.Get("X-Api-Key")
+	}
+	return subtle.ConstantTimeCompare([]byte(key), []byte(m.script.Key.Reveal())) == 1
+}
+
+// serve reads a call and answers it. The error is what to answer instead.
+func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return fault(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return fault(http.StatusRequestEntityTooLarge, "the body is larger than 32 MiB")
+	} else if err != nil {
+		return fault(http.StatusBadRequest, "the body did not arrive whole")
+	}
+	sum := sha256.Sum256(append([]byte(api+"\x00"), body...))
+	id := hex.EncodeToString(sum[:12])
+	switch api {
+	case apiEmbeddings:
+		return m.embed(w, r, body)
+	case apiCount:
+		return m.count(w, r, body)
+	}
+	parse := map[string]func([]byte) (*conversation, error){apiChat: parseChat, apiResponses: parseResponses, apiMessages: parseMessages}[api]
+	if api == apiMessages {
+		if err := checkVersion(r.Header); err != nil {
+			return err
+		}
+	}
+	c, err := parse(body)
+	if err != nil {
+		return err
+	}
+	c.api = api
+	if err := m.serves(c.model); err != nil {
+		return err
+	}
+	if len(c.rounds) > maxRounds {
+		return invalid("messages", "more rounds of tool calls than a script can follow")
+	}
+	t := m.script.Fallback
+	if i := m.script.choose(c, m.used); i >= 0 {
+		t = &m.script.Turns[i]
+	}
+	if t == nil {
+		return invalid("", "no turn of the script matches, and it has no fallback")
+	}
+	a := m.answer(t, c, id)
+	return a.write(w, r)
+}
+
+// serves returns the error of a model that is not there.
+func (m *Model) serves(model string) error {
+	for _, name := range m.script.Models {
+		if name == model {
+			return nil
+		}
+	}
+	if len(m.script.Models) == 0 {
+		return nil
+	}
+	return &apiError{status: http.StatusNotFound, message: "the model " + head(model) + " does not exist", param: "model", code: "model_not_found"}
+}
+
+// list answers with the models there are.
+func (m *Model) list(w http.ResponseWriter, anthropic bool) {
+	models := m.script.Models
+	if len(models) == 0 {
+		models = []string{"scripted"}
+	}
+	data := []any{}
+	for _, name := range models {
+		if anthropic {
+			data = append(data, object{"type": "model", "id": name, "display_name": name, "created_at": "2025-01-01T00:00:00Z"})
+		} else {
+			data = append(data, object{"id": name, "object": "model", "created": created, "owned_by": "scripted"})
+		}
+	}
+	if anthropic {
+		writeJSON(w, http.StatusOK, object{"data": data, "has_more": false, "first_id": models[0], "last_id": models[len(models)-1]})
+		return
+	}
+	writeJSON(w, http.StatusOK, object{"object": "list", "data": data})
+}
+
+// object is a JSON object; it is encoded with its keys in order.
+type object = map[string]any
+
+// encode returns v as JSON, which it always can be: it was made here.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(encode(v))
+}
