@@ -114,7 +114,7 @@ func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
 	return s.flawed(ctx, h, fmt.Sprintf(broken, newest)), nil
 }
 
-// flawed returns h with a flaw, unless it has one already: the first says most.
+// flawed returns h with a flaw, and says so in the log. If h has one already that stays: the first says most.
 func (s *events) flawed(ctx context.Context, h head, flaw string) head {
 	if h.flaw == "" {
 		h.flaw = flaw
