@@ -345,3 +345,46 @@ func TestSilence(t *testing.T) {
 		}
 	}
 }
+
+// Whatever is said, no server is asked for a host that is not allowed.
+func FuzzHTTP(f *testing.F) {
+	for _, s := range []string{
+		"GET / HTTP/1.1\r\nHost: good.example\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n2;x=\"\r\nab\r\n0\r\nHost: bad.example\r\n\r\n",
+		"GET http://bad.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n",
+		"GET //bad.example/ HTTP/1.1\r\nHost: good.example\r\nHost: bad.example\r\n\r\n",
+		"OPTIONS * HTTP/1.1\r\nHost: good.example\r\nConnection: Host, close\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: good.example@bad.example\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: good.example\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+	} {
+		f.Add(s)
+	}
+	w := newWorld(f, func(c *Config, t *times) {
+		c.Limits.PerSecond, c.Limits.Burst, t.header, t.speech = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
+	})
+	asked := w.serveHTTP("192.0.2.1:80")
+	w.resolved("192.0.2.1", "good.example", "bad.example")
+	w.policy(allowName("good.example"))
+	seen := 0
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := w.dial("192.0.2.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		io.WriteString(c, text) // may be refused before its end
+		c.CloseWrite()
+		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+			t.Fatal("no end")
+		}
+		all := asked()
+		for _, line := range all[seen:] {
+			if f := strings.SplitN(line, " ", 3); hostName(f[1]) != "good.example" {
+				t.Fatalf("asked for %q", line)
+			}
+		}
+		seen = len(all)
+	})
+}

@@ -98,6 +98,9 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 			s.RemoveNIC(nic)
 			s.Destroy()
 		}
+		if _, fuzzing := t.(*testing.F); fuzzing {
+			return // it has goroutines of its own
+		}
 		eventually(t, func() error {
 			if n := runtime.NumGoroutine(); n > before {
 				return fmt.Errorf("%d goroutines, there were %d\n%s", n, before, stacks())
