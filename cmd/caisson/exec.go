@@ -132,11 +132,11 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 		defer p.Close()
 		return printDone(a, started{p.PID()}, fmt.Sprint(p.PID()))
 	}
-	status, err := a.attach(ctx, p, req)
+	status, err := console{a}.attach(ctx, p, req)
 	if err != nil {
 		return err
 	}
-	return a.ended(status)
+	return console{a}.ended(status)
 }
 
 // started is what exec -d prints with -o json.
@@ -145,7 +145,7 @@ type started struct {
 }
 
 // ended turns the end of a process into this program's.
-func (a *app) ended(s caisson.ExitStatus) error {
+func (a console) ended(s caisson.ExitStatus) error {
 	switch {
 	case s.Unknown:
 		return errors.New("nobody saw how the process ended")
@@ -165,7 +165,7 @@ func (a *app) ended(s caisson.ExitStatus) error {
 }
 
 // attach connects p to this program's streams until it ends.
-func (a *app) attach(ctx context.Context, p caisson.Process, req caisson.ExecRequest) (caisson.ExitStatus, error) {
+func (a console) attach(ctx context.Context, p caisson.Process, req caisson.ExecRequest) (caisson.ExitStatus, error) {
 	defer p.Close()
 	if req.TTY && req.Stdin {
 		restore, err := a.rawTerminal(ctx, p)

@@ -28,8 +28,11 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 	return f, f.Close
 }
 
+// console is what connects a process inside to the person at this terminal.
+type console struct{ *app }
+
 // drain copies what p writes to w, which may be a terminal. If w takes no more, p is ended: nobody would see what it does.
-func (a *app) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
+func (a console) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
 	defer a.mend()
 	out, end := a.safeWriter(w, mode)
 	_, err := io.Copy(out, r)
@@ -45,7 +48,7 @@ func (a *app) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.M
 
 // feed copies standard input to p and tells it where it ends. It may outlive the process: reading a terminal cannot be
 // interrupted.
-func (a *app) feed(p caisson.Process) {
+func (a console) feed(p caisson.Process) {
 	defer a.mend()
 	stdin := p.Stdin()
 	if stdin == nil {
@@ -57,7 +60,7 @@ func (a *app) feed(p caisson.Process) {
 
 // rawTerminal gives the terminal to p: keys go there as they are, and it hears of every change of size. restore must be
 // called, also after a panic; it may be called more than once.
-func (a *app) rawTerminal(ctx context.Context, p caisson.Process) (restore func(), err error) {
+func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore func(), err error) {
 	in, ok := a.in.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil, usagef("exec", "standard input is not a terminal; leave out -t")
@@ -121,7 +124,7 @@ func terminalSize(fs ...any) (rows, cols uint16) {
 }
 
 // forwardInterrupts passes the first interrupt on to p as the signal it is and kills p at the second.
-func (a *app) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
+func (a console) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
 	sent := false
 	return a.interrupts.take(func(s os.Signal) {
 		sig, ok := s.(syscall.Signal)

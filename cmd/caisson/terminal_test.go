@@ -217,7 +217,7 @@ func TestSecondInterruptEndsTheSession(t *testing.T) {
 	p := &memoryProcess{signals: make(chan int, 4), ended: make(chan struct{})}
 	result := make(chan error, 1)
 	go func() {
-		_, err := a.attach(ctx, p, caisson.ExecRequest{})
+		_, err := console{a}.attach(ctx, p, caisson.ExecRequest{})
 		result <- err
 	}()
 	poll.Until(t, 20*time.Second, func() bool {

@@ -8,28 +8,28 @@ import (
 
 // A message of a chat.
 var messageFields = map[string]rule{
-	"role": (*parser).role, "content": (*parser).content, "name": scalar, "refusal": scalar,
+	"role": checkRole, "content": checkContent, "name": scalar, "refusal": scalar,
 	"tool_calls": structure, "tool_call_id": scalar, "function_call": structure,
 	// What other models want back of their reasoning.
 	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": raw,
-	"cache_control": (*parser).cacheControl,
+	"cache_control": checkCacheControl,
 	"audio":         refused("sound cannot be bounded; send text"),
 }
 
 // A part of content, in chats and responses alike. Each field has the same meaning whatever the type, so that their order is of no
 // consequence.
 var partFields = map[string]rule{
-	"type": (*parser).partType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
-	"image_url": (*parser).image, "detail": scalar, "file": (*parser).file,
-	"file_id": (*parser).fileID, "file_data": (*parser).fileData, "file_url": (*parser).fileURL, "filename": scalar,
+	"type": checkPartType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
+	"image_url": checkImage, "detail": scalar, "file": checkFile,
+	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": scalar,
 	"stdout": scalar, "stderr": scalar, "outcome": structure, // of a shell
-	"cache_control": (*parser).cacheControl,
+	"cache_control": checkCacheControl,
 	"input_audio":   refused("sound cannot be bounded; send text"),
 }
 
 var (
-	imageFields = map[string]rule{"url": (*parser).imageURL, "detail": scalar}
-	fileFields  = map[string]rule{"file_id": (*parser).fileID, "file_data": (*parser).fileData, "filename": scalar}
+	imageFields = map[string]rule{"url": checkImageURL, "detail": scalar}
+	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": scalar}
 	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
@@ -42,12 +42,12 @@ func set(names ...string) map[string]bool {
 	return m
 }
 
-func (p *parser) messages(v value) error {
+func checkMessages(p *parser, v value) error {
 	p.input = true
-	return p.list(v, (*parser).message)
+	return p.list(v, checkMessage)
 }
 
-func (p *parser) message(v value) error {
+func checkMessage(p *parser, v value) error {
 	p.extra += partOverhead
 	p.typed = false
 	if err := p.object(v, messageFields); err != nil {
@@ -59,7 +59,7 @@ func (p *parser) message(v value) error {
 	return nil
 }
 
-func (p *parser) role(v value) error {
+func checkRole(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the role is no string")
 	}
@@ -67,19 +67,19 @@ func (p *parser) role(v value) error {
 	return raw(p, v)
 }
 
-// content is text, nothing, or parts.
-func (p *parser) content(v value) error {
+// checkContent is text, nothing, or parts.
+func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return scalar(p, v)
 	}
 	// The parts of a message have types; that it had a role has been seen, or not.
 	typed := p.typed
-	err := p.list(v, (*parser).part)
+	err := p.list(v, checkPart)
 	p.typed = typed
 	return err
 }
 
-func (p *parser) part(v value) error {
+func checkPart(p *parser, v value) error {
 	if v.Kind() == '"' {
 		return raw(p, v)
 	}
@@ -94,7 +94,7 @@ func (p *parser) part(v value) error {
 	return nil
 }
 
-func (p *parser) partType(v value) error {
+func checkPartType(p *parser, v value) error {
 	switch b := v.Bytes(); {
 	case partTypes[string(b)]:
 		p.typed = true
@@ -106,18 +106,18 @@ func (p *parser) partType(v value) error {
 	}
 }
 
-// image is {"url": ...} in chats, and the URL itself in responses.
-func (p *parser) image(v value) error {
+// checkImage is {"url": ...} in chats, and the URL itself in responses.
+func checkImage(p *parser, v value) error {
 	switch v.Kind() {
 	case '{':
 		return p.object(v, imageFields)
 	case 'n':
 		return nil
 	}
-	return p.imageURL(v)
+	return checkImageURL(p, v)
 }
 
-func (p *parser) imageURL(v value) error {
+func checkImageURL(p *parser, v value) error {
 	if err := p.url(v); err != nil {
 		return err
 	}
@@ -139,9 +139,9 @@ func (p *parser) url(v value) error {
 	return raw(p, v)
 }
 
-func (p *parser) file(v value) error { return p.object(v, fileFields) }
+func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
 
-func (p *parser) fileData(v value) error {
+func checkFileData(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (p *parser) fileData(v value) error {
 	return p.url(v)
 }
 
-func (p *parser) fileURL(v value) error {
+func checkFileURL(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (p *parser) fileURL(v value) error {
 	return p.url(v)
 }
 
-func (p *parser) fileID(v value) error {
+func checkFileID(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -178,8 +178,8 @@ func (p *parser) serverID(v value) error {
 	return raw(p, v)
 }
 
-// cacheControl keeps the plain kind only, as a longer one costs more.
-func (p *parser) cacheControl(v value) error {
+// checkCacheControl keeps the plain kind only, as a longer one costs more.
+func checkCacheControl(p *parser, v value) error {
 	if !v.IsNull() {
 		p.out = append(p.out, `{"type":"ephemeral"}`...)
 	}

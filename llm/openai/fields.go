@@ -23,12 +23,12 @@ type parser struct {
 // The fields of the three kinds of body.
 var (
 	chatFields = map[string]rule{
-		"messages": (*parser).messages,
-		"model":    (*parser).model, "stream": (*parser).stream, "stream_options": (*parser).streamOptions, "n": (*parser).one,
+		"messages": checkMessages,
+		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
 		"max_tokens": limit("max_tokens"), "max_completion_tokens": limit("max_completion_tokens"),
-		"prompt_cache_key": (*parser).cacheKey, "store": (*parser).store, "modalities": (*parser).modalities,
-		"tools": (*parser).tools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": structure, "function_call": structure,
-		"web_search_options": (*parser).webSearch,
+		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
+		"tools": checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": structure, "function_call": structure,
+		"web_search_options": checkWebSearch,
 		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
 		"logprobs": scalar, "top_logprobs": scalar, "response_format": structure, "seed": scalar, "stop": raw,
 		"reasoning_effort": scalar, "verbosity": scalar,
@@ -39,19 +39,19 @@ var (
 		"audio": refused("answers in sound are priced apart and cannot be bounded; leave the field out"),
 	}
 	responsesFields = map[string]rule{
-		"input": (*parser).items, "instructions": (*parser).instructions,
-		"model": (*parser).model, "stream": (*parser).stream, "stream_options": (*parser).streamOptions,
+		"input": checkItems, "instructions": checkInstructions,
+		"model": checkModel, "stream": checkStream, "stream_options": checkStreamOptions,
 		"max_output_tokens": limit("max_output_tokens"),
-		"prompt_cache_key":  (*parser).cacheKey, "store": (*parser).store, "background": (*parser).background,
-		"previous_response_id": (*parser).previous,
-		"tools":                (*parser).tools, "tool_choice": structure, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
+		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
+		"previous_response_id": checkPrevious,
+		"tools":                checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
 		"temperature": scalar, "top_p": scalar, "top_logprobs": scalar, "text": structure, "reasoning": raw, "truncation": scalar, "include": raw,
 
 		"conversation": refused("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
 		"prompt":       refused("stored prompts belong to the provider's account; send instructions and input"),
 	}
 	embeddingsFields = map[string]rule{
-		"input": (*parser).embed, "model": (*parser).model, "dimensions": scalar, "encoding_format": scalar,
+		"input": checkEmbed, "model": checkModel, "dimensions": scalar, "encoding_format": scalar,
 	}
 )
 
@@ -156,7 +156,7 @@ func limit(name string) rule {
 	}
 }
 
-func (p *parser) model(v value) error {
+func checkModel(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (p *parser) model(v value) error {
 	return nil
 }
 
-func (p *parser) stream(v value) error {
+func checkStream(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {
 		return strictjson.Refuse("", "the value is neither true nor false")
@@ -177,7 +177,7 @@ func (p *parser) stream(v value) error {
 	return nil
 }
 
-func (p *parser) streamOptions(v value) error {
+func checkStreamOptions(p *parser, v value) error {
 	if o := v.Get("include_obfuscation"); o != nil {
 		if _, ok := o.Bool(); !ok {
 			return strictjson.Refuse("include_obfuscation", "the value is neither true nor false")
@@ -187,14 +187,14 @@ func (p *parser) streamOptions(v value) error {
 	return nil
 }
 
-func (p *parser) one(v value) error {
+func checkOne(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
 	}
 	return strictjson.Refuse("", "one answer can be had per call; leave n out, or send 1")
 }
 
-func (p *parser) cacheKey(v value) error {
+func checkCacheKey(p *parser, v value) error {
 	s, ok := v.Text()
 	if !ok && !v.IsNull() || len(s) > 1024 {
 		return strictjson.Refuse("", "the value is no string of at most 1024 bytes")
@@ -203,7 +203,7 @@ func (p *parser) cacheKey(v value) error {
 	return nil
 }
 
-func (p *parser) store(v value) error {
+func checkStore(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {
 		return strictjson.Refuse("", "the value is neither true nor false")
@@ -215,14 +215,14 @@ func (p *parser) store(v value) error {
 	return nil
 }
 
-func (p *parser) background(v value) error {
+func checkBackground(p *parser, v value) error {
 	if b, ok := v.Bool(); ok && !b || v.IsNull() {
 		return nil
 	}
 	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
 }
 
-func (p *parser) previous(v value) error {
+func checkPrevious(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (p *parser) previous(v value) error {
 	return nil
 }
 
-func (p *parser) modalities(v value) error {
+func checkModalities(p *parser, v value) error {
 	for i, m := range v.Elements() {
 		if !m.Is("text") {
 			return strictjson.At(strictjson.Refuse("", "only text can be had, as other answers are priced apart; send [\"text\"]"), i)
@@ -242,7 +242,7 @@ func (p *parser) modalities(v value) error {
 	return nil
 }
 
-func (p *parser) webSearch(v value) error {
+func checkWebSearch(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -253,7 +253,7 @@ func (p *parser) webSearch(v value) error {
 	return raw(p, v)
 }
 
-func (p *parser) instructions(v value) error {
+func checkInstructions(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
@@ -263,8 +263,8 @@ func (p *parser) instructions(v value) error {
 	return raw(p, v)
 }
 
-// embed copies text or tokens, one or many.
-func (p *parser) embed(v value) error {
+// checkEmbed copies text or tokens, one or many.
+func checkEmbed(p *parser, v value) error {
 	p.input = true
 	text := func(_ *parser, x value) error {
 		switch x.Kind() {

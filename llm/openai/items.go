@@ -7,8 +7,8 @@ import (
 // An item of the input of a response. What type it is has been looked at before.
 var itemFields = map[string]rule{
 	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "call_id": scalar,
-	"content": (*parser).content, "arguments": scalar, "input": scalar, "output": (*parser).output,
-	"summary": (*parser).summary, "encrypted_content": scalar, "action": structure, "operation": structure, "max_output_length": scalar,
+	"content": checkContent, "arguments": scalar, "input": scalar, "output": checkOutput,
+	"summary": checkSummary, "encrypted_content": scalar, "action": structure, "operation": structure, "max_output_length": scalar,
 	"pending_safety_checks": raw, "acknowledged_safety_checks": raw,
 }
 
@@ -16,7 +16,7 @@ var itemFields = map[string]rule{
 var (
 	referenceFields = map[string]rule{"type": scalar, "id": (*parser).serverID}
 	reasoningFields = map[string]rule{
-		"type": scalar, "id": (*parser).serverID, "status": scalar, "summary": (*parser).summary, "content": (*parser).content, "encrypted_content": scalar,
+		"type": scalar, "id": (*parser).serverID, "status": scalar, "summary": checkSummary, "content": checkContent, "encrypted_content": scalar,
 	}
 	clientItems = set("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
 		"local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output",
@@ -29,19 +29,19 @@ var (
 	toolFields  = map[string]rule{
 		"type": scalar, "name": scalar, "description": scalar, "parameters": structure, "strict": scalar, "format": structure,
 		"function": structure, "custom": structure, "display_width": scalar, "display_height": scalar, "environment": scalar,
-		"cache_control": (*parser).cacheControl,
+		"cache_control": checkCacheControl,
 	}
 )
 
-func (p *parser) items(v value) error {
+func checkItems(p *parser, v value) error {
 	p.input = true
 	if v.Kind() == '"' {
 		return raw(p, v)
 	}
-	return p.list(v, (*parser).item)
+	return p.list(v, checkItem)
 }
 
-func (p *parser) item(v value) error {
+func checkItem(p *parser, v value) error {
 	p.extra += partOverhead
 	kind := v.Get("type").Bytes()
 	switch {
@@ -68,33 +68,33 @@ func (p *parser) item(v value) error {
 	return p.object(v, itemFields)
 }
 
-// output is what a tool gave: text, parts, or a screenshot.
-func (p *parser) output(v value) error {
+// checkOutput is what a tool gave: text, parts, or a screenshot.
+func checkOutput(p *parser, v value) error {
 	switch v.Kind() {
 	case '[':
-		return p.list(v, (*parser).part)
+		return p.list(v, checkPart)
 	case '{':
-		return p.part(v)
+		return checkPart(p, v)
 	}
 	return scalar(p, v)
 }
 
-func (p *parser) summary(v value) error {
+func checkSummary(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return scalar(p, v)
 	}
-	return p.list(v, (*parser).part)
+	return p.list(v, checkPart)
 }
 
-func (p *parser) tools(v value) error {
+func checkTools(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
 	p.extra += toolsOverhead
-	return p.list(v, (*parser).tool)
+	return p.list(v, checkTool)
 }
 
-func (p *parser) tool(v value) error {
+func checkTool(p *parser, v value) error {
 	p.extra += toolOverhead
 	kind := v.Get("type").Bytes()
 	switch {
