@@ -267,10 +267,12 @@ func TestPromise2MovedRows(t *testing.T) {
 	}
 	wantKind(t, put("b", "ONE", sealed), caisson.Conflict)
 	wantKind(t, put("a", "TWO", sealed), caisson.Conflict)
+	id, err := w.key.forOpening(t.Context())
+	must(t, err)
 	for n := range sealed {
 		cut := slices.Clone(sealed)
 		cut[n] ^= 1
-		wantKind(t, put("a", "ONE", cut), caisson.Conflict)
+		wantKind(t, last(open(id, "a", "ONE", cut)), caisson.Conflict)
 	}
 	for _, n := range []int{1, 30, 100, len(sealed) - 17, len(sealed) - 1} {
 		wantKind(t, put("a", "ONE", sealed[:n]), caisson.Conflict)

@@ -121,6 +121,11 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	}
 	// A new key would make everything that the lost one encrypted look damaged, so it is made for the first credential only.
 	all, err := k.store.List(ctx, caisson.Everyone())
+	if err == nil && len(all) > 0 { // by another vault, perhaps, that has made the file since
+		if text, err := readPrivate(k.source.File); !errors.Is(err, fs.ErrNotExist) {
+			return text, err
+		}
+	}
 	switch {
 	case err != nil:
 		return caisson.Secret{}, err
