@@ -23,23 +23,27 @@ const (
 // NewDialer returns a Dialer that connects from the host's own network. Forbidden, called for each dial, returns what no
 // policy can allow; an unspecified address means its port at every address of the host.
 func NewDialer(forbidden func() []netip.AddrPort) Dialer {
-	return &hostDialer{forbidden: forbidden, bindTells: bindTells()}
+	return &hostDialer{
+		forbidden: forbidden,
+		bind4:     bindTells(unix.AF_INET, netip.AddrFrom4([4]byte{192, 0, 2, 1})),
+		bind6:     bindTells(unix.AF_INET6, netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1})),
+	}
 }
 
 type hostDialer struct {
-	forbidden func() []netip.AddrPort
-	bindTells bool
+	forbidden    func() []netip.AddrPort
+	bind4, bind6 bool // binding to an address tells whether it is the host's own
 }
 
-// bindTells says whether binding to an address fails if it is not the host's own. With net.ipv4.ip_nonlocal_bind it does
-// not; 192.0.2.1, for documentation, should be nobody's.
-func bindTells() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// bindTells says whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind it does
+// not. Nobody, a documentation address, should be nobody's.
+func bindTells(family int, nobody netip.Addr) bool {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
-	return unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{192, 0, 2, 1}}) != nil
+	return unix.Bind(fd, sockaddr(netip.AddrPortFrom(nobody, 0))) != nil
 }
 
 // Own asks the kernel in two ways. To bind to an address succeeds if it is local, which includes all of 127.0.0.0/8 and
@@ -50,16 +54,16 @@ func (d *hostDialer) Own(addr netip.Addr) (bool, error) {
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() {
 		return true, nil
 	}
-	family, to := unix.AF_INET, sockaddr(netip.AddrPortFrom(addr, 9))
+	family, bindTells := unix.AF_INET, d.bind4
 	if addr.Is6() {
-		family = unix.AF_INET6
+		family, bindTells = unix.AF_INET6, d.bind6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, fmt.Errorf("socket: %w", err)
 	}
 	defer unix.Close(fd)
-	if d.bindTells {
+	if bindTells {
 		switch err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(addr, 0))); {
 		case err == nil:
 			return true, nil
@@ -67,7 +71,7 @@ func (d *hostDialer) Own(addr netip.Addr) (bool, error) {
 			return false, fmt.Errorf("bind: %w", err)
 		}
 	}
-	if err := unix.Connect(fd, to); err != nil {
+	if err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(addr, 9))); err != nil {
 		return false, fmt.Errorf("connect: %w", err)
 	}
 	from, err := unix.Getsockname(fd)

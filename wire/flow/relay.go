@@ -114,6 +114,9 @@ func (r *relay) sendIn(claim func() bool) error {
 	for {
 		chunk, n, err := r.receive()
 		if claim != nil && !claim() {
+			if err == nil { // too late: it cannot be given back
+				r.c.end("")
+			}
 			err = errUnclaimed
 		}
 		claim = nil
