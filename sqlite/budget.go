@@ -176,7 +176,8 @@ func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*
 	return b, nil
 }
 
-// fill adds what was taken of b and what is handed out.
+// fill adds what was taken of b and, as it is a moment later, what is handed out: calls move from the second to the first,
+// never back, so that the two together are never more than there was.
 func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
 	start, _ := window(b.Period, l.now())
 	if b.Used, err = scanAmount(l.budgets.readSpent.QueryRowContext(ctx, b.Key, start)); err != nil {

@@ -24,6 +24,8 @@ func Test(t *testing.T, open Opener) {
 	t.Run("Credentials", func(t *testing.T) { testCredentials(t, open) })
 	t.Run("Events", func(t *testing.T) { testEvents(t, open) })
 	t.Run("Answers", func(t *testing.T) { testAnswers(t, open) })
+	t.Run("Ledger", func(t *testing.T) { testLedger(t, open) })
+	t.Run("Budgets", func(t *testing.T) { testBudgets(t, open) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 

@@ -1,0 +1,70 @@
+package sqlite
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// fillLedger writes n calls of a month: agents in sandboxes that live for an hour and make a hundred calls each.
+func fillLedger(tb testing.TB, l caisson.LedgerStore, n int) time.Time {
+	tb.Helper()
+	start := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	step := 30 * 24 * time.Hour / time.Duration(n)
+	journal := caisson.NewID(caisson.JournalPrefix)
+	var box caisson.ID
+	for from := 0; from < n; from += 1000 {
+		calls := make([]caisson.Call, min(1000, n-from))
+		for i := range calls {
+			if i%100 == 0 {
+				box = caisson.NewID(caisson.SandboxPrefix)
+			}
+			calls[i] = caisson.Call{
+				ID: caisson.NewID(caisson.CallPrefix), At: start.Add(time.Duration(from+i) * step),
+				Guest: caisson.Guest{Sandbox: box, Account: fmt.Sprintf("team-%d", from/1000%5), Run: string(box)},
+				Model: "m", Status: 200, Tokens: caisson.TokenCount{Input: 1000, Output: 10}, Cost: 1_234_567,
+			}
+		}
+		if err := l.Ingest(tb.Context(), journal, int64(from), int64(from+1000), calls); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return start
+}
+
+// BenchmarkLedger asks a ledger of 200,000 calls; most questions do not depend on how many there are.
+func BenchmarkLedger(b *testing.B) {
+	s, err := Open(b.Context(), testConfig(filepath.Join(b.TempDir(), "caisson.db")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { s.Close() })
+	l := s.Ledger()
+	begin := time.Now()
+	start := fillLedger(b, l, 200_000)
+	b.Logf("%s per call ingested", time.Since(begin)/200_000)
+	for name, q := range map[string]caisson.UsageQuery{
+		"ByModel": {By: "model"}, "ByDay": {By: "day"}, "ByRun": {By: "run"},
+		"LastDay": {By: "model", Since: start.Add(28*24*time.Hour + 1234*time.Second), Until: start.Add(29*24*time.Hour + 1234*time.Second)},
+	} {
+		for scope, in := range map[string]caisson.Scope{"All": caisson.Everyone(), "One": caisson.In("team-1")} {
+			b.Run(name+scope, func(b *testing.B) {
+				for b.Loop() {
+					if rows, err := l.Usage(b.Context(), in, q); err != nil || len(rows) == 0 {
+						b.Fatal(rows, err)
+					}
+				}
+			})
+		}
+	}
+	b.Run("Calls", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := l.Calls(b.Context(), caisson.In("team-1"), caisson.UsageQuery{Since: start.Add(20 * 24 * time.Hour)}, "", 100); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
