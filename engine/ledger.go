@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -96,7 +98,13 @@ func (e *Engine) record(id caisson.ID) (*os.File, error) {
 // policies is package egress as the core knows it.
 type policies struct{}
 
-func (policies) Compile(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) }
+func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
+	c, err := egress.Compile(p)
+	if err != nil {
+		return p, err
+	}
+	return c.Source(), nil
+}
 
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
@@ -104,6 +112,23 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 		return nil, err
 	}
 	return c.Explain(target)
+}
+
+// Inward looks at the host's addresses as they are now; one that it gets later, a rule that names it alone leads to.
+func (policies) Inward(p caisson.Policy) (int, bool) {
+	var own []netip.Addr
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return 0, len(p.Rules) > 0 // nobody knows
+	}
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(n.IP); ok {
+				own = append(own, addr)
+			}
+		}
+	}
+	return egress.Inward(p, own)
 }
 
 func (policies) Presets() []caisson.Preset { return egress.Presets() }

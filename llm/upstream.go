@@ -44,9 +44,17 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
+// query is what goes after the path: what the endpoint has, if the guest asked for it.
+func (c *call) query() string {
+	if q := c.e.Query; q != "" && c.r.URL.RawQuery == q {
+		return q
+	}
+	return ""
+}
+
 // send makes the request, again where nothing can have come of it. The error is a refusal, and the call settled.
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
-	u := c.model.url(c.e.Path, c.e.Query)
+	u := c.model.url(c.e.Path, c.query())
 	for attempt := 0; ; attempt++ {
 		body := &tracked{Reader: *bytes.NewReader(c.body)}
 		req := (&http.Request{

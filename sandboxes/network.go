@@ -12,9 +12,12 @@ import (
 
 // Egress is what the core needs of policies: whether one makes sense, and what it says.
 type Egress interface {
-	Compile(p caisson.Policy) (caisson.Decider, error)
+	// Check returns p in its normal form.
+	Check(p caisson.Policy) (caisson.Policy, error)
 	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
 	Presets() []caisson.Preset
+	// Inward returns the first rule that leads to the host or its networks, if there is one.
+	Inward(p caisson.Policy) (rule int, ok bool)
 }
 
 // Gateway is what the core needs of the model gateway.
@@ -28,14 +31,22 @@ type Gateway interface {
 // network is what the core does about what sandboxes reach: their wires' specs, and the budgets that come with those.
 type network struct{ c *Core }
 
-// check validates what a request or template says of policy and models. prefix goes before the names of fields.
+// check validates what a request or template says of policy and models, and puts the policy into its normal form. prefix goes before the names of fields.
 func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g *caisson.ModelGrant) error {
 	if p != nil && len(p.Rules) > 0 {
 		if n.c.Egress == nil {
 			return caisson.Invalidf(prefix+"policy", "this daemon has no wires, so that nothing can be reached")
 		}
-		if _, err := n.c.Egress.Compile(*p); err != nil {
+		normal, err := n.c.Egress.Check(*p)
+		if err != nil {
 			return inField(prefix+"policy", err)
+		}
+		*p = normal
+		// As with the host's paths: what is only the host's to give is given over the unix socket only.
+		if caller, err := caisson.CallerOf(ctx); err != nil || !caller.Local {
+			if i, ok := n.c.Egress.Inward(*p); ok {
+				return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
+			}
 		}
 	}
 	if g == nil {

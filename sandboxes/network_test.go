@@ -13,8 +13,16 @@ import (
 // policies is package egress as the core sees it.
 type policies struct{}
 
-func (policies) Compile(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) }
-func (policies) Presets() []caisson.Preset                         { return egress.Presets() }
+func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
+	c, err := egress.Compile(p)
+	if err != nil {
+		return p, err
+	}
+	return c.Source(), nil
+}
+
+func (policies) Presets() []caisson.Preset           { return egress.Presets() }
+func (policies) Inward(p caisson.Policy) (int, bool) { return egress.Inward(p, nil) }
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
 	if err != nil {
@@ -123,6 +131,10 @@ func TestSetPolicy(t *testing.T) {
 	got(w.Sandboxes().Resume(w.ctx(), ref))(t)
 	if n := len(w.wires.spec(sb.ID).Policy.Rules); n != 2 {
 		t.Errorf("%d rules after resume", n)
+	}
+	// What is only the host's to give.
+	if _, err := w.Sandboxes().Create(w.as("other"), caisson.CreateRequest{Policy: allowOnly("example.com", "10.0.0.0/8")}); caisson.KindOf(err) != caisson.Denied {
+		t.Errorf("a token's policy that leads inward: %v", err)
 	}
 	_, err := w.Policies().SetPolicy(w.as("other"), ref, caisson.Policy{})
 	if caisson.KindOf(err) != caisson.NotFound {
