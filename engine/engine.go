@@ -182,7 +182,8 @@ func (e *Engine) money() (err error) {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
 	}
 	if e.vault, err = credential.New(credential.Config{
-		Store: e.Store.Credentials(), Key: key, Log: e.cfg.Log, Record: e.Store.Events().Append,
+		Store: e.Store.Credentials(), Key: key, Log: e.cfg.Log,
+		Record:  func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
 		Changed: func(ctx context.Context, _, _ string) { e.refresh(ctx) },
 	}); err != nil {
 		return err

@@ -28,15 +28,25 @@ func (c *Core) Events() caisson.Events { return c.events }
 // publish records an event. That it cannot be stored is logged, and is no reason to fail what it reports.
 func (h *hub) publish(ctx context.Context, account, kind, subject string, data map[string]string) {
 	e := &caisson.Event{At: now(), Account: account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: subject, Data: data}
-	if err := h.store.Append(context.WithoutCancel(ctx), e); err != nil {
+	if err := h.record(ctx, e); err != nil {
 		h.log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
-		return
+	}
+}
+
+// record stores an event and wakes those who follow.
+func (h *hub) record(ctx context.Context, e *caisson.Event) error {
+	if err := h.store.Append(context.WithoutCancel(ctx), e); err != nil {
+		return err
 	}
 	h.mu.Lock()
 	close(h.wake)
 	h.wake = make(chan struct{})
 	h.mu.Unlock()
+	return nil
 }
+
+// Record adds an event that did not happen to a sandbox, template, image or snapshot.
+func (c *Core) Record(ctx context.Context, e *caisson.Event) error { return c.events.record(ctx, e) }
 
 // page is how many events are read from the store at once.
 const page = 256

@@ -65,7 +65,7 @@ func TestGuestOfGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := newStack(link)
+	far, err := newStack(link, func(*stack.Stack) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,11 +65,17 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	if w.tap, err = newTap(file, s.bufs); err != nil {
 		return nil, err
 	}
-	if w.stack, err = newStack(w.tap); err != nil {
-		return nil, err
-	}
-	w.flows, err = flow.New(flow.Config{
-		Stack: w.stack, NIC: nicID,
+	w.stack, err = newStack(w.tap, func(st *stack.Stack) (err error) {
+		w.flows, err = flow.New(s.flowConfig(w, st))
+		return err
+	})
+	return w, err
+}
+
+// flowConfig is what a wire's connections need.
+func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
+	return flow.Config{
+		Stack: st, NIC: nicID,
 		Gateway: []netip.Addr{netip.MustParseAddr(GatewayIPv4), netip.MustParseAddr(GatewayIPv6)},
 		Local: map[uint16]func(net.Conn){
 			80: func(c net.Conn) { s.hosts.serve(w, c) },
@@ -82,8 +88,7 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 		},
 		Decide: func(f caisson.Flow) caisson.Verdict { return w.decide().DecideFlow(f) },
 		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report,
-	})
-	return w, err
+	}
 }
 
 func (w *served) decide() caisson.Decider { return *w.decider.Load() }

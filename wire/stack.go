@@ -17,9 +17,9 @@ import (
 const nicID tcpip.NICID = 1
 
 // newStack returns a TCP/IP stack that is the gateway at the far end of link, and everybody behind it: it takes packets for
-// any address and, as nothing listens, refuses them in the name of that address.
-// End it with stopStack.
-func newStack(link stack.LinkEndpoint) (_ *stack.Stack, err error) {
+// any address and, unless prepare makes something take them, refuses them in the name of that address. prepare is called
+// before the first packet. End the stack with stopStack.
+func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *stack.Stack, err error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
@@ -29,6 +29,9 @@ func newStack(link stack.LinkEndpoint) (_ *stack.Stack, err error) {
 			stopStack(s)
 		}
 	}()
+	if err := prepare(s); err != nil {
+		return nil, err
+	}
 	if err := s.CreateNIC(nicID, link); err != nil {
 		return nil, fmt.Errorf("create nic: %s", err)
 	}

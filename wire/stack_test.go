@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 // pairTAP returns something like a TAP, and the descriptor at which a sandbox would be. It needs no privileges.
@@ -32,7 +33,7 @@ func newAnswers(t testing.TB) answers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newStack(link)
+	s, err := newStack(link, func(*stack.Stack) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
