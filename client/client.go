@@ -46,6 +46,7 @@ type Client struct {
 	credentials
 	audit
 	ledger
+	models
 	daemon
 	c *conn
 }
@@ -63,6 +64,7 @@ var (
 	_ caisson.Credentials = (*Client)(nil)
 	_ caisson.Audit       = (*Client)(nil)
 	_ caisson.Ledger      = (*Client)(nil)
+	_ caisson.Models      = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -74,7 +76,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, daemon{c}, c,
 	}, nil
 }
 

@@ -22,6 +22,7 @@ type api interface {
 	caisson.Credentials
 	caisson.Audit
 	caisson.Ledger
+	caisson.Models
 	caisson.Daemon
 }
 

@@ -29,6 +29,7 @@ type Cores struct {
 	Secrets caisson.Secrets
 	Audit   caisson.Audit
 	Ledger  caisson.Ledger
+	Models  caisson.Models
 	Daemon  caisson.Daemon
 }
 
@@ -45,6 +46,7 @@ type Memory struct {
 	answers     map[string]*answer
 	credentials map[string]*kept           // by account and name
 	budgets     map[string]*caisson.Budget // by key
+	prices      []caisson.ListedPrice
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -75,7 +77,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, daemonCore{m},
+		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, daemonCore{m},
 	}
 }
 

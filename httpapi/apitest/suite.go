@@ -39,6 +39,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"audit", testAudit},
 		{"ledger", testLedger},
 		{"budgets", testBudgets},
+		{"models", testModels},
 		{"daemon", testDaemon},
 		{"processes", testProcesses},
 		{"exec", testExec},

@@ -1,0 +1,9 @@
+package protocol
+
+// MaxPriceList is the size of a price list in bytes.
+const MaxPriceList = 16 << 20
+
+// Imported is the answer to an import of prices.
+type Imported struct {
+	Models int `json:"models" doc:"How many models have a price in the list"`
+}
