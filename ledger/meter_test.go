@@ -96,8 +96,8 @@ func TestPromise5NeverOvershoots(t *testing.T) {
 			t.Errorf("%s: used %+v, held %+v; calls took %+v", key, b.Used, b.Held, total)
 		}
 	}
-	// Nothing was refused for no reason: one budget is as good as used up.
-	if usd-total.USD > 2*caisson.Dollar/1000 && 190_000-total.Tokens > 1200 && total.Calls < 690 {
+	// Nothing was refused for no reason: one budget is as good as used up, but for what idle gateways still had.
+	if total.USD < usd*8/10 && total.Tokens < 190_000*8/10 && total.Calls < 700*8/10 {
 		t.Errorf("calls were refused, but took only %+v", total)
 	}
 }
