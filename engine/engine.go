@@ -193,6 +193,9 @@ func (e *Engine) money() (err error) {
 	}
 	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
 		Book: e.book, Changed: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
+			return e.models.spendLogs(ctx, provider, since)
+		},
 	}); err != nil {
 		return err
 	}

@@ -3,10 +3,13 @@ package engine
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,6 +18,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/llm/prices"
 	"github.com/caisson-dev/caisson/wire"
 )
@@ -189,6 +193,27 @@ func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 		cfg.Keys[p.Name] = key.Reveal()
 	}
 	return cfg, nil
+}
+
+// spendLogs asks a LiteLLM proxy of the configuration what it has recorded.
+func (m *models) spendLogs(ctx context.Context, provider string, since time.Time) ([]ledger.SpendLog, error) {
+	i := slices.IndexFunc(m.providers, func(p caisson.Provider) bool { return p.Name == provider })
+	if i < 0 || m.providers[i].Kind != caisson.ProviderLiteLLM {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
+	}
+	p := m.providers[i]
+	key, err := m.secrets.Secret(ctx, accountOf(p), p.Credential)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	pool.AppendCertsFromPEM([]byte(m.roots))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	return ledger.FetchSpendLogs(ctx, &http.Client{Transport: transport}, p.BaseURL, key, since, time.Now())
 }
 
 // maxScript bounds scripts and resolv.conf.

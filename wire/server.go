@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,6 +48,8 @@ type server struct {
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers
 
+	roots     *x509.CertPool
+	rooted    bool // roots has those of the settings; touched by serve only
 	forbidden atomic.Pointer[[]netip.AddrPort]
 
 	mu    sync.Mutex
@@ -55,7 +58,7 @@ type server struct {
 
 func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error) {
 	s := &server{
-		conn: conn, feed: newFeed(feedConn), process: p,
+		conn: conn, feed: newFeed(feedConn), process: p, roots: env.Roots,
 		wires: map[caisson.ID]*served{},
 		bufs:  &sync.Pool{New: func() any { return new([maxFrame]byte) }},
 	}
@@ -322,6 +325,12 @@ func (s *server) settings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := unmarshal(b, cfg); err != nil {
 		return err
+	}
+	if !s.rooted && s.roots != nil {
+		// Once, before the first wire: the pool is in use from then on. They change with the configuration, for which the daemon
+		// is restarted.
+		s.roots.AppendCertsFromPEM([]byte(cfg.Roots))
+		s.rooted = true
 	}
 	s.upstream.SetServers(cfg.Nameservers)
 	s.forbidden.Store(&cfg.Forbidden)
