@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -19,7 +18,8 @@ const (
 	unlimitedFor = time.Minute      // that there is no such budget is believed for so long
 	refusedFor   = 100 * time.Millisecond
 	sweepEvery   = 5 * time.Second
-	maxName      = 128 // bytes of an account, run or session: they are parts of keys and must not be cut
+	retryAfter   = 5 * time.Second // when there was no next page
+	maxName      = 128             // bytes of an account, run or session: they are parts of keys and must not be cut
 )
 
 // A Page is a journal and the budgets that go with it. What its lessor hands out is held on behalf of that journal.
@@ -50,10 +50,10 @@ type Meter struct {
 
 	mu     sync.Mutex
 	page   *page // the one that calls begin on; guarded by mu
-	old    map[*page]struct{}
-	closed bool
-	turn   atomic.Bool // the next page is being fetched
-	wake   chan struct{}
+	closed bool  // guarded by mu
+
+	wake  chan struct{} // makes Run look at the page
+	retry time.Time     // not before that another page is asked for; Run's own
 }
 
 var _ caisson.Meter = (*Meter)(nil)
@@ -71,7 +71,7 @@ func NewMeter(c Config) (*Meter, error) {
 	}
 	return &Meter{
 		next: c.Next, now: c.Now, log: c.Log.With("component", "ledger"), page: newPage(c.Page, c.Now),
-		old: map[*page]struct{}{}, wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -84,7 +84,7 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 	if err != nil {
 		return nil, err
 	}
-	defer p.release(m)
+	defer p.release()
 	r, err := p.reserve(ctx, call, d)
 	if p.journal.spoilt() || p.journal.size() > rotateAt {
 		m.nudge()
@@ -144,7 +144,7 @@ func (m *Meter) Forget(budgets ...string) {
 	p := m.page
 	p.users.Add(1)
 	m.mu.Unlock()
-	defer p.release(m)
+	defer p.release()
 	p.forget(budgets)
 }
 
@@ -167,20 +167,20 @@ func (m *Meter) Run(ctx context.Context) error {
 			m.rotate(ctx)
 		}
 		p.sweep(m.now().Add(-idleAfter))
-		p.release(m)
+		p.release()
 	}
 }
 
 // rotate goes on with the next page. Calls under way stay on theirs.
 func (m *Meter) rotate(ctx context.Context) {
-	if m.next == nil || !m.turn.CompareAndSwap(false, true) {
+	if m.next == nil || m.now().Before(m.retry) {
 		return
 	}
-	defer m.turn.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	fresh, err := m.next(ctx)
 	if err != nil || fresh.Journal == nil || fresh.Lessor == nil {
+		m.retry = m.now().Add(retryAfter)
 		m.log.ErrorContext(ctx, "no new journal; calls go on in the old one while it can be written", "err", err)
 		return
 	}
@@ -191,9 +191,8 @@ func (m *Meter) rotate(ctx context.Context) {
 	} else {
 		m.page = newPage(fresh, m.now)
 	}
-	m.old[p] = struct{}{}
 	m.mu.Unlock()
-	p.retire(m)
+	p.retire()
 }
 
 // Close ends the meter: further calls are refused, and what is left of budgets is given back. Calls under way can still be
@@ -206,15 +205,7 @@ func (m *Meter) Close() error {
 	}
 	m.closed = true
 	p := m.page
-	m.old[p] = struct{}{}
 	m.mu.Unlock()
-	p.retire(m)
+	p.retire()
 	return nil
-}
-
-// ended forgets a page that nothing will be written to.
-func (m *Meter) ended(p *page) {
-	m.mu.Lock()
-	delete(m.old, p)
-	m.mu.Unlock()
 }

@@ -40,27 +40,26 @@ func (p *page) tell() time.Time {
 }
 
 // release gives up a hold on p. The last one of a retired page ends it.
-func (p *page) release(m *Meter) {
+func (p *page) release() {
 	if p.users.Add(-1) == 0 && p.retired.Load() {
-		go p.end(m) // it talks to the lessor, and this may be the end of a call
+		go p.end() // it talks to the lessor, and this may be the end of a call
 	}
 }
 
 // retire lets p end when the last call on it has been settled.
-func (p *page) retire(m *Meter) {
+func (p *page) retire() {
 	p.users.Add(1)
 	p.retired.Store(true)
 	p.forget(nil)
-	p.release(m)
+	p.release()
 }
 
-func (p *page) end(m *Meter) {
+func (p *page) end() {
 	p.ended.Do(func() {
 		p.forget(nil)
 		if p.done != nil {
 			p.done()
 		}
-		m.ended(p)
 	})
 }
 
@@ -152,7 +151,7 @@ func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
 	}
-	defer r.page.release(r.meter)
+	defer r.page.release()
 	call.ID, call.At, call.Guest = r.call.ID, r.call.At, r.call.Guest
 	call.Provider, call.Model = cmp.Or(call.Provider, r.call.Provider), cmp.Or(call.Model, r.call.Model)
 	call.Upstream, call.API = cmp.Or(call.Upstream, r.call.Upstream), cmp.Or(call.API, r.call.API)

@@ -80,6 +80,9 @@ func testClosed(t *testing.T, s caisson.Store) {
 	wantKind(t, err, caisson.Unavailable)
 	_, _, err = s.Credentials().Get(ctx, caisson.In("a"), "X")
 	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Ledger().Offset(ctx, newJournal())
+	wantKind(t, err, caisson.Unavailable)
+	wantKind(t, s.Ledger().Ingest(ctx, newJournal(), 0, 1, nil), caisson.Unavailable)
 	_, err = s.Accounts().Ensure(ctx, "new")
 	wantKind(t, err, caisson.Unavailable)
 }
