@@ -43,6 +43,7 @@ type cli struct {
 	Credential credentialCmd `cmd:"" help:"Manage secrets, which sandboxes use and never see."`
 	Audit      auditCmd      `cmd:"" help:"Verify the record of what happened."`
 	Events     eventsCmd     `cmd:"" help:"Follow what happens."`
+	Model      modelCmd      `cmd:"" help:"Show the models there are and what they cost."`
 	Usage      usageCmd      `cmd:"" help:"Show what calls of models cost."`
 	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
 	Df         dfCmd         `cmd:"" help:"Show what uses disk space."`

@@ -45,6 +45,11 @@ type config struct {
 	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
+	Providers     []caisson.Provider `yaml:"providers" json:"providers"`
+	Models        []caisson.Model    `yaml:"models" json:"models"`
+	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
+	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
+
 	// Token comes from the environment only.
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
 	// File is where the settings came from, "" if there is no file.
@@ -66,6 +71,7 @@ func defaultConfig() *config {
 		LogLevel:       "info",
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
+		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
 	}
 }
 
@@ -183,6 +189,7 @@ func (c *config) validate() error {
 	if c.EventRetention < 0 || c.IdleExit < 0 {
 		bad("eventRetention", "durations must not be negative")
 	}
+	c.validateModels(bad)
 	return errors.Join(errs...)
 }
 

@@ -56,6 +56,39 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 # A daemon that a command started in the background ends when it has had no client and no sandbox for this long.
 #idleExit: 30s
+
+# Who serves models. The kind is openai, anthropic, gemini, litellm or scripted, the credential one that
+# "caisson credential set" keeps; keys never stand here. http is for this machine only. For example:
+#
+# providers:
+# - {name: anthropic, kind: anthropic, baseURL: https://api.anthropic.com, credential: ANTHROPIC_API_KEY}
+# - {name: openai, kind: openai, baseURL: https://api.openai.com/v1, credential: OPENAI_API_KEY}
+# - {name: demo, kind: scripted, script: /etc/caisson/demo.yaml}
+#providers: []
+
+# What sandboxes can be granted, by alias; upstream is the provider's name for it. Prices are US dollars per million tokens.
+# Without them those of an imported list hold ("caisson model import-prices"); a model without a price is refused unless
+# it is free. For example:
+#
+# models:
+# - {alias: sonnet, provider: anthropic, upstream: claude-sonnet-4-5, prices: {input: 3, output: 15, cacheRead: 0.30, cacheWrite: 3.75}}
+# - {alias: demo, provider: demo, free: true}
+#models: []
+
+# What calls of models may cost in a sandbox that was not given a budget, in US dollars, or none for no bound.
+#defaultBudget: 10
+
+# One model gateway can serve the sandboxes of many machines. There: listen (beyond loopback with TLS). Here: remoteURL, and
+# remoteCA, a PEM file of the authorities to trust for it instead of the system's. Both sign and check with the same
+# runTokenKeys of at least 32 bytes: names of credentials, or env:VARIABLE; the first signs, the second is still
+# valid while keys are exchanged.
+#gateway:
+#  listen: ""
+#  tlsCert: ""
+#  tlsKey: ""
+#  remoteURL: ""
+#  remoteCA: ""
+#  runTokenKeys: []
 `
 
 // initCmd writes a configuration file.

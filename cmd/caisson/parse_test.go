@@ -228,6 +228,7 @@ func TestConfigTemplate(t *testing.T) {
 	}
 	want := defaultConfig()
 	want.InsecureRegistries = []string{}
+	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the template says %+v, the defaults are %+v", got, want)
 	}

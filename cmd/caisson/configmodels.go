@@ -1,0 +1,246 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// gatewaySettings are about model gateways on other machines. All is off unless configured.
+type gatewaySettings struct {
+	// Listen is where the model gateway of this machine serves sandboxes of others.
+	Listen  string `yaml:"listen" json:"listen"`
+	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
+	// RemoteURL is the gateway that sandboxes of this machine use instead of the one here.
+	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
+	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
+	// RunTokenKeys are names: of environment variables after "env:", else of credentials of the account local. The first
+	// signs, both verify.
+	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
+}
+
+// budgetSetting is an amount of dollars, or "none".
+type budgetSetting struct {
+	usd  caisson.USD
+	none bool
+}
+
+const noBudget = "none"
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (b *budgetSetting) UnmarshalText(text []byte) error {
+	if string(text) == noBudget {
+		*b = budgetSetting{none: true}
+		return nil
+	}
+	usd, err := caisson.ParseUSD(string(text))
+	if err != nil {
+		return caisson.Errorf(caisson.Invalid, "%.40q is neither an amount of US dollars, as 5 or 0.25, nor none", text)
+	}
+	*b = budgetSetting{usd: usd}
+	return nil
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (b budgetSetting) MarshalText() ([]byte, error) {
+	if b.none {
+		return []byte(noBudget), nil
+	}
+	return []byte(b.usd.String()), nil
+}
+
+// limits returns the budget of a sandbox that was given none.
+func (b budgetSetting) limits() caisson.Limits {
+	if b.none {
+		return caisson.Limits{}
+	}
+	return caisson.Limits{USD: &b.usd}
+}
+
+var (
+	providerName   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+	credentialName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
+	variableName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	accountName    = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+)
+
+const (
+	maxModelName   = 256
+	maxModelTokens = 1_000_000_000
+	maxModelPrice  = 10_000 * caisson.Dollar // per million tokens
+)
+
+func providerKinds() []string {
+	return []string{
+		caisson.ProviderOpenAI, caisson.ProviderAnthropic, caisson.ProviderGemini, caisson.ProviderLiteLLM, caisson.ProviderScripted,
+	}
+}
+
+// badFunc reports a fault of a setting.
+type badFunc = func(field, format string, args ...any)
+
+// validateModels checks what the model gateway is made of.
+func (c *config) validateModels(bad badFunc) {
+	providers := map[string]bool{}
+	for i, p := range c.Providers {
+		at := fmt.Sprintf("providers[%d]", i)
+		switch {
+		case !providerName.MatchString(p.Name):
+			bad(at+".name", "%.80q is not 1 to 64 lower-case letters, digits, '.', '_' and '-'", p.Name)
+		case providers[p.Name]:
+			bad(at+".name", "%q is the name of two providers", p.Name)
+		}
+		providers[p.Name] = true
+		validateProvider(at, p, bad)
+	}
+	aliases := map[string]bool{}
+	for i, m := range c.Models {
+		at := fmt.Sprintf("models[%d]", i)
+		switch {
+		case !modelName(m.Alias):
+			bad(at+".alias", "%.80q is not 1 to %d printable characters without spaces", m.Alias, maxModelName)
+		case aliases[m.Alias]:
+			bad(at+".alias", "%q is the alias of two models", m.Alias)
+		}
+		aliases[m.Alias] = true
+		if !providers[m.Provider] {
+			bad(at+".provider", "%.80q is not the name of one of the providers", m.Provider)
+		}
+		validateModel(at, m, bad)
+	}
+	c.validateGateway(bad)
+}
+
+func validateProvider(at string, p caisson.Provider, bad badFunc) {
+	if !slices.Contains(providerKinds(), p.Kind) {
+		bad(at+".kind", "%.80q is not one of %s", p.Kind, strings.Join(providerKinds(), ", "))
+		return
+	}
+	if p.Kind == caisson.ProviderScripted {
+		switch {
+		case !filepath.IsAbs(p.Script):
+			bad(at+".script", "%.200q is not the absolute path of a script", p.Script)
+		case p.BaseURL != "" || p.Credential != "" || p.Account != "":
+			bad(at, "a scripted provider has a script and nothing else")
+		}
+		return
+	}
+	if p.Script != "" {
+		bad(at+".script", "is only for providers of kind scripted")
+	}
+	if err := checkBaseURL(p.BaseURL); err != nil {
+		bad(at+".baseURL", "%s", err)
+	}
+	if p.Credential != "" && !credentialName.MatchString(p.Credential) {
+		bad(at+".credential", "is not the name of a credential; if it is a key, replace that key and see caisson credential set")
+	}
+	switch {
+	case p.Account != "" && p.Credential == "":
+		bad(at+".account", "says whose the credential is, and there is none")
+	case p.Account != "" && !accountName.MatchString(p.Account):
+		bad(at+".account", "%.80q is not the name of an account", p.Account)
+	}
+}
+
+// checkBaseURL checks where a provider is. Keys, prompts and answers must not cross a network in the clear.
+func checkBaseURL(s string) error {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.RawPath != "" || u.Opaque != "":
+		return errors.New("is not a URL; write for example https://api.openai.com/v1")
+	case u.User != nil:
+		return errors.New("must not hold a password; use credential")
+	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
+		return errors.New("must not have a query or fragment")
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return fmt.Errorf("%.200s would be spoken to unencrypted; use https, or http on this machine only", u.Host)
+	}
+	return nil
+}
+
+func modelName(s string) bool {
+	return s != "" && len(s) <= maxModelName && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
+}
+
+func validateModel(at string, m caisson.Model, bad badFunc) {
+	if m.Upstream != "" && !modelName(m.Upstream) {
+		bad(at+".upstream", "%.80q is not 1 to %d printable characters without spaces", m.Upstream, maxModelName)
+	}
+	if m.Free && m.Prices != nil {
+		bad(at+".free", "a free model has no prices; remove one of them")
+	}
+	if p := m.Prices; p != nil {
+		for _, f := range []struct {
+			name string
+			usd  caisson.USD
+		}{{"input", p.Input}, {"output", p.Output}, {"cacheRead", p.CacheRead}, {"cacheWrite", p.CacheWrite}} {
+			if f.usd < 0 || f.usd > maxModelPrice {
+				bad(at+".prices."+f.name, "%s is not from 0 to %s USD per million tokens", f.usd, maxModelPrice)
+			}
+		}
+		if p.Input == 0 && p.Output == 0 {
+			bad(at+".prices", "are all 0; if the model costs nothing, write free: true instead")
+		}
+	}
+	for _, f := range []struct {
+		name   string
+		tokens int64
+	}{{"context", m.Context}, {"output", m.Output}} {
+		if f.tokens < 0 || f.tokens > maxModelTokens {
+			bad(at+"."+f.name, "%d is not a number of tokens", f.tokens)
+		}
+	}
+	if m.Context > 0 && m.Output > m.Context {
+		bad(at+".output", "%d tokens are more than the context has", m.Output)
+	}
+}
+
+func (c *config) validateGateway(bad badFunc) {
+	g := c.Gateway
+	if (g.TLSCert == "") != (g.TLSKey == "") {
+		bad("gateway.tlsCert", "tlsCert and tlsKey belong together; set both or none")
+	}
+	for _, f := range []struct{ field, path string }{
+		{"gateway.tlsCert", g.TLSCert}, {"gateway.tlsKey", g.TLSKey}, {"gateway.remoteCA", g.RemoteCA},
+	} {
+		if f.path != "" && !filepath.IsAbs(f.path) {
+			bad(f.field, "%q is not an absolute path", f.path)
+		}
+	}
+	if g.Listen != "" && g.RemoteURL != "" {
+		bad("gateway.remoteURL", "a machine either serves the gateway (listen) or uses another's (remoteURL)")
+	}
+	if g.Listen != "" {
+		host, port, err := net.SplitHostPort(g.Listen)
+		if n, lookup := net.LookupPort("tcp", port); err != nil || port == "" || lookup != nil || n < 0 {
+			bad("gateway.listen", "%q is not host:port", g.Listen)
+		} else if !loopback(host) && g.TLSCert == "" {
+			bad("gateway.listen", "%s can be reached from other machines, so it needs gateway.tlsCert and gateway.tlsKey", g.Listen)
+		}
+	}
+	if g.RemoteURL != "" {
+		if err := checkBaseURL(g.RemoteURL); err != nil {
+			bad("gateway.remoteURL", "%s", err)
+		}
+	} else if g.RemoteCA != "" {
+		bad("gateway.remoteCA", "is only for remoteURL")
+	}
+	if n := len(g.RunTokenKeys); n > 2 || n == 0 && (g.Listen != "" || g.RemoteURL != "") {
+		bad("gateway.runTokenKeys", "there are %d; name one key, or two while keys are exchanged", n)
+	}
+	for i, name := range g.RunTokenKeys {
+		variable, ok := strings.CutPrefix(name, "env:")
+		if ok && !variableName.MatchString(variable) || !ok && !credentialName.MatchString(name) {
+			bad(fmt.Sprintf("gateway.runTokenKeys[%d]", i), "is neither env:VARIABLE nor the name of a credential; the key itself does not belong here")
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type modelCmd struct {
+	Ls           modelLsCmd     `cmd:"" help:"List the models that sandboxes can be granted."`
+	Prices       modelPricesCmd `cmd:"" help:"List imported prices."`
+	ImportPrices modelImportCmd `cmd:"" name:"import-prices" help:"Import a price list."`
+}
+
+// modelLsCmd lists models.
+type modelLsCmd struct{}
+
+func (c *modelLsCmd) Help() string {
+	return "Models and their providers are in the configuration file. Prices are in US dollars per million tokens.\n\n" +
+		examples("caisson model ls", "caisson model ls -o json")
+}
+
+func (c *modelLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListModels(ctx)
+	if err != nil {
+		return err
+	}
+	alias := func(m caisson.GatewayModel) string { return m.Alias }
+	price := func(of func(caisson.Prices) caisson.USD) func(caisson.GatewayModel) string {
+		return func(m caisson.GatewayModel) string {
+			switch {
+			case m.Free:
+				return "free"
+			case m.Prices == nil:
+				return ""
+			}
+			return of(*m.Prices).String()
+		}
+	}
+	return printList(a, items, alias, []column[caisson.GatewayModel]{
+		{name: "ALIAS", value: alias},
+		{name: "PROVIDER", value: func(m caisson.GatewayModel) string { return m.Provider }},
+		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return first(m.Upstream, m.Alias) }},
+		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
+		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
+		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
+		{name: "PROBLEM", value: func(m caisson.GatewayModel) string { return m.Problem }},
+	})
+}
+
+// tokenCount returns n for people, "" if it is not known.
+func tokenCount(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// modelPricesCmd lists imported prices.
+type modelPricesCmd struct {
+	Match string `arg:"" optional:"" help:"Only models with this in their name."`
+}
+
+func (c *modelPricesCmd) Help() string {
+	return "Prices are in US dollars per million tokens.\n\n" + examples("caisson model prices", "caisson model prices claude-sonnet")
+}
+
+func (c *modelPricesCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListPrices(ctx, c.Match)
+	if err != nil {
+		return err
+	}
+	name := func(p caisson.ListedPrice) string { return p.Model }
+	price := func(of func(caisson.Prices) caisson.USD) func(caisson.ListedPrice) string {
+		return func(p caisson.ListedPrice) string { return of(p.Prices).String() }
+	}
+	return printList(a, items, name, []column[caisson.ListedPrice]{
+		{name: "MODEL", value: name},
+		{name: "PROVIDER", value: func(p caisson.ListedPrice) string { return p.Provider }},
+		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
+		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
+		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return tokenCount(p.Context) }},
+		{name: "SOURCE", value: func(p caisson.ListedPrice) string { return p.Source }},
+		{name: "AGE", value: func(p caisson.ListedPrice) string { return age(p.At) }},
+	})
+}
+
+// modelImportCmd imports a price list.
+type modelImportCmd struct {
+	List   string `arg:"" help:"File, https URL, or - for standard input." complete:"file"`
+	Source string `help:"What to call the list; a list of the same name is replaced. Default its URL or path, or stdin." placeholder:"NAME"`
+}
+
+func (c *modelImportCmd) Help() string {
+	return "The list is LiteLLM's model_prices_and_context_window.json, or a JSON list as \"caisson model prices -o json\" prints it. " +
+		"Nothing is fetched unless you name its URL here. Prices in the configuration file go over imported ones.\n\n" +
+		examples("caisson model import-prices ./model_prices_and_context_window.json",
+			"caisson model import-prices https://raw.githubusercontent.com/BerriAI/litellm/main/model_prices_and_context_window.json",
+			"caisson model import-prices --source ours - < prices.json")
+}
+
+// importedPrices is what import-prices prints with -o json.
+type importedPrices struct {
+	Source string `json:"source"`
+	Models int    `json:"models"`
+}
+
+func (c *modelImportCmd) Run(ctx context.Context, a *app) error {
+	data, source, err := c.read(ctx, a)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	source = first(c.Source, source)
+	n, err := api.ImportPrices(ctx, source, data)
+	if err != nil {
+		return err
+	}
+	return printDone(a, importedPrices{source, n}, strconv.Itoa(n)+" models have a price in "+source)
+}
+
+// read returns the list and what it is called.
+func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source string, err error) {
+	switch {
+	case c.List == "-":
+		data, err = readList(a.in)
+		return data, "stdin", err
+	case strings.Contains(c.List, "://"):
+		data, err = fetchList(ctx, http.DefaultTransport, c.List)
+		return data, c.List, err
+	}
+	source, err = filepath.Abs(c.List)
+	if err != nil {
+		return nil, "", err
+	}
+	f, err := os.Open(source)
+	if err != nil {
+		return nil, "", caisson.Invalidf("list", "%s", err)
+	}
+	defer f.Close()
+	data, err = readList(f)
+	return data, source, err
+}
+
+// readList reads a price list of the size that the API takes.
+func readList(r io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, protocol.MaxPriceList+1))
+	if err != nil {
+		return nil, caisson.Errorf(caisson.Unavailable, "the price list cannot be read: %v", err)
+	}
+	if len(data) > protocol.MaxPriceList {
+		return nil, caisson.Invalidf("list", "has more than %s", caisson.Size(protocol.MaxPriceList))
+	}
+	return data, nil
+}
+
+const (
+	fetchTimeout = 2 * time.Minute
+	maxRedirects = 3
+)
+
+// fetchList fetches a price list that somebody named. It follows redirects on the same host only: the list decides what
+// budgets allow, and so it comes from where they said.
+func fetchList(ctx context.Context, transport http.RoundTripper, list string) ([]byte, error) {
+	u, err := url.Parse(list)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return nil, caisson.Invalidf("list", "%.200q is not of the form https://host/path; fetch it by other means and give the file", list)
+	}
+	client := &http.Client{
+		Transport: transport, Timeout: fetchTimeout,
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > maxRedirects || req.URL.Scheme != u.Scheme || req.URL.Host != u.Host {
+				return errors.New("it redirects to " + req.URL.Host)
+			}
+			return nil
+		},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, list, nil)
+	if err != nil {
+		return nil, caisson.Invalidf("list", "%s", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, caisson.Errorf(caisson.Unavailable, "the price list cannot be fetched: %v", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, caisson.Errorf(caisson.Unavailable, "%s answers %s", u.Host, resp.Status)
+	}
+	return readList(resp.Body)
+}
