@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
 type modelCmd struct {
@@ -163,22 +162,23 @@ func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source 
 	return data, source, err
 }
 
-// readList reads a price list of the size that the API takes.
-func readList(r io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, protocol.MaxPriceList+1))
-	if err != nil {
-		return nil, caisson.Errorf(caisson.Unavailable, "the price list cannot be read: %v", err)
-	}
-	if len(data) > protocol.MaxPriceList {
-		return nil, caisson.Invalidf("list", "has more than %s", caisson.Size(protocol.MaxPriceList))
-	}
-	return data, nil
-}
-
 const (
+	maxPriceList = 16 << 20 // bytes; what the API takes
 	fetchTimeout = 2 * time.Minute
 	maxRedirects = 3
 )
+
+// readList reads a price list of the size that the API takes.
+func readList(r io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxPriceList+1))
+	if err != nil {
+		return nil, caisson.Errorf(caisson.Unavailable, "the price list cannot be read: %v", err)
+	}
+	if len(data) > maxPriceList {
+		return nil, caisson.Invalidf("list", "has more than %s", caisson.Size(maxPriceList))
+	}
+	return data, nil
+}
 
 // fetchList fetches a price list that somebody named. It follows redirects on the same host only: the list decides what
 // budgets allow, and so it comes from where they said.

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi/protocol"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -140,7 +139,7 @@ func TestFetchList(t *testing.T) {
 		case "/loop":
 			http.Redirect(w, r, "/loop", http.StatusFound)
 		case "/large":
-			w.Write(make([]byte, protocol.MaxPriceList+1))
+			w.Write(make([]byte, maxPriceList+1))
 		default:
 			http.NotFound(w, r)
 		}
