@@ -22,6 +22,8 @@ test: build
 
 bench: build
 	$(STATIC) -o bin/runsc ./bench/runsc
+	$(STATIC) -o bin/bench-load ./bench/load
+	$(STATIC) -o bin/bench-gateway ./bench/gateway
 	$(GO) run ./cmd/caisson-bench -bin $(CURDIR)/bin -rows "$(ROWS)" -out bench/results/latest.json
 
 lint:

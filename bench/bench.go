@@ -22,7 +22,7 @@ import (
 
 // Config says what to measure with what. Bin and Dir are required.
 type Config struct {
-	Bin  string    // directory with caisson, caisson-sentry, caisson-inside and runsc, as make bench builds them
+	Bin  string    // directory with the programs, as make bench builds them
 	Dir  string    // empty directory for everything that the measurements make; the caller removes it
 	Rows string    // only rows whose name begins so
 	N    int       // samples of each row that is quick to sample; 0 means 20
@@ -50,10 +50,16 @@ var benchmarks = []struct {
 	{"fork.small", (*suite).forkSmall},
 	{"sandbox.idle.memory", (*suite).idleMemory},
 	{"daemon.memory", (*suite).daemonMemory},
+	{"gateway.added", (*suite).gatewayAdded},
+	{"gateway.inside", (*suite).gatewayInside},
+	{"gateway.rate", (*suite).gatewayRate},
+	{"wire.out", (*suite).wireOut},
+	{"wire.in", (*suite).wireIn},
+	{"wire.connect", (*suite).wireConnect},
 }
 
-// Run measures and returns the rows. It must run in a mount namespace of its own, which it changes, and as root; sandboxes
-// that an error leaves behind end with the processes of the caller's pid namespace.
+// Run measures and returns the rows. It must run in mount and network namespaces of its own, which it changes, and as root;
+// sandboxes that an error leaves behind end with the processes of the caller's pid namespace.
 func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.N == 0 {
 		cfg.N = 20
@@ -61,7 +67,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	for _, name := range []string{"caisson", "caisson-sentry", "caisson-inside", "runsc"} {
+	for _, name := range []string{"caisson", "caisson-sentry", "caisson-inside", "runsc", loadProgram, gatewayProgram} {
 		if _, err := os.Stat(filepath.Join(cfg.Bin, name)); err != nil {
 			return nil, fmt.Errorf("%w; run make bench", err)
 		}
@@ -83,6 +89,9 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 
 func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context) error) (err error) {
 	unix.Umask(0o077)
+	if err := makeHostAddress(); err != nil {
+		return err
+	}
 	if s.daemon, err = startDaemon(ctx, s.Config, "main"); err != nil {
 		return err
 	}
@@ -119,16 +128,31 @@ type side struct {
 
 // compare takes n samples of each side, in turns, after one of each that does not count. Who begins changes with each turn.
 func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
-	all := make([]samples, len(sides))
+	measures := make([]measure, len(sides))
+	for i, s := range sides {
+		measures[i] = func(ctx context.Context) (samples, error) {
+			ms, err := s.sample(ctx)
+			return samples{ms}, err
+		}
+	}
+	return takeTurns(ctx, n, measures...)
+}
+
+// A measure takes samples.
+type measure func(context.Context) (samples, error)
+
+// takeTurns collects what each of the measures yields n times, as compare does.
+func takeTurns(ctx context.Context, n int, measures ...measure) ([]samples, error) {
+	all := make([]samples, len(measures))
 	for turn := range n + 1 {
-		for i := range sides {
-			at := (turn + i) % len(sides)
-			d, err := sides[at].sample(ctx)
+		for i := range measures {
+			at := (turn + i) % len(measures)
+			got, err := measures[at](ctx)
 			if err != nil {
 				return nil, err
 			}
 			if turn > 0 {
-				all[at] = append(all[at], d)
+				all[at] = append(all[at], got...)
 			}
 		}
 	}

@@ -24,6 +24,20 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+// The worst of what is fast is slow, and of speeds low.
+func TestSpeed(t *testing.T) {
+	hundred := make(samples, 100)
+	for i := range hundred {
+		hundred[i] = float64(i + 1)
+	}
+	if got := newRow("x", "ms", hundred, "", nil); got.P50 != 50 || got.P95 != 95 {
+		t.Errorf("times: %+v", got)
+	}
+	if got := newSpeed("x", "calls/s", hundred, "y", samples{25}); got.P50 != 50 || got.P95 != 5 || got.Ratio != 2 {
+		t.Errorf("speeds: %+v", got)
+	}
+}
+
 func TestTargets(t *testing.T) {
 	row := newRow("x", "ms", samples{3}, "theirs", samples{2})
 	if row.Ratio != 1.5 || !row.Met || row.Target != "" {
@@ -39,6 +53,8 @@ func TestTargets(t *testing.T) {
 		{row.atMostTimes(1.5), "≤ 1.5 × baseline", true},
 		{row.atMostTimes(1.4), "≤ 1.4 × baseline", false},
 		{row.atMostOver(1), "≤ 1 ms over baseline", true},
+		{row.over(2.9), "> 2.9 ms", true},
+		{row.over(3), "> 3 ms", false},
 		{row.atMostOver(1).under(2), "≤ 1 ms over baseline, < 2 ms", false},
 		{row.under(2).atMostOver(1), "< 2 ms, ≤ 1 ms over baseline", false},
 	} {

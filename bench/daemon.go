@@ -17,15 +17,15 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// daemon is a "caisson serve" on a data directory of its own, with nothing but its defaults, and a client of it.
+// daemon is a "caisson serve" on a data directory of its own, and a client of it.
 type daemon struct {
 	dir string
 	cmd *exec.Cmd
 	api *client.Client
 }
 
-// startDaemon starts a daemon and returns when it serves.
-func startDaemon(ctx context.Context, cfg Config, name string) (*daemon, error) {
+// startDaemon starts a daemon, with its defaults besides what args say, and returns when it serves.
+func startDaemon(ctx context.Context, cfg Config, name string, args ...string) (*daemon, error) {
 	d := &daemon{dir: filepath.Join(cfg.Dir, name)}
 	log, err := os.Create(d.dir + ".log")
 	if err != nil {
@@ -37,7 +37,7 @@ func startDaemon(ctx context.Context, cfg Config, name string) (*daemon, error) 
 		return nil, err
 	}
 	defer ready.Close()
-	d.cmd = exec.CommandContext(ctx, filepath.Join(cfg.Bin, "caisson"), "serve", "--data", d.dir)
+	d.cmd = exec.CommandContext(ctx, filepath.Join(cfg.Bin, "caisson"), append([]string{"serve", "--data", d.dir}, args...)...)
 	d.cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "CAISSON_READY_FD=3"}
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.ExtraFiles = []*os.File{theirs}

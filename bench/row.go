@@ -11,10 +11,10 @@ import (
 // A Row is one line of the table. Numbers are in Unit; medians are of N samples.
 type Row struct {
 	Name        string  `json:"name"`
-	Unit        string  `json:"unit"` // ms or MB (10^6 bytes)
+	Unit        string  `json:"unit"` // ms, µs, MB (10^6 bytes), calls/s, Gbit/s
 	N           int     `json:"n"`
 	P50         float64 `json:"p50"`
-	P95         float64 `json:"p95"`
+	P95         float64 `json:"p95"`      // 95 % are at least as good as that: of speeds, as high
 	Baseline    string  `json:"baseline"` // what it is compared with; "" if with nothing
 	BaselineP50 float64 `json:"baselineP50"`
 	Ratio       float64 `json:"ratio"`  // P50 by BaselineP50; 0 without a baseline
@@ -46,6 +46,13 @@ func newRow(name, unit string, ours samples, baseline string, theirs samples) Ro
 	return r
 }
 
+// newSpeed makes a row of which more is better.
+func newSpeed(name, unit string, ours samples, baseline string, theirs samples) Row {
+	r := newRow(name, unit, ours, baseline, theirs)
+	r.P95 = round(ours.quantile(0.05))
+	return r
+}
+
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // atMostTimes adds the target that the median is at most factor times the baseline's.
@@ -61,6 +68,11 @@ func (r Row) atMostOver(limit float64) Row {
 // under adds the target that the median is under limit.
 func (r Row) under(limit float64) Row {
 	return r.want(fmt.Sprintf("< %g %s", limit, r.Unit), r.P50 < limit)
+}
+
+// over adds the target that the median is over limit.
+func (r Row) over(limit float64) Row {
+	return r.want(fmt.Sprintf("> %g %s", limit, r.Unit), r.P50 > limit)
 }
 
 // want adds a target; a row with several meets all or none.

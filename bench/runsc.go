@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/wire"
@@ -78,7 +79,8 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	r.wires, err = wire.New(wire.Config{
 		Exe: exe, Log: slog.New(slog.DiscardHandler),
-		NetNS: func(caisson.ID) (*os.File, error) { return nil, errors.New("the wire process died") },
+		NetNS:    func(caisson.ID) (*os.File, error) { return nil, errors.New("the wire process died") },
+		Settings: func(context.Context) (*caisson.GatewayConfig, error) { return &caisson.GatewayConfig{}, nil },
 	})
 	if err != nil {
 		return err
@@ -123,7 +125,10 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 
 // mountRootfs makes the donor's root file system in this process's mount namespace, where processes of any user can reach it.
 func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (string, error) {
-	store, err := sqlite.Open(ctx, sqlite.Config{Path: filepath.Join(d.dir, "caisson.db")})
+	store, err := sqlite.Open(ctx, sqlite.Config{
+		Path:     filepath.Join(d.dir, "caisson.db"),
+		AuditKey: func() (caisson.Secret, bool, error) { return credential.LoadKeyFile(filepath.Join(d.dir, "audit.key")) },
+	})
 	if err != nil {
 		return "", err
 	}
@@ -203,12 +208,13 @@ func userNamespace(uid uint32) (*os.File, error) {
 // bundle makes a bundle and a network namespace for a container that runs args, or with none Caisson's own init, which
 // sleeps. The namespace goes with remove.
 func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err error) {
-	wire := caisson.NewID(caisson.SandboxPrefix)
-	net, err := r.wires.Attach(ctx, wire)
+	sandbox := caisson.NewID(caisson.SandboxPrefix)
+	guest := caisson.Guest{Sandbox: sandbox, Account: caisson.LocalAccount}
+	net, err := r.wires.Attach(ctx, sandbox, caisson.WireSpec{Guest: guest})
 	if err != nil {
 		return "", err
 	}
-	id = string(wire)
+	id = string(sandbox)
 	r.mu.Lock()
 	r.nets[id] = net
 	r.mu.Unlock()

@@ -1,7 +1,7 @@
 // Command caisson-bench measures Caisson next to gVisor's own command line and prints the table; "make bench" builds what it
 // needs and runs it. It needs root.
 //
-// It works in pid and mount namespaces of its own: whatever happens, no process and no mount outlives it.
+// It works in pid, mount and network namespaces of its own: whatever happens, no process, mount or interface outlives it.
 package main
 
 import (
@@ -35,7 +35,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.bin, "bin", "bin", "directory with caisson, caisson-sentry, caisson-inside and runsc")
+	flag.StringVar(&o.bin, "bin", "bin", "directory with the programs that make bench builds")
 	flag.StringVar(&o.rows, "rows", "", "measure only rows whose name begins so")
 	flag.StringVar(&o.out, "out", "", "also write the rows to this file, as JSON")
 	flag.StringVar(&o.dir, "dir", "", "where to work; default a temporary directory")
@@ -75,7 +75,9 @@ func isolate(o options) (err error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-bin", o.bin, "-rows", o.rows, "-out", o.out, "-dir", dir, fmt.Sprintf("-n=%d", o.n))
 	cmd.Args[0] = initRole
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
+	}
 	return cmd.Run()
 }
 

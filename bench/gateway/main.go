@@ -1,0 +1,161 @@
+// Command gateway serves the model gateway of the wire process on a TCP listener, for one guest without budgets: the handlers
+// that the wire process has (package edge), with a journal in a file, leases from a store, and a book that reads the journal
+// into it, all as in a daemon. What is missing is the wire.
+//
+//	gateway DIR PROVIDER
+//
+// DIR is an empty directory for the ledger, PROVIDER the base URL of a provider that speaks OpenAI's API. The listener is
+// descriptor 3. When standard input ends it prints how many calls are in the ledger, and ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/edge"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: gateway DIR PROVIDER")
+		os.Exit(2)
+	}
+	if err := run(ctx, os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "gateway:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir, provider string) (err error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	store, err := sqlite.Open(ctx, sqlite.Config{
+		Path: filepath.Join(dir, "caisson.db"), Log: log,
+		AuditKey: func() (caisson.Secret, bool, error) { return credential.LoadKeyFile(filepath.Join(dir, "audit.key")) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	guest := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: caisson.LocalAccount}
+	book, err := ledger.NewBook(ledger.BookConfig{
+		Dir: root, Store: store.Ledger(), Log: log,
+		Known: func(caisson.ID) (string, bool) { return guest.Account, true },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancel(ctx)
+	read := make(chan error, 1)
+	go func() { read <- book.Run(ctx) }()
+	err = serve(ctx, book, guest, provider, log)
+	end()
+	if err := errors.Join(err, <-read); err != nil { // all calls are in the store then
+		return err
+	}
+	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.Everyone(), caisson.UsageQuery{})
+	if err != nil {
+		return err
+	}
+	calls := int64(0)
+	for _, r := range rows {
+		calls += r.Calls
+	}
+	fmt.Println(calls)
+	return nil
+}
+
+// serve serves until standard input ends.
+func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider string, log *slog.Logger) error {
+	g, err := newGateway(ctx, book, provider, log)
+	if err != nil {
+		return err
+	}
+	l, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		return err
+	}
+	llm := g.Hosts()["llm"]
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		llm.ServeHTTP(w, r.WithContext(caisson.WithGuest(r.Context(), guest)))
+	})}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		server.Shutdown(ctx)
+	}()
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// alias is the model that clients ask for.
+const alias = "bench"
+
+func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
+	journal := func() error {
+		id, f, err := book.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		return g.Journal(id, f)
+	}
+	grant := &caisson.ModelGrant{Models: []string{alias}}
+	var d net.Dialer
+	g, err = edge.Process().Gateway(wire.Env{
+		Lessor: book.Lessor, Dial: d.DialContext, Log: log,
+		Grant:  func(context.Context) *caisson.ModelGrant { return grant },
+		Record: func(caisson.Guest) io.Writer { return nil },
+		Grew:   func() {},
+		Rotate: func() {
+			go func() {
+				if err := journal(); err != nil {
+					log.Error("there is no further journal", "err", err)
+				}
+			}()
+		},
+		Finished: func(id caisson.ID) {
+			go func() {
+				if err := book.Finish(ctx, id); err != nil {
+					log.Error("a journal cannot be finished", "err", err)
+				}
+			}()
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = g.Configure(caisson.GatewayConfig{
+		Providers: []caisson.Provider{{Name: "mock", Kind: caisson.ProviderOpenAI, BaseURL: provider}},
+		Models: []caisson.Model{{
+			Alias: alias, Provider: "mock", Prices: &caisson.Prices{Input: caisson.Dollar, Output: 10 * caisson.Dollar},
+			Context: 128_000, Output: 16_000,
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, journal()
+}

@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// The programs in Config.Bin that networks are measured with.
+const (
+	loadProgram    = "bench-load"
+	gatewayProgram = "bench-gateway"
+)
+
+// A server is a child that serves a port of this network namespace.
+type server struct {
+	cmd  *exec.Cmd
+	port int
+	out  bytes.Buffer // what it printed; to be read after end
+	err  bytes.Buffer
+	stop func() error // asks it to end
+}
+
+// startServer starts a program with a listener at descriptor 3.
+func (s *suite) startServer(ctx context.Context, program string, args ...string) (*server, error) {
+	l, err := net.Listen("tcp4", ":0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	v := &server{cmd: exec.CommandContext(ctx, filepath.Join(s.Bin, program), args...), port: l.Addr().(*net.TCPAddr).Port}
+	v.cmd.Env, v.cmd.ExtraFiles, v.cmd.Stdout, v.cmd.Stderr = []string{}, []*os.File{file}, &v.out, &v.err
+	in, err := v.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	v.stop = in.Close
+	return v, v.cmd.Start()
+}
+
+// startLoad starts a server of the load program, which ends by a signal.
+func (s *suite) startLoad(ctx context.Context, what string) (*server, error) {
+	v, err := s.startServer(ctx, loadProgram, what)
+	if err == nil {
+		v.stop = func() error { return v.cmd.Process.Signal(syscall.SIGTERM) }
+	}
+	return v, err
+}
+
+// end ends the server. A failure of it, other than by the signal, is an error.
+func (v *server) end() error {
+	err := errors.Join(v.stop(), v.cmd.Wait())
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %.500s", filepath.Base(v.cmd.Path), err, bytes.TrimSpace(v.err.Bytes()))
+	}
+	return err
+}
+
+// at returns where it is for clients that reach it by an address.
+func (v *server) at(address string) string { return fmt.Sprintf("%s:%d", address, v.port) }
+
+// chat is the URL of the chat API at a host.
+func chat(host string) string { return "http://" + host + "/v1/chat/completions" }
+
+// onHost runs a client of the load program on the host.
+func (s *suite) onHost(args ...string) measure {
+	return func(ctx context.Context) (samples, error) { return s.runLoad(ctx, args, nil, nil) }
+}
+
+// runLoad runs a client of the load program. prepare may change the command, and started what there is besides, before the client
+// begins to measure; both may be nil.
+func (s *suite) runLoad(ctx context.Context, args []string, prepare func(*exec.Cmd), started func(*os.Process) error) (_ samples, err error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, loadProgram), args...)
+	var out, said bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = []string{}, &out, &said
+	if prepare != nil {
+		prepare(cmd)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	if started != nil {
+		err = started(cmd.Process)
+	}
+	if err != nil {
+		cmd.Process.Kill()
+	}
+	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
+		return nil, fmt.Errorf("%s %v: %w: %.500s", loadProgram, args, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return parseSamples(out.Bytes())
+}
+
+// A loaded sandbox has the load program in it.
+type loaded struct {
+	*daemon
+	id string
+}
+
+// loadPath is where the program is in a sandbox.
+const loadPath = "/tmp/" + loadProgram
+
+// createLoaded makes a sandbox that may reach the host's address, by that address: what it says there is not examined.
+func (s *suite) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loaded, err error) {
+	file, err := os.Open(filepath.Join(s.Bin, loadProgram))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	sb, err := d.api.Create(ctx, caisson.CreateRequest{
+		Policy: &caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: hostAddress}}}, Models: models,
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = d.api.WriteFile(ctx, string(sb.ID), loadPath, 0o755, file)
+	return &loaded{d, string(sb.ID)}, err
+}
+
+func (l *loaded) remove(ctx context.Context) error { return l.api.Remove(ctx, l.id) }
+
+// inside runs a client of the load program in the sandbox.
+func (l *loaded) inside(args ...string) measure {
+	return func(ctx context.Context) (samples, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		res, err := l.api.Run(ctx, l.id, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: append([]string{loadPath}, args...)}})
+		if err != nil {
+			return nil, err
+		}
+		if !res.Exit.Success() {
+			return nil, fmt.Errorf("%s %v inside: %s: %.500s", loadProgram, args, res.Exit, res.Stderr.Text)
+		}
+		return parseSamples([]byte(res.Stdout.Text))
+	}
+}
+
+func parseSamples(data []byte) (s samples, err error) {
+	err = json.Unmarshal(data, &s)
+	return s, err
+}

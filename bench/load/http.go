@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// answer is what a small answer of OpenAI's chat API looks like.
+const answer = `{"id":"chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT","object":"chat.completion","created":1741569952,"model":"bench",` +
+	`"choices":[{"index":0,"message":{"role":"assistant","content":"The test fails because the clock of the fixture is never ` +
+	`advanced; call tick() before the assertion.","refusal":null,"annotations":[]},"logprobs":null,"finish_reason":"stop"}],` +
+	`"usage":{"prompt_tokens":412,"completion_tokens":21,"total_tokens":433,"prompt_tokens_details":{"cached_tokens":0},` +
+	`"completion_tokens_details":{"reasoning_tokens":0}},"service_tier":"default"}`
+
+// model answers requests of the chat API, all the same way, and does as little as it can: what it takes of the processors, nobody
+// else has.
+func model(c net.Conn) error {
+	r := bufio.NewReaderSize(c, 16<<10)
+	reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(answer), answer)
+	for {
+		req, err := http.ReadRequest(r)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+			return err
+		}
+		if _, err := c.Write(reply); err != nil {
+			return err
+		}
+	}
+}
+
+// prompt is a call as an agent makes it, of about 2 kB.
+func prompt() []byte {
+	turn := `{"role":"user","content":"` + strings.Repeat("Run the tests again and say what fails. ", 8) + `"},` +
+		`{"role":"assistant","content":"` + strings.Repeat("One test of twelve fails:\\n", 12) + `"},`
+	return []byte(`{"model":"bench","max_completion_tokens":1024,"messages":[{"role":"system","content":"You are a careful engineer."},` +
+		strings.Repeat(turn, 3) + `{"role":"user","content":"Why?"}]}`)
+}
+
+// A caller makes calls on one connection, as a client that keeps it alive, without a client's comforts and their cost.
+type caller struct {
+	conn    net.Conn
+	r       *bufio.Reader
+	request []byte
+}
+
+func newCaller(to string) (*caller, error) {
+	u, err := url.Parse(to)
+	if err != nil {
+		return nil, err
+	}
+	addr := u.Host
+	if u.Port() == "" {
+		addr = net.JoinHostPort(u.Hostname(), "80")
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	body := prompt()
+	var b bytes.Buffer
+	b.WriteString("POST " + u.Path + " HTTP/1.1\r\nHost: " + u.Host + "\r\nContent-Type: application/json\r\nAuthorization: Bearer none\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n")
+	b.Write(body)
+	return &caller{conn, bufio.NewReaderSize(conn, 16<<10), b.Bytes()}, nil
+}
+
+// call makes one call and reads its answer to the end.
+func (c *caller) call() error {
+	if _, err := c.conn.Write(c.request); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"total_tokens":433`)):
+		return fmt.Errorf("the answer is %s: %.300s", resp.Status, body)
+	case resp.Close:
+		return errors.New("the connection is not kept alive")
+	}
+	return nil
+}
+
+// calls returns how many microseconds each call took, one at a time.
+func calls(o options, to string) ([]float64, error) {
+	c, err := newCaller(to)
+	if err != nil {
+		return nil, err
+	}
+	defer c.conn.Close()
+	return repeat(o, func() (time.Duration, error) {
+		start := time.Now()
+		err := c.call()
+		return time.Since(start), err
+	})
+}
+
+// rate returns how many calls were answered in each second, with so many at once.
+func rate(o options, to string) ([]float64, error) {
+	type outcome struct {
+		n   int
+		err error
+	}
+	outcomes := make(chan outcome, o.conns)
+	start := time.Now()
+	for range o.conns {
+		go func() {
+			c, err := newCaller(to)
+			n := 0
+			for ; err == nil && time.Since(start) < o.last; n++ {
+				err = c.call()
+			}
+			if c != nil {
+				c.conn.Close()
+			}
+			outcomes <- outcome{n, err}
+		}()
+	}
+	sum, errs := 0, []error(nil)
+	for range o.conns {
+		got := <-outcomes
+		sum, errs = sum+got.n, append(errs, got.err)
+	}
+	return []float64{float64(sum) / time.Since(start).Seconds()}, errors.Join(errs...)
+}

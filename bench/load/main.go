@@ -1,0 +1,195 @@
+// Command load is both ends of what the benchmarks measure on networks: a model that answers at once, a sink, and their
+// clients. It has nothing but the standard library, because it runs inside sandboxes, too.
+//
+// A client begins when its standard input ends, and prints its measurements as one JSON array of numbers. A server has its
+// listener at descriptor 3, and serves until it is ended.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// options are those of clients.
+type options struct {
+	n, warm, conns int
+	last           time.Duration
+}
+
+var servers = map[string]func(net.Conn) error{"model": model, "sink": sink}
+
+var clients = map[string]func(options, string) ([]float64, error){
+	"call": calls, "rate": rate, "connect": connects, "send": send, "receive": receive,
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "load:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var o options
+	flag.IntVar(&o.n, "n", 100, "call, connect: how many are measured")
+	flag.IntVar(&o.warm, "warm", 20, "call, connect: how many are made before")
+	flag.IntVar(&o.conns, "conns", 32, "rate: calls at once")
+	flag.DurationVar(&o.last, "for", time.Second, "rate, send, receive: how long")
+	flag.Parse()
+	if serve := servers[flag.Arg(0)]; serve != nil {
+		return listen(serve)
+	}
+	measure := clients[flag.Arg(0)]
+	if measure == nil || flag.NArg() != 2 {
+		return errors.New("say model, sink, or: call|rate URL, connect|send|receive HOST:PORT")
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	got, err := measure(o, flag.Arg(1))
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(got)
+}
+
+// listen serves each connection until its client ends it.
+func listen(serve func(net.Conn) error) error {
+	l, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			if err := serve(c); err != nil && !errors.Is(err, io.EOF) {
+				fmt.Fprintln(os.Stderr, "load:", err)
+			}
+		}()
+	}
+}
+
+// What a client of a sink says first: which way the bytes go.
+const (
+	toSink   = 's'
+	fromSink = 'r'
+)
+
+const blockSize = 128 << 10 // as iperf3 has it
+
+// sink takes all there is and then says so with one byte, or gives until nobody takes.
+func sink(c net.Conn) error {
+	r := bufio.NewReaderSize(c, 1)
+	way, err := r.ReadByte()
+	if err != nil {
+		return err
+	}
+	block := make([]byte, blockSize)
+	if way == fromSink {
+		for err == nil {
+			_, err = c.Write(block)
+		}
+		return nil
+	}
+	for err == nil {
+		_, err = c.Read(block)
+	}
+	if errors.Is(err, io.EOF) {
+		_, err = c.Write(block[:1])
+	}
+	return err
+}
+
+// connects returns how many microseconds each connection took to be there.
+func connects(o options, addr string) ([]float64, error) {
+	return repeat(o, func() (time.Duration, error) {
+		start := time.Now()
+		c, err := net.Dial("tcp", addr)
+		took := time.Since(start)
+		if err == nil {
+			err = c.Close()
+		}
+		return took, err
+	})
+}
+
+// send returns at how many Gbit/s a sink has taken bytes: the time ends when it has them all.
+func send(o options, addr string) ([]float64, error) {
+	c, err := open(addr, toSink)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	block, sum, start := make([]byte, blockSize), 0, time.Now()
+	for time.Since(start) < o.last {
+		n, err := c.Write(block)
+		if err != nil {
+			return nil, err
+		}
+		sum += n
+	}
+	if err := c.CloseWrite(); err != nil {
+		return nil, err
+	}
+	if _, err := io.ReadFull(c, block[:1]); err != nil {
+		return nil, err
+	}
+	return gigabits(sum, start), nil
+}
+
+// receive returns at how many Gbit/s a sink gave bytes.
+func receive(o options, addr string) ([]float64, error) {
+	c, err := open(addr, fromSink)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	block, sum, start := make([]byte, blockSize), 0, time.Now()
+	for time.Since(start) < o.last {
+		n, err := c.Read(block)
+		if err != nil {
+			return nil, err
+		}
+		sum += n
+	}
+	return gigabits(sum, start), nil
+}
+
+func open(addr string, way byte) (*net.TCPConn, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Write([]byte{way})
+	return c.(*net.TCPConn), err
+}
+
+func gigabits(n int, since time.Time) []float64 {
+	return []float64{float64(n) * 8 / 1e9 / time.Since(since).Seconds()}
+}
+
+// repeat returns how many microseconds do took, each time after those that do not count.
+func repeat(o options, do func() (time.Duration, error)) ([]float64, error) {
+	var all []float64
+	for i := range o.warm + o.n {
+		took, err := do()
+		if err != nil {
+			return nil, err
+		}
+		if i >= o.warm {
+			all = append(all, float64(took.Nanoseconds())/1e3)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Addresses of the range that is set aside for benchmarks (RFC 2544).
+const (
+	hostAddress = "198.18.0.1"    // this network namespace's, for sandboxes to reach: there 127.0.0.1 is their own
+	vethOurs    = "198.18.1.1/30" // a veth pair's end in this namespace
+	vethTheirs  = "198.18.1.2/30"
+)
+
+// makeHostAddress brings up the loopback device of this network namespace, with the host's address. It refuses to change a
+// namespace with other devices in it: that would be the host's.
+func makeHostAddress() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Attrs().Flags&net.FlagUp != 0 {
+			return fmt.Errorf("this network namespace is in use (%s is up); benchmarks need one of their own", l.Attrs().Name)
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr(hostAddress + "/32")
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(lo, addr)
+}
+
+// overVeth runs a client of the load program in a network namespace of its own, at the other end of a veth pair. What a
+// sandbox has a wire for, it has the kernel for.
+func (s *suite) overVeth(args ...string) measure {
+	return func(ctx context.Context) (samples, error) {
+		return s.runLoad(ctx, args, func(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET} }, connectVeth)
+	}
+}
+
+// connectVeth makes a veth pair to the network namespace of a process. It goes with that namespace.
+func connectVeth(p *os.Process) (err error) {
+	ns, err := netns.GetFromPid(p.Pid)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	there, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	here, err := netlink.NewHandle()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "bench0"
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: "bench1", PeerNamespace: netlink.NsFd(int(ns))}
+	// A pair of before goes with its namespace, which the kernel takes apart when it finds the time.
+	if old, err := here.LinkByName(attrs.Name); err == nil {
+		if err := here.LinkDel(old); err != nil {
+			return fmt.Errorf("remove the veth pair of before: %w", err)
+		}
+	}
+	if err := here.LinkAdd(pair); err != nil {
+		return fmt.Errorf("make a veth pair: %w", err)
+	}
+	for _, end := range []struct {
+		nl         *netlink.Handle
+		name, addr string
+	}{{here, "bench0", vethOurs}, {there, "bench1", vethTheirs}} {
+		link, err := end.nl.LinkByName(end.name)
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(end.addr)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(end.nl.AddrAdd(link, addr), end.nl.LinkSetUp(link)); err != nil {
+			return fmt.Errorf("configure %s: %w", end.name, err)
+		}
+	}
+	return nil
+}
