@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // TestPromise5NeverOvershoots has a thousand calls at once, over three gateways, want far more than four budgets have.
@@ -127,6 +128,24 @@ func TestClamp(t *testing.T) {
 	_, err = gw.Reserve(t.Context(), call(g), d)
 	if over, ok = errors.AsType[*caisson.OverBudget](err); !ok || over.Busy || over.Left != "50 tokens" {
 		t.Errorf("%+v, %v", over, err)
+	}
+}
+
+// TestClampOnlyWhatIsScarce: that there are few calls left is no reason for a short answer.
+func TestClampOnlyWhatIsScarce(t *testing.T) {
+	w := newWorld(t)
+	g := w.guest("a")
+	gw := w.gateway()
+	w.clock.set(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)) // no time passes
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1_000_000), Calls: limit[int64](4)}, "")
+	for _, out := range []int64{10, 5000, 100, 20_000} {
+		if r := get(gw.Reserve(t.Context(), call(g), demand(10, out)))(t); r.Output() != out {
+			t.Errorf("%d tokens of output, want %d", r.Output(), out)
+		}
+	}
+	_, err := gw.Reserve(t.Context(), call(g), demand(10, 10))
+	if over, ok := errors.AsType[*caisson.OverBudget](err); !ok || over.What != "calls" {
+		t.Error(err)
 	}
 }
 
@@ -356,10 +375,7 @@ func TestRotate(t *testing.T) {
 	old := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	old.(*reservation).page.journal.bytes.Store(rotateAt + 1)
 	must(t, get(m.Reserve(ctx, call(g), demand(100, 100)))(t).Settle(answer(50, 50)))
-	end := time.Now().Add(10 * time.Second)
-	for m.pageNow() == old.(*reservation).page && time.Now().Before(end) {
-		time.Sleep(time.Millisecond)
-	}
+	poll.Until(t, 10*time.Second, func() bool { return m.pageNow() != old.(*reservation).page })
 	r := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	select {
 	case err := <-finished:
@@ -372,6 +388,35 @@ func TestRotate(t *testing.T) {
 	must(t, w.book.Ingest(t.Context()))
 	if b := w.look("account/a"); b.Used.Tokens != 106 || len(w.rows()) != 3 {
 		t.Errorf("used %d in %d calls", b.Used.Tokens, len(w.rows()))
+	}
+}
+
+// TestRotateBroken: a journal that cannot be written is replaced, and until then nothing is called.
+func TestRotateBroken(t *testing.T) {
+	w := newWorld(t)
+	g := w.guest("a")
+	ended := make(chan struct{})
+	id, f, err := w.book.Begin(t.Context())
+	must(t, err)
+	defer f.Close()
+	m := get(NewMeter(Config{
+		Page: Page{Journal: &fullDisk{200}, Lessor: lessorFunc(unlimited), Done: func() { close(ended) }},
+		Next: func(context.Context) (Page, error) { return Page{Journal: f, Lessor: w.book.Lessor(id)}, nil },
+	}))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	defer run.Wait()
+	defer cancel()
+	run.Go(func() { _ = m.Run(ctx) })
+	first := get(m.Reserve(ctx, call(g), demand(1, 1)))(t)
+	broken := m.pageNow()
+	wantKind(t, first.Settle(answer(1, 1)), caisson.Unavailable)
+	poll.Until(t, 10*time.Second, func() bool { return m.pageNow() != broken })
+	<-ended
+	must(t, get(m.Reserve(ctx, call(g), demand(1, 1)))(t).Settle(answer(1, 1)))
+	must(t, w.book.Ingest(ctx))
+	if n := len(w.rows()); n != 1 {
+		t.Errorf("%d rows", n)
 	}
 }
 

@@ -65,6 +65,14 @@ func (b *pool) void() {
 // fresh reports whether the last answer is so young that asking again would be a waste.
 func (b *pool) fresh(now time.Time) bool { return b.known && now.Sub(b.checked) < refusedFor }
 
+// dry reports whether there was nothing left of what b lacks of a.
+func (b *pool) dry(a caisson.Amount) bool {
+	limits, left := b.lease.Limits, b.lease.Left
+	return limits.USD != nil && left.USD == 0 && b.free.USD < a.USD ||
+		limits.Tokens != nil && left.Tokens == 0 && b.free.Tokens < a.Tokens ||
+		limits.Calls != nil && left.Calls == 0 && b.free.Calls < a.Calls
+}
+
 // fit returns how many tokens of output all budgets afford, or one that must be asked for more first. It needs mu.
 func (p *page) fit(keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
 	output = d.MaxOutput
@@ -81,7 +89,7 @@ func (p *page) fit(keys []string, d caisson.Demand, now time.Time) (short *pool,
 			continue
 		}
 		n := affordable(b.free, d)
-		if n < d.MinOutput || !(b.scarce && b.fresh(now)) {
+		if n < d.MinOutput || !(b.fresh(now) && b.dry(d.At(d.MaxOutput))) {
 			return b, 0
 		}
 		output = min(output, n)
