@@ -20,6 +20,7 @@ type Store interface {
 	Answers() AnswerStore
 	Credentials() CredentialStore
 	Ledger() LedgerStore
+	GatewayRuns() GatewayRunStore
 	Close() error
 }
 

@@ -48,6 +48,7 @@ type Store struct {
 	answers     *answers
 	credentials *credentials
 	ledger      *ledger
+	gatewayRuns *gatewayRuns
 	close       func() error
 }
 
@@ -120,6 +121,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.answers = newAnswers(p)
 	s.credentials = newCredentials(p)
 	s.ledger = newLedger(p, c.Now)
+	s.gatewayRuns = newGatewayRuns(p)
 	return s.db.explain(p.err)
 }
 
@@ -152,6 +154,9 @@ func (s *Store) Credentials() caisson.CredentialStore { return s.credentials }
 
 // Ledger implements [caisson.Store].
 func (s *Store) Ledger() caisson.LedgerStore { return s.ledger }
+
+// GatewayRuns implements [caisson.Store].
+func (s *Store) GatewayRuns() caisson.GatewayRunStore { return s.gatewayRuns }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

@@ -26,6 +26,7 @@ func Test(t *testing.T, open Opener) {
 	t.Run("Answers", func(t *testing.T) { testAnswers(t, open) })
 	t.Run("Ledger", func(t *testing.T) { testLedger(t, open) })
 	t.Run("Budgets", func(t *testing.T) { testBudgets(t, open) })
+	t.Run("GatewayRuns", func(t *testing.T) { testGatewayRuns(t, open) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 
@@ -83,6 +84,8 @@ func testClosed(t *testing.T, s caisson.Store) {
 	_, err = s.Ledger().Offset(ctx, newJournal())
 	wantKind(t, err, caisson.Unavailable)
 	wantKind(t, s.Ledger().Ingest(ctx, newJournal(), 0, 1, nil), caisson.Unavailable)
+	_, err = s.GatewayRuns().List(ctx, caisson.In("a"))
+	wantKind(t, err, caisson.Unavailable)
 	_, err = s.Accounts().Ensure(ctx, "new")
 	wantKind(t, err, caisson.Unavailable)
 }

@@ -1,0 +1,136 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// gatewayRuns is a [caisson.GatewayRunStore].
+type gatewayRuns struct {
+	db    *db
+	put   *sql.Stmt
+	get   *sql.Stmt
+	list  *sql.Stmt
+	count *sql.Stmt
+	end   *sql.Stmt
+	owner *sql.Stmt
+	trim  *sql.Stmt
+}
+
+var _ caisson.GatewayRunStore = (*gatewayRuns)(nil)
+
+func newGatewayRuns(p *preparer) *gatewayRuns {
+	const live = `FROM gateway_run WHERE ended_at IS NULL AND (?1 IS NULL OR account = ?1)`
+	return &gatewayRuns{
+		db: p.db,
+		put: p.write(`INSERT INTO gateway_run (run, account, ended_at, doc) VALUES (?1, ?2, NULL, ?3)
+			ON CONFLICT (run) DO UPDATE SET ended_at = NULL, doc = excluded.doc WHERE account = excluded.account`),
+		get:   p.read(`SELECT account, doc ` + live + ` AND run = ?2`),
+		list:  p.read(`SELECT account, doc ` + live + ` ORDER BY run`),
+		count: p.read(`SELECT count(*) ` + live),
+		end:   p.write(`UPDATE gateway_run SET ended_at = ?3 WHERE ended_at IS NULL AND (?1 IS NULL OR account = ?1) AND run = ?2`),
+		owner: p.read(`SELECT account FROM gateway_run WHERE run = ?`),
+		trim:  p.write(`DELETE FROM gateway_run WHERE ended_at < ?`),
+	}
+}
+
+// Put implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) Put(ctx context.Context, in caisson.Scope, r *caisson.GatewayRun) error {
+	switch {
+	case r.Run == "" || r.Account == "":
+		return caisson.Errorf(caisson.Internal, "a run without an id or account cannot be stored")
+	case !in.Covers(r.Account):
+		return caisson.Errorf(caisson.NotFound, "there is no account %.40q", r.Account)
+	}
+	doc, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	n, err := s.db.writeOne(ctx, s.put, r.Run, r.Account, string(doc))
+	if err == nil && n == 0 {
+		err = caisson.Errorf(caisson.Conflict, "the run %.80q is another account's", r.Run)
+	}
+	return err
+}
+
+// Get implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) Get(ctx context.Context, in caisson.Scope, run string) (*caisson.GatewayRun, error) {
+	r, err := scanGatewayRun(s.get.QueryRowContext(ctx, accountOf(in), run))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, noGatewayRun(run)
+	}
+	return r, s.db.explain(err)
+}
+
+// List implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) List(ctx context.Context, in caisson.Scope) ([]*caisson.GatewayRun, error) {
+	rows, err := s.list.QueryContext(ctx, accountOf(in))
+	if err != nil {
+		return nil, s.db.explain(err)
+	}
+	defer rows.Close()
+	var all []*caisson.GatewayRun
+	for rows.Next() {
+		r, err := scanGatewayRun(rows)
+		if err != nil {
+			return nil, s.db.explain(err)
+		}
+		all = append(all, r)
+	}
+	return all, s.db.explain(rows.Err())
+}
+
+// Count implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) Count(ctx context.Context, in caisson.Scope) (n int, err error) {
+	err = s.count.QueryRowContext(ctx, accountOf(in)).Scan(&n)
+	return n, s.db.explain(err)
+}
+
+// End implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) End(ctx context.Context, in caisson.Scope, run string, at time.Time) error {
+	n, err := s.db.writeOne(ctx, s.end, accountOf(in), run, at.UnixMicro())
+	if err == nil && n == 0 {
+		err = noGatewayRun(run)
+	}
+	return err
+}
+
+// Owner implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) Owner(ctx context.Context, run string) (account string, err error) {
+	err = s.owner.QueryRowContext(ctx, run).Scan(&account)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", noGatewayRun(run)
+	}
+	return account, s.db.explain(err)
+}
+
+// Trim implements [caisson.GatewayRunStore].
+func (s *gatewayRuns) Trim(ctx context.Context, before time.Time) error {
+	_, err := s.db.writeOne(ctx, s.trim, before.UnixMicro())
+	return err
+}
+
+func noGatewayRun(run string) error {
+	return caisson.Errorf(caisson.NotFound, "there is no run %.80q; see caisson gateway run ls", run)
+}
+
+// scanGatewayRun reads a row. The column says whose it is.
+func scanGatewayRun(s scanner) (*caisson.GatewayRun, error) {
+	var account string
+	var doc []byte
+	if err := s.Scan(&account, &doc); err != nil {
+		return nil, err
+	}
+	r := &caisson.GatewayRun{}
+	if err := json.Unmarshal(doc, r); err != nil {
+		return nil, fmt.Errorf("decode stored run: %w", err)
+	}
+	r.Account = account
+	return r, nil
+}
