@@ -133,7 +133,7 @@ var directions = map[string][]string{
 	"client":                    {"httpapi/protocol"},
 	"cmd/caisson": {
 		"engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
-		"credential", "edge", "egress",
+		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
 	"cmd/caisson-inside": {"inside"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},

@@ -73,6 +73,9 @@ func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 			g.PriceSource = "config"
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source
+			if listed.Context > 0 {
+				g.Context = min(g.Context, listed.Context) // beyond it the list's price may not hold
+			}
 		default:
 			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
 		}

@@ -46,9 +46,15 @@ type config struct {
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
 	Providers     []caisson.Provider `yaml:"providers" json:"providers"`
+	ProviderCA    string             `yaml:"providerCA" json:"providerCA"`
 	Models        []caisson.Model    `yaml:"models" json:"models"`
 	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
+
+	// CredentialKeyFile and CredentialKeyCommand say where the key comes from that credentials are encrypted with; both empty
+	// is a file in the data directory, or the environment.
+	CredentialKeyFile    string   `yaml:"credentialKeyFile" json:"credentialKeyFile"`
+	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"`
 
 	// Token comes from the environment only.
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
@@ -189,6 +195,9 @@ func (c *config) validate() error {
 	if c.EventRetention < 0 || c.IdleExit < 0 {
 		bad("eventRetention", "durations must not be negative")
 	}
+	if c.CredentialKeyFile != "" && len(c.CredentialKeyCommand) > 0 {
+		bad("credentialKeyCommand", "the key of credentials comes from credentialKeyFile or from credentialKeyCommand; set one")
+	}
 	c.validateModels(bad)
 	return errors.Join(errs...)
 }
@@ -197,7 +206,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		bad("tlsCert", "tlsCert and tlsKey belong together; set both or none")
 	}
-	for _, f := range []struct{ field, path string }{{"tlsCert", c.TLSCert}, {"tlsKey", c.TLSKey}, {"caFile", c.CAFile}, {"registryCA", c.RegistryCA}} {
+	for _, f := range []struct{ field, path string }{{"tlsCert", c.TLSCert}, {"tlsKey", c.TLSKey}, {"caFile", c.CAFile}, {"registryCA", c.RegistryCA}, {"providerCA", c.ProviderCA}, {"credentialKeyFile", c.CredentialKeyFile}} {
 		if f.path != "" && !filepath.IsAbs(f.path) {
 			bad(f.field, "%q is not an absolute path", f.path)
 		}

@@ -63,8 +63,16 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # providers:
 # - {name: anthropic, kind: anthropic, baseURL: https://api.anthropic.com, credential: ANTHROPIC_API_KEY}
 # - {name: openai, kind: openai, baseURL: https://api.openai.com/v1, credential: OPENAI_API_KEY}
-# - {name: demo, kind: scripted, script: /etc/caisson/demo.yaml}
+# - {name: demo, kind: scripted}
 #providers: []
+
+# PEM file of the authorities to trust for providers, besides those that this host trusts.
+#providerCA: ""
+
+# Where the key comes from that credentials are encrypted with, instead of a file in dataDir that is made at first use: a file,
+# or a program with arguments that prints it, as the client of a key management service (CAISSON_CREDENTIAL_KEY).
+#credentialKeyFile: ""
+#credentialKeyCommand: []
 
 # What sandboxes can be granted, by alias; upstream is the provider's name for it. Prices are US dollars per million tokens.
 # Without them those of an imported list hold ("caisson model import-prices"); a model without a price is refused unless

@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/credential"
 )
 
 // gatewaySettings are about model gateways on other machines. All is off unless configured.
@@ -88,6 +89,15 @@ func providerKinds() []string {
 // badFunc reports a fault of a setting.
 type badFunc = func(field, format string, args ...any)
 
+// keySource says where the key comes from that credentials are encrypted with. What the environment has goes before the
+// configuration, as everywhere.
+func (c *config) keySource() credential.KeySource {
+	if key := credential.TakeKey(); !key.IsZero() {
+		return credential.KeySource{Value: key}
+	}
+	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
+}
+
 // validateModels checks what the model gateway is made of.
 func (c *config) validateModels(bad badFunc) {
 	providers := map[string]bool{}
@@ -127,10 +137,10 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	}
 	if p.Kind == caisson.ProviderScripted {
 		switch {
-		case !filepath.IsAbs(p.Script):
+		case p.Script != "" && !filepath.IsAbs(p.Script):
 			bad(at+".script", "%.200q is not the absolute path of a script", p.Script)
 		case p.BaseURL != "" || p.Credential != "" || p.Account != "":
-			bad(at, "a scripted provider has a script and nothing else")
+			bad(at, "a scripted provider has a script, or none for one to try things with, and nothing else")
 		}
 		return
 	}

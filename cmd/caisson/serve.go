@@ -32,9 +32,11 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	e, err := engine.New(ctx, engine.Config{
-		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
+		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
+		Listen: []string{cfg.Listen, cfg.Gateway.Listen},
+		Dir:    cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
-			MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
+			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
 		},
 		EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
 	})
