@@ -71,13 +71,18 @@ func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 	return w.book.Ingest(ctx)
 }
 
-// known says whose sandbox that is, so that no row of the ledger charges somebody else.
-func (e *Engine) known(id caisson.ID) (string, bool) {
+// known says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
+func (e *Engine) known(g caisson.Guest) (string, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	id := g.Sandbox
+	if id == "" {
+		account, err := e.Store.GatewayRuns().Owner(ctx, g.Run)
+		return account, err == nil
+	}
 	if account, ok := e.wires.owner(id); ok {
 		return account, true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
 	sb, err := e.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return "", false

@@ -29,8 +29,9 @@ type BookConfig struct {
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
-	// Known returns whose sandbox that is; required. A call that claims to be of another's is dropped.
-	Known func(sandbox caisson.ID) (account string, ok bool)
+	// Known returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required. Nothing
+	// else in g means anything. A call that claims to be of another's is dropped.
+	Known func(g caisson.Guest) (account string, ok bool)
 	// BootID returns what tells this boot of the machine from others; nil reads the kernel's.
 	BootID func() (string, error)
 	Now    func() time.Time // nil means time.Now
@@ -41,7 +42,7 @@ type BookConfig struct {
 type Book struct {
 	dir    *os.Root
 	store  caisson.LedgerStore
-	known  func(sandbox caisson.ID) (string, bool)
+	known  func(g caisson.Guest) (string, bool)
 	bootID func() (string, error)
 	now    func() time.Time
 	log    *slog.Logger

@@ -29,7 +29,10 @@ func sampleCall(g caisson.Guest) caisson.Call {
 
 func TestRecords(t *testing.T) {
 	g := caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a", Run: "r"}
-	for _, c := range []caisson.Call{sampleCall(g), {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g}} {
+	elsewhere := caisson.Guest{Account: "a", Run: "r"}
+	for _, c := range []caisson.Call{
+		sampleCall(g), sampleCall(elsewhere), {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
+	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
 			r, n, err := next(append(b, 1, 2, 3))
@@ -123,6 +126,9 @@ func TestHostileJournals(t *testing.T) {
 		"end without begin":  {bytes: rec(kindSettle, func(*caisson.Call) {}), damaged: true},
 		"another's sandbox":  {bytes: rec(kindBegin, func(c *caisson.Call) { c.Account = "victim" }), dropped: true},
 		"no such sandbox":    {bytes: rec(kindBegin, func(c *caisson.Call) { c.Sandbox = "sb-aaaaaaaaaaaaaaaa" }), dropped: true},
+		"no such run":        {bytes: rec(kindBegin, func(c *caisson.Call) { c.Sandbox, c.Run = "", "other" }), dropped: true},
+		"nowhere":            {bytes: rec(kindBegin, func(c *caisson.Call) { c.Sandbox, c.Run = "", "" }), damaged: true},
+		"not a sandbox":      {bytes: rec(kindBegin, func(c *caisson.Call) { c.Sandbox = "r" }), damaged: true},
 		"far in the future":  {bytes: rec(kindBegin, func(c *caisson.Call) { c.At = time.Now().AddDate(1, 0, 0) }), dropped: true},
 		"negative amounts":   {bytes: rec(kindBegin, func(c *caisson.Call) { c.Cost = -5 }), damaged: true},
 		"astronomic amounts": {bytes: rec(kindBegin, func(c *caisson.Call) { c.Tokens.Input = 1 << 62 }), damaged: true},
@@ -166,6 +172,29 @@ func TestHostileJournals(t *testing.T) {
 				t.Error(w.log.String())
 			}
 		})
+	}
+}
+
+// TestRemoteGuests: calls of runs on other machines are charged to whose the runs are, and to nobody else.
+func TestRemoteGuests(t *testing.T) {
+	w := newWorld(t)
+	w.owner["run-1"] = "a"
+	w.budget("run/run-1", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	gw := w.gateway()
+	for _, account := range []string{"a", "victim"} {
+		r := get(gw.Reserve(t.Context(), call(caisson.Guest{Account: account, Run: "run-1"}), demand(10, 90)))(t)
+		must(t, r.Settle(answer(10, 5)))
+	}
+	gw.finish()
+	rows := w.rows()
+	if len(rows) != 1 || rows[0].Account != "a" || rows[0].Run != "run-1" || rows[0].Sandbox != "" {
+		t.Errorf("rows: %+v", rows)
+	}
+	if b := w.look("run/run-1"); b.Used.Tokens != 15 || b.Held.Tokens != 0 {
+		t.Errorf("budget: %+v", b)
+	}
+	if !strings.Contains(w.log.String(), "a call was dropped") {
+		t.Error(w.log.String())
 	}
 }
 

@@ -51,7 +51,7 @@ func (l lessor) check(budget string) error {
 		return err
 	}
 	if kind == "sandbox" {
-		if _, ok := l.book.known(caisson.ID(name)); !ok {
+		if _, ok := l.book.known(caisson.Guest{Sandbox: caisson.ID(name)}); !ok {
 			return caisson.Errorf(caisson.NotFound, "there is no sandbox %.40q", name)
 		}
 	}

@@ -453,6 +453,7 @@ func TestBadDemands(t *testing.T) {
 		demand caisson.Demand
 	}{
 		"no guest":     {caisson.Call{}, demand(1, 1)},
+		"nowhere":      {call(caisson.Guest{Account: "a"}), demand(1, 1)},
 		"no account":   {call(caisson.Guest{Sandbox: g.Sandbox}), demand(1, 1)},
 		"no call":      {call(g), caisson.Demand{MaxOutput: 1}},
 		"negative":     {call(g), demand(-1, 1)},

@@ -185,15 +185,15 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 
 // lies reports whether a call cannot be what it says: the process that wrote it has been taken over.
 func (r *reader) lies(c *caisson.Call) bool {
-	account, ok := r.book.known(c.Sandbox)
+	account, ok := r.book.known(c.Guest)
 	switch {
 	case ok && account == c.Account && c.At.Before(r.book.now().Add(maxSkew)):
 		return false
 	case !ok && r.offset < r.known:
 		return false // it was believed when it was read first, and its sandbox has been removed since
 	}
-	r.book.log.Error("a call was dropped: its sandbox is not known to be that account's, or its time has not come",
-		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "account", c.Account, "at", c.At)
+	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's, or its time has not come",
+		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true
 }
 

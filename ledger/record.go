@@ -218,11 +218,23 @@ const (
 	maxCost   = 1e6 * int64(caisson.Dollar)
 )
 
+// placed reports whether g says where it is: in a sandbox, or in a run on another machine.
+func placed(g caisson.Guest) bool {
+	if g.Sandbox == "" {
+		return g.Run != ""
+	}
+	_, err := caisson.ParseID(caisson.SandboxPrefix, string(g.Sandbox))
+	return err == nil
+}
+
 func (f *fields) call(c *caisson.Call) {
 	c.ID = f.id(caisson.CallPrefix)
 	c.At = time.Unix(0, f.number(0, math.MaxInt64)).UTC()
-	c.Sandbox = f.id(caisson.SandboxPrefix)
+	c.Sandbox = caisson.ID(f.text())
 	c.Account, c.Run = f.text(), f.text()
+	if f.err == nil && !placed(c.Guest) {
+		f.fail()
+	}
 	c.Attempt = int(f.number(0, math.MaxInt32))
 	c.Session, c.Agent, c.User = f.text(), f.text(), f.text()
 	c.Provider, c.Model, c.Upstream, c.API = f.text(), f.text(), f.text(), f.text()

@@ -122,7 +122,7 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	case kind == "account":
 		b.Account = name
 	case kind == "sandbox":
-		account, ok := s.book.known(caisson.ID(name))
+		account, ok := s.book.known(caisson.Guest{Sandbox: caisson.ID(name)})
 		if !ok || account != caller.Account && !caller.Local {
 			return nil, caisson.Errorf(caisson.NotFound, "there is no sandbox %s", name)
 		}

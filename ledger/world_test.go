@@ -107,9 +107,13 @@ func (w *world) restart() {
 	must(w.t, w.book.Recover(context.Background()))
 }
 
-func (w *world) known(id caisson.ID) (string, bool) {
+func (w *world) known(g caisson.Guest) (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	id := g.Sandbox
+	if id == "" {
+		id = caisson.ID(g.Run)
+	}
 	account, ok := w.owner[id]
 	return account, ok
 }
