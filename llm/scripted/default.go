@@ -1,8 +1,8 @@
 package scripted
 
 // Default is a script for demonstrations: it greets, uses a shell if it has one, and repeats what it hears.
-const Default = `models: [scripted]
-delay: {first: 200ms, chunk: 20ms}
+// It serves any model.
+const Default = `delay: {first: 200ms, chunk: 20ms}
 turns:
 - when: {pattern: '(?i)^\W*(hello|hi|hey|good (morning|evening))\b'}
   text: "Hello! I am a scripted model: I answer from a script and know nothing. Ask me to list files, or say anything."
