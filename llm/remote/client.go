@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -42,7 +43,7 @@ const (
 // A Client is the model gateway of sandboxes whose real one is elsewhere. It passes requests and answers on as they come,
 // unread. It is safe for concurrent use.
 type Client struct {
-	tokens *runtoken.Tokens
+	tokens atomic.Pointer[runtoken.Tokens]
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 }
@@ -56,7 +57,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, caisson.Invalidf("remoteURL", "%s", err)
 	}
-	c := &Client{tokens: cfg.Tokens, log: cfg.Log}
+	c := &Client{log: cfg.Log}
+	c.tokens.Store(cfg.Tokens)
 	transport := cfg.Transport
 	if transport == nil {
 		transport = newTransport(cfg.Roots)
@@ -150,6 +152,9 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
+// SetTokens replaces what signs, for requests that begin afterwards. t must not be nil.
+func (c *Client) SetTokens(t *runtoken.Tokens) { c.tokens.Store(t) }
+
 // ServeHTTP passes a request on, for the guest in its context.
 func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	guest, err := caisson.GuestOf(r.Context())
@@ -161,7 +166,7 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "the model gateway speaks plain HTTP only; do not upgrade the connection")
 		return
 	}
-	token, err := c.tokens.Mint(runOf(guest), guest.Attempt)
+	token, err := c.tokens.Load().Mint(runOf(guest), guest.Attempt)
 	if err != nil {
 		c.log.ErrorContext(r.Context(), "sign for a run", "sandbox", guest.Sandbox, "err", err)
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/llm/runtoken"
@@ -23,8 +24,9 @@ type Runs interface {
 	Run(ctx context.Context, id string) (caisson.WireSpec, error)
 }
 
-// ServerConfig is what a Server needs. All fields are required.
+// ServerConfig is what a Server needs. All fields but Tokens are required.
 type ServerConfig struct {
+	// Tokens verifies; nil refuses every request until SetTokens is called.
 	Tokens *runtoken.Tokens
 	Runs   Runs
 	// Gateway serves requests, with the guest in the context.
@@ -39,16 +41,22 @@ type ServerConfig struct {
 // nobody can lock out a neighbour.
 type Server struct {
 	cfg      ServerConfig
+	tokens   atomic.Pointer[runtoken.Tokens]
 	failures *failures
 }
 
 // NewServer returns a server.
 func NewServer(cfg ServerConfig) (*Server, error) {
-	if cfg.Tokens == nil || cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
-		return nil, errors.New("remote: Tokens, Runs, Gateway and Log are required")
+	if cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
+		return nil, errors.New("remote: Runs, Gateway and Log are required")
 	}
-	return &Server{cfg: cfg, failures: newFailures()}, nil
+	s := &Server{cfg: cfg, failures: newFailures()}
+	s.tokens.Store(cfg.Tokens)
+	return s, nil
 }
+
+// SetTokens replaces what verifies, for requests that begin afterwards; nil refuses them all.
+func (s *Server) SetTokens(t *runtoken.Tokens) { s.tokens.Store(t) }
 
 // ServeHTTP checks a request and passes it to the gateway without its token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +86,11 @@ func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	if all := h.Values(runtoken.Header); len(all) == 1 {
 		token = all[0]
 	}
-	return s.cfg.Tokens.Verify(token)
+	t := s.tokens.Load()
+	if t == nil {
+		return runtoken.Claims{}, caisson.Errorf(caisson.Unauthed, "this gateway has no keys for run tokens yet")
+	}
+	return t.Verify(token)
 }
 
 // refuse answers a request that shows no right to be here.

@@ -1,0 +1,187 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/internal/poll"
+)
+
+// certificate returns a new one for 127.0.0.1, and who trusts it.
+func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+// serveFront serves f at an address of this machine and returns it.
+func serveFront(t testing.TB, f *Front, wrap func(net.Listener) net.Listener) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	if wrap != nil {
+		l = wrap(l)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.Serve(l) }()
+	t.Cleanup(func() {
+		f.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return addr
+}
+
+// outward is a listener that looks as if other machines could reach it.
+type outward struct{ net.Listener }
+
+func (outward) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443} }
+
+func hello(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }
+
+// fetch returns the body of an answer.
+func fetch(t testing.TB, url string, roots *x509.CertPool) (string, error) {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+func TestFrontTLS(t *testing.T) {
+	f := NewFront(http.HandlerFunc(hello))
+	first, trustsFirst := certificate(t, 1)
+	f.SetCertificate(first)
+	addr := serveFront(t, f, nil)
+	if got, err := fetch(t, "https://"+addr, trustsFirst); err != nil || got != "HTTP/2.0" {
+		t.Error(got, err)
+	}
+	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
+		t.Error("served without TLS")
+	}
+	second, trustsSecond := certificate(t, 2)
+	f.SetCertificate(second)
+	if _, err := fetch(t, "https://"+addr, trustsFirst); err == nil {
+		t.Error("the old certificate is still shown")
+	}
+	if got, err := fetch(t, "https://"+addr, trustsSecond); err != nil || got != "HTTP/2.0" {
+		t.Error(got, err)
+	}
+	f.SetCertificate(nil)
+	if _, err := fetch(t, "https://"+addr, trustsSecond); err == nil {
+		t.Error("served without a certificate")
+	}
+}
+
+// TestFrontPlain: in the clear on loopback only.
+func TestFrontPlain(t *testing.T) {
+	addr := serveFront(t, NewFront(http.HandlerFunc(hello)), nil)
+	if got, err := fetch(t, "http://"+addr, nil); err != nil || got != "HTTP/1.1" {
+		t.Error(got, err)
+	}
+	addr = serveFront(t, NewFront(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
+	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
+		t.Error("other machines are served in the clear")
+	}
+}
+
+// TestBounded: a source with too many connections gets no more, others do, and what is closed makes room.
+func TestBounded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBounded(l, 3, 2)
+	var mu sync.Mutex
+	var open []net.Conn
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := b.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			io.WriteString(c, "hello\n")
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+		}
+	})
+	defer wg.Wait()
+	defer l.Close()
+	// connect reports whether a connection from an address was accepted.
+	connect := func(from string) bool {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.DialContext(context.Background(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		line, err := bufio.NewReader(c).ReadString('\n')
+		return err == nil && line == "hello\n"
+	}
+	for i, c := range []struct {
+		from string
+		want bool
+	}{{"127.0.0.1", true}, {"127.0.0.1", true}, {"127.0.0.1", false}, {"127.0.0.2", true}, {"127.0.0.3", false}} {
+		if got := connect(c.from); got != c.want {
+			t.Errorf("connection %d, from %s: accepted %t", i, c.from, got)
+		}
+	}
+	mu.Lock()
+	for _, c := range open {
+		c.Close()
+		c.Close() // once more changes nothing
+	}
+	mu.Unlock()
+	poll.Until(t, 5*time.Second, func() bool { return connect("127.0.0.3") })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.sources) != 1 || b.all != 1 {
+		t.Errorf("%d connections of %d sources are counted", b.all, len(b.sources))
+	}
+}
