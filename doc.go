@@ -12,7 +12,12 @@
 //	runtime/gvisor     gVisor, embedded; runtime/fake is the same contract in memory
 //	image              OCI references, directories, archives and the host itself as root file systems
 //	storage            the data directory: layers, sandboxes, snapshots
-//	wire               network namespaces, TAPs, and the unprivileged process that answers them
+//	wire               network namespaces, TAPs, and the unprivileged process that answers them; flow, name and report below it
+//	edge               constructs what runs in that process
+//	egress             policies: compile, decide, explain
+//	llm                the model gateway; its APIs, prices, scripted model and run tokens below it
+//	ledger             budgets and the record of calls, both ends
+//	credential         the encrypted store of secrets
 //	inside             the program that serves files from within a sandbox
 //	worker             short jobs without privileges for everything that reads what strangers wrote
 //	sqlite             the store
