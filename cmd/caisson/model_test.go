@@ -67,7 +67,6 @@ func TestModelFaults(t *testing.T) {
 		{"account without credential", "providers: [{name: a, kind: openai, baseURL: https://a, account: x}]", "providers[0].account"},
 		{"account", "providers: [{name: a, kind: openai, baseURL: https://a, credential: K, account: X}]", "providers[0].account"},
 		{"script for others", "providers: [{name: a, kind: openai, baseURL: https://a, script: /x}]", "providers[0].script"},
-		{"no script", "providers: [{name: a, kind: scripted}]", "providers[0].script"},
 		{"relative script", "providers: [{name: a, kind: scripted, script: x}]", "providers[0].script"},
 		{"scripted with URL", "providers: [{name: a, kind: scripted, script: /x, baseURL: https://a}]", "providers[0]"},
 		{"model of nobody", "models: [{alias: a, provider: x}]", "models[0].provider"},

@@ -227,7 +227,7 @@ func TestConfigTemplate(t *testing.T) {
 		t.Fatalf("%v in:\n%s", err, all.String())
 	}
 	want := defaultConfig()
-	want.InsecureRegistries = []string{}
+	want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}
 	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the template says %+v, the defaults are %+v", got, want)
