@@ -89,6 +89,19 @@ type Stats struct {
 	Memory    Size      `json:"memory" doc:"Bytes of memory in use, Caisson's own share for this sandbox included"`
 	MemoryMax Size      `json:"memoryMax" doc:"The limit"`
 	PIDs      int       `json:"pids"`
+	// Network is nil if the sandbox has no wire at present.
+	Network *NetworkStats `json:"network,omitempty"`
+}
+
+// NetworkStats counts what passed a sandbox's wire since Caisson's process at its other end took it up.
+type NetworkStats struct {
+	BytesOut int64 `json:"bytesOut" doc:"Sent by the sandbox, all of it, headers included"`
+	BytesIn  int64 `json:"bytesIn"`
+	Dropped  int64 `json:"dropped" doc:"Frames of the sandbox that were not even looked at"`
+	Allowed  int64 `json:"allowed" doc:"Names, connections and requests that policy allowed"`
+	Denied   int64 `json:"denied" doc:"Those that it did not"`
+	Limited  int64 `json:"limited" doc:"Connections refused because there were too many"`
+	Open     int   `json:"open" doc:"Connections now"`
 }
 
 // Processes is the use of processes in sandboxes. References and errors are as for [Sandboxes].

@@ -320,6 +320,18 @@ type gateway struct {
 	wires *wire.Manager
 }
 
+// Network implements sandboxes.Gateway.
+func (g gateway) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error) {
+	s, err := g.wires.Stats(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &caisson.NetworkStats{
+		BytesOut: int64(s.BytesOut), BytesIn: int64(s.BytesIn), Dropped: int64(s.DroppedOut),
+		Allowed: s.Flows.Allowed, Denied: s.Flows.Denied, Limited: s.Flows.Limited, Open: s.Flows.Open,
+	}, nil
+}
+
 // Recent implements sandboxes.Gateway.
 func (g gateway) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
 	return g.wires.Recent(ctx, id)

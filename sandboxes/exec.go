@@ -136,7 +136,15 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 	if err != nil {
 		return nil, err
 	}
-	return p.c.Runtime.Stats(ctx, sb.ID)
+	st, err := p.c.Runtime.Stats(ctx, sb.ID)
+	if err != nil || p.c.Gateway == nil {
+		return st, err
+	}
+	switch st.Network, err = p.c.Gateway.Network(ctx, sb.ID); caisson.KindOf(err) {
+	case caisson.NotFound, caisson.Unavailable:
+		return st, nil // without a wire, or for a moment
+	}
+	return st, err
 }
 
 // Logs implements [caisson.Processes].

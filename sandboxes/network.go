@@ -24,6 +24,8 @@ type Egress interface {
 type Gateway interface {
 	// Check says whether a grant can be given: whether its models exist and its numbers make sense.
 	Check(ctx context.Context, g *caisson.ModelGrant) error
+	// Network counts what passed the sandbox's wire.
+	Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error)
 	// Recent returns what the sandbox's wire refused lately.
 	Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error)
 }

@@ -43,6 +43,10 @@ func (gateway) Check(_ context.Context, g *caisson.ModelGrant) error {
 	return nil
 }
 
+func (gateway) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
+	return &caisson.NetworkStats{Denied: 3}, nil
+}
+
 func (gateway) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) {
 	return []caisson.Decision{{Kind: "name", Name: "example.org", Reason: "no rule allows it"}}, nil
 }
@@ -115,6 +119,9 @@ func TestSetPolicy(t *testing.T) {
 	e := got(w.Policies().ExplainPolicy(w.ctx(), ref, "example.org:443"))(t)
 	if e.Verdict.Allowed || e.Suggest == nil || len(e.Recent) != 1 {
 		t.Errorf("explanation %+v", e)
+	}
+	if st := got(w.Processes().Stats(w.ctx(), ref))(t); st.Network == nil || st.Network.Denied != 3 {
+		t.Errorf("stats %+v", st)
 	}
 	// A wire that does not take it leaves things as they were, on both sides.
 	w.wires.failNext(errors.New("no"))

@@ -135,6 +135,20 @@ func statsColumns() []column[measured] {
 			return fmt.Sprintf("%.0f%%", 100*float64(m.Memory)/float64(m.MemoryMax))
 		}},
 		{name: "PIDS", value: func(m measured) string { return strconv.Itoa(m.PIDs) }},
+		{name: "NET OUT", value: network(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesOut).String() })},
+		{name: "NET IN", value: network(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesIn).String() })},
+		{name: "OPEN", value: network(func(n *caisson.NetworkStats) string { return strconv.Itoa(n.Open) })},
+		{name: "DENIED", value: network(func(n *caisson.NetworkStats) string { return strconv.FormatInt(n.Denied, 10) })},
+	}
+}
+
+// network is a value of a sandbox's wire, "" if it has none.
+func network(value func(*caisson.NetworkStats) string) func(measured) string {
+	return func(m measured) string {
+		if m.Network == nil {
+			return ""
+		}
+		return value(m.Network)
 	}
 }
 
