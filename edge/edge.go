@@ -30,9 +30,10 @@ func Process() wire.Process {
 
 // A gateway is the model gateway with its meter.
 type gateway struct {
-	env   wire.Env
-	llm   *llm.Gateway
-	pages chan ledger.Page // journals that the engine has given, for the meter that asks
+	env    wire.Env
+	llm    *llm.Gateway
+	others *others
+	pages  chan ledger.Page // journals that the engine has given, for the meter that asks
 
 	mu    sync.Mutex
 	meter *ledger.Meter // guarded by mu; nil until there is a journal
@@ -47,10 +48,22 @@ func newGateway(env wire.Env) (*gateway, error) {
 			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
 			{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}, Mark: "X-Goog-Api-Key"},
 		},
-		Meter: g, Grant: func(ctx context.Context, _ caisson.Guest) *caisson.ModelGrant { return env.Grant(ctx) },
+		Meter: g, Grant: g.grant,
 		Dial: env.Dial, Local: local, Roots: env.Roots, Record: env.Record, Log: env.Log,
 	})
+	if err != nil {
+		return nil, err
+	}
+	g.others, err = newOthers(env, g.llm)
 	return g, err
+}
+
+// grant says what the guest of a request may use: his run's if he is on another machine, else what his wire's spec says.
+func (g *gateway) grant(ctx context.Context, guest caisson.Guest) *caisson.ModelGrant {
+	if grant, theirs := g.others.grant(ctx, guest); theirs {
+		return grant
+	}
+	return g.env.Grant(ctx)
 }
 
 // local answers for providers that follow a script.
@@ -62,10 +75,15 @@ func local(_ caisson.Provider, script string) (http.Handler, error) {
 }
 
 // Hosts implements [wire.Gateway].
-func (g *gateway) Hosts() map[string]http.Handler { return map[string]http.Handler{"llm": g.llm} }
+func (g *gateway) Hosts() map[string]http.Handler {
+	return map[string]http.Handler{"llm": g.others.before(g.llm)}
+}
 
 // Configure implements [wire.Gateway].
-func (g *gateway) Configure(c caisson.GatewayConfig) error { return g.llm.Configure(c) }
+func (g *gateway) Configure(c caisson.GatewayConfig) error {
+	g.others.configure(c.Remote)
+	return g.llm.Configure(c)
+}
 
 // Forget implements [wire.Gateway].
 func (g *gateway) Forget(budgets []string) {

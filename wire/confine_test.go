@@ -41,7 +41,6 @@ func probe() int {
 		"netlink": func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW) },
 		"vsock":   func() error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM) },
 		"listen":  func() error { return raw(unix.SYS_LISTEN, 0, 1) },
-		"accept":  func() error { return raw(unix.SYS_ACCEPT4, 0, 0) },
 		"unix":    func() error { return socket(unix.AF_UNIX, unix.SOCK_STREAM) },
 		"packet":  func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW) },
 		"ptrace":  func() error { return unix.PtraceAttach(os.Getppid()) },

@@ -48,9 +48,12 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// testProcess is a wire process without a model gateway.
+// testProcess is a wire process without a model gateway, but it serves other machines.
 func testProcess() Process {
-	return Process{Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) }}
+	return Process{
+		Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
+		Gateway: func(Env) (Gateway, error) { return &testGateway{runs: map[string]bool{}}, nil },
+	}
 }
 
 func noSettings(context.Context) (*caisson.GatewayConfig, error) {

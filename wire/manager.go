@@ -29,6 +29,11 @@ type Config struct {
 	// Settings returns what the wire process has to know besides each wire's spec. It is asked when a process starts, and by
 	// Refresh. Required.
 	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
+	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
+	// It is the caller's to close, after Run. Runs returns the runs that are served there; required with Listen. It is asked
+	// when a process starts, and must see every change that ChangeRuns tells of later.
+	Listen *os.File
+	Runs   func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Ledger is where calls of models are recorded; nil: there are none.
 	Ledger Ledger
 	// Record opens the file to which a sandbox's prompts and answers are appended; asked for sandboxes that are to be recorded.
@@ -67,6 +72,8 @@ type Manager struct {
 	up          chan struct{}                       // guarded by mu; closed while link is not nil
 	running     bool                                // guarded by mu
 	confinement Confinement                         // of the latest wire process; guarded by mu
+
+	runs sync.Mutex // held while a process is told of runs, so that what it hears last is what is so; locked before mu
 }
 
 // An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
@@ -91,6 +98,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, caisson.Invalidf("netNS", "a way to find the network namespaces of sandboxes is required")
 	case cfg.Settings == nil:
 		return nil, caisson.Invalidf("settings", "a way to find the settings of the wire process is required")
+	case cfg.Listen != nil && cfg.Runs == nil:
+		return nil, caisson.Invalidf("runs", "a way to find the runs on other machines is required")
 	case cfg.Log == nil:
 		return nil, caisson.Invalidf("log", "a logger is required")
 	case cfg.UID > 1<<31-1:

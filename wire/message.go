@@ -31,7 +31,9 @@ const (
 	opSettings                // no id; a memory file with a caisson.GatewayConfig
 	opJournal                 // no id; a journalBody and the journal's file
 	opForget                  // no id; a forgetBody: budgets that have changed
-	lastOp      = opForget
+	opRuns                    // no id; a memory file with a caisson.GatewayRunChange
+	opListen                  // no id; a listening TCP socket
+	lastOp      = opListen
 )
 
 type status byte
@@ -87,7 +89,7 @@ func (o op) descriptors() (least, most int) {
 		return 1, 2
 	case opConfigure:
 		return 0, 1
-	case opSettings, opJournal:
+	case opSettings, opJournal, opRuns, opListen:
 		return 1, 1
 	default:
 		return 0, 0

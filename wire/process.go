@@ -50,6 +50,11 @@ type Gateway interface {
 	// Journal gives it a new journal, whose file it owns from then on.
 	Journal(id caisson.ID, f *os.File) error
 	Forget(budgets []string)
+	// Runs changes which runs on other machines are served.
+	Runs(caisson.GatewayRunChange) error
+	// Listen serves calls for those runs that come over TCP. f is a listening socket, which it owns from then on. It is called
+	// once, after Configure.
+	Listen(f *os.File) error
 }
 
 // Domain is below which virtual hosts are.

@@ -9,9 +9,9 @@ import (
 )
 
 // allowedSyscalls is what the Go runtime and the wire process need once it is confined, most frequent first. There is no
-// open, listen, accept, exec, fork, kill, ptrace, ioctl or mount among them. clone, mmap, mprotect and socket are
-// restricted further. All others fail with EPERM instead of killing the process: a call that a future Go runtime tries should cost
-// what it is for, not all connections.
+// open, listen, exec, fork, kill, ptrace, ioctl or mount among them; accept is of use only for a socket on which the engine
+// listens. clone, mmap, mprotect and socket are restricted further. All others fail with EPERM instead of killing the process:
+// a call that a future Go runtime tries should cost what it is for, not all connections.
 func allowedSyscalls() []uint32 {
 	return []uint32{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT,
@@ -19,7 +19,7 @@ func allowedSyscalls() []uint32 {
 		unix.SYS_TGKILL, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPROCMASK,
 		unix.SYS_RT_SIGACTION, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL, unix.SYS_MUNMAP, unix.SYS_MINCORE,
 		unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_SENDTO, unix.SYS_CONNECT, unix.SYS_BIND,
-		unix.SYS_SHUTDOWN,
+		unix.SYS_SHUTDOWN, unix.SYS_ACCEPT4,
 		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_CLOSE, unix.SYS_FCNTL, unix.SYS_EPOLL_CTL, unix.SYS_GETRANDOM,
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 	}

@@ -207,6 +207,10 @@ func (s *server) handle(req request, files []*os.File) reply {
 		return done(s.settings(files[0]))
 	case opJournal:
 		return done(s.journal(req.body, files[0]))
+	case opRuns:
+		return done(s.runs(files[0]))
+	case opListen:
+		return done(s.listen(files[0]))
 	default:
 		return done(s.forget(req.body))
 	}
@@ -313,17 +317,8 @@ func (s *server) configure(w *served, body []byte, files []*os.File) reply {
 }
 
 func (s *server) settings(f *os.File) error {
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	if err != nil {
-		return err
-	}
-	defer clear(b) // keys
-	if len(b) > maxSettings {
-		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
-	}
 	cfg := &caisson.GatewayConfig{}
-	if err := unmarshal(b, cfg); err != nil {
+	if err := readMemoryFile(f, cfg); err != nil {
 		return err
 	}
 	if !s.rooted && s.roots != nil {
@@ -340,11 +335,48 @@ func (s *server) settings(f *os.File) error {
 	return s.gateway.Configure(*cfg)
 }
 
+// readMemoryFile reads what memoryFile has written, and closes f.
+func readMemoryFile(f *os.File, v any) error {
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	if err != nil {
+		return err
+	}
+	defer clear(b) // keys
+	if len(b) > maxSettings {
+		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
+	}
+	return unmarshal(b, v)
+}
+
+var errNoGateway = errors.New("there is no gateway")
+
+// runs changes which runs on other machines are served.
+func (s *server) runs(f *os.File) error {
+	var change caisson.GatewayRunChange
+	if err := readMemoryFile(f, &change); err != nil {
+		return err
+	}
+	if s.gateway == nil {
+		return errNoGateway
+	}
+	return s.gateway.Runs(change)
+}
+
+// listen serves other machines.
+func (s *server) listen(f *os.File) error {
+	if s.gateway == nil {
+		f.Close()
+		return errNoGateway
+	}
+	return s.gateway.Listen(f)
+}
+
 func (s *server) journal(body []byte, f *os.File) error {
 	var b journalBody
 	err := unmarshal(body, &b)
 	if err == nil && s.gateway == nil {
-		err = errors.New("there is no gateway")
+		err = errNoGateway
 	}
 	if err != nil {
 		f.Close()

@@ -146,6 +146,10 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	m.link, m.confinement = l, c
 	close(m.up)
 	m.mu.Unlock()
+	if err := ses.serveOthers(ctx); err != nil && ctx.Err() == nil {
+		m.log.ErrorContext(ctx, "wire process cannot serve other machines", "err", err)
+		l.kill()
+	}
 	m.retake(ctx, l)
 	<-ctx.Done()
 	m.mu.Lock()

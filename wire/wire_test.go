@@ -39,11 +39,15 @@ type world struct {
 	ns map[caisson.ID]*os.File
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	needWire(t)
 	w := &world{ns: map[caisson.ID]*os.File{}}
-	m, err := New(Config{Exe: helper, NetNS: w.netns, Settings: noSettings, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	cfg := Config{Exe: helper, NetNS: w.netns, Settings: noSettings, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+	for _, c := range change {
+		c(&cfg)
+	}
+	m, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

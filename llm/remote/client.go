@@ -23,7 +23,7 @@ type ClientConfig struct {
 	// URL is where the gateway is: https://host[:port][/path]. http is for loopback only: what crosses is prompts and
 	// tokens. Required.
 	URL string
-	// Tokens sign for runs. Required.
+	// Tokens sign for runs; nil refuses every request until SetTokens is called.
 	Tokens *runtoken.Tokens
 	// Roots are the authorities to trust for the gateway; nil means the system's.
 	Roots *x509.CertPool
@@ -41,7 +41,7 @@ const (
 )
 
 // A Client is the model gateway of sandboxes whose real one is elsewhere. It passes requests and answers on as they come,
-// unread. It is safe for concurrent use.
+// unread. It is safe for concurrent use. The zero Client refuses every request.
 type Client struct {
 	tokens atomic.Pointer[runtoken.Tokens]
 	proxy  *httputil.ReverseProxy
@@ -50,8 +50,8 @@ type Client struct {
 
 // NewClient returns a client. It does not connect yet. Errors are Invalid.
 func NewClient(cfg ClientConfig) (*Client, error) {
-	if cfg.Tokens == nil || cfg.Log == nil || cfg.Transport != nil && cfg.Roots != nil {
-		return nil, errors.New("remote: Tokens and Log are required, and of Transport and Roots at most one")
+	if cfg.Log == nil || cfg.Transport != nil && cfg.Roots != nil {
+		return nil, errors.New("remote: Log is required, and of Transport and Roots at most one")
 	}
 	target, err := ParseURL(cfg.URL)
 	if err != nil {
@@ -152,7 +152,7 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// SetTokens replaces what signs, for requests that begin afterwards. t must not be nil.
+// SetTokens replaces what signs, for requests that begin afterwards; nil refuses them all.
 func (c *Client) SetTokens(t *runtoken.Tokens) { c.tokens.Store(t) }
 
 // ServeHTTP passes a request on, for the guest in its context.
@@ -166,7 +166,12 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "the model gateway speaks plain HTTP only; do not upgrade the connection")
 		return
 	}
-	token, err := c.tokens.Load().Mint(runOf(guest), guest.Attempt)
+	tokens := c.tokens.Load()
+	if tokens == nil || c.proxy == nil {
+		writeError(w, http.StatusServiceUnavailable, "the keys for the model gateway are not there; the log of the daemon says why")
+		return
+	}
+	token, err := tokens.Mint(runOf(guest), guest.Attempt)
 	if err != nil {
 		c.log.ErrorContext(r.Context(), "sign for a run", "sandbox", guest.Sandbox, "err", err)
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")
@@ -188,6 +193,9 @@ func (c *Client) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // CloseIdleConnections closes connections to the gateway that nothing uses.
 func (c *Client) CloseIdleConnections() {
+	if c.proxy == nil {
+		return
+	}
 	if t, ok := c.proxy.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}

@@ -449,10 +449,61 @@ func TestNewClient(t *testing.T) {
 		}
 	}
 	if _, err := remote.NewClient(remote.ClientConfig{URL: "https://gw.example"}); err == nil {
-		t.Error("without tokens")
+		t.Error("without a log")
 	}
 	if _, err := remote.NewServer(remote.ServerConfig{}); err == nil {
 		t.Error("a server of nothing")
+	}
+}
+
+// TestKeysComeLater: without keys nobody is served, and keys are exchanged while requests go on.
+func TestKeysComeLater(t *testing.T) {
+	var runs *remote.Registry
+	registry := remote.NewRegistry(remote.RegistryConfig{})
+	runs = registry
+	if err := registry.Put(spec("a", "alice", 1), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	server, err := remote.NewServer(remote.ServerConfig{Runs: registry, Gateway: who(t, &runs), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(server)
+	t.Cleanup(srv.Close)
+	c, err := remote.NewClient(remote.ClientConfig{URL: srv.URL, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := asGuest(t, caisson.Guest{Account: "x", Run: "a", Attempt: 1}, c)
+	t.Cleanup(c.CloseIdleConnections)
+	want := func(what string, status int) {
+		t.Helper()
+		if got, body := get(t, h.URL+"/v1/models", nil); got != status {
+			t.Errorf("%s: %d %s, want %d", what, got, body, status)
+		}
+	}
+	old, both, turned, renewed := tokens(t, nil, key1), tokens(t, nil, key1, key2), tokens(t, nil, key2, key1), tokens(t, nil, key2)
+	want("no keys", 503)
+	c.SetTokens(old)
+	want("no keys at the gateway", 401)
+	server.SetTokens(old)
+	want("the same key", 200)
+	server.SetTokens(both)
+	want("the gateway knows the next key too", 200)
+	c.SetTokens(turned)
+	want("the host signs with the next key", 200)
+	server.SetTokens(renewed)
+	want("the gateway has dropped the old key", 200)
+	c.SetTokens(old)
+	want("a host that was forgotten", 401)
+	server.SetTokens(nil)
+	want("the gateway has lost its keys", 401)
+	zero := &remote.Client{}
+	zero.SetTokens(old)
+	zero.CloseIdleConnections()
+	z := asGuest(t, caisson.Guest{Account: "x", Run: "a"}, zero)
+	if status, _ := get(t, z.URL, nil); status != 503 {
+		t.Errorf("the zero client answers %d", status)
 	}
 }
 

@@ -1,0 +1,177 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/remote"
+	"github.com/caisson-dev/caisson/llm/runtoken"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// others is what there is to gateways on other machines, both ways: it serves their sandboxes here, and has the sandboxes here
+// served there.
+type others struct {
+	env      wire.Env
+	registry *remote.Registry
+	server   *remote.Server
+	front    *remote.Front
+	client   atomic.Pointer[remote.Client] // nil: the gateway here serves the sandboxes here
+
+	mu   sync.Mutex // held by configure
+	last caisson.RemoteConfig
+}
+
+// cameOver is in the context of requests from other machines. Nobody else's grant is looked up among their runs.
+type cameOver struct{}
+
+// newOthers returns others that serve nobody until they are configured. gateway serves, with the guest in the context.
+func newOthers(env wire.Env, gateway http.Handler) (*others, error) {
+	o := &others{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
+	var err error
+	if o.server, err = remote.NewServer(remote.ServerConfig{Runs: o.registry, Gateway: gateway, Log: env.Log}); err != nil {
+		return nil, err
+	}
+	o.front = remote.NewFront(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), cameOver{}, true)))
+	}))
+	return o, nil
+}
+
+// grant returns what a guest may use now, and whether the request came from another machine.
+func (o *others) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
+	if ctx.Value(cameOver{}) == nil {
+		return nil, false
+	}
+	return o.registry.Grant(ctx, g), true
+}
+
+// configure changes keys, certificate and where the gateway is. What makes no sense serves nobody, and the log says why: the
+// rest of the settings is in force all the same.
+func (o *others) configure(c caisson.RemoteConfig) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was := o.last
+	o.last = c
+	var tokens *runtoken.Tokens
+	if len(c.RunKeys) > 0 {
+		var keys []caisson.Secret
+		for _, k := range c.RunKeys {
+			keys = append(keys, caisson.NewSecret(k))
+		}
+		var err error
+		if tokens, err = runtoken.New(runtoken.Config{Keys: keys}); err != nil {
+			o.env.Log.Error("the keys of run tokens cannot be used; no other machine is served", "err", err)
+		}
+	}
+	o.server.SetTokens(tokens)
+	o.front.SetCertificate(o.certificate(c))
+	if c.URL == "" {
+		o.client.Store(nil)
+		return
+	}
+	old := o.client.Load()
+	if old != nil && c.URL == was.URL && c.Roots == was.Roots {
+		old.SetTokens(tokens)
+		return
+	}
+	client, err := o.newClient(c, tokens)
+	if err != nil {
+		o.env.Log.Error("the model gateway on another machine cannot be used", "err", err)
+		client = &remote.Client{} // the gateway here is not meant instead
+	}
+	if o.client.Store(client); old != nil {
+		old.CloseIdleConnections()
+	}
+}
+
+func (o *others) certificate(c caisson.RemoteConfig) *tls.Certificate {
+	if c.Certificate == "" {
+		return nil
+	}
+	cert, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.CertificateKey))
+	if err != nil {
+		o.env.Log.Error("the certificate for other machines cannot be used; none is served", "err", err)
+		return nil
+	}
+	return &cert
+}
+
+// How the gateway on another machine is connected to.
+const (
+	connectTime = 10 * time.Second
+	unusedTime  = 90 * time.Second
+)
+
+func (o *others) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
+	roots := o.env.Roots
+	if c.Roots != "" {
+		roots = x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(c.Roots))
+	}
+	return remote.NewClient(remote.ClientConfig{
+		URL: c.URL, Tokens: tokens, Log: o.env.Log,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, connectTime)
+				defer cancel()
+				return o.env.Dial(ctx, network, addr)
+			},
+			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    connectTime,
+			ForceAttemptHTTP2:      true,
+			DisableCompression:     true,
+			MaxIdleConnsPerHost:    64,
+			IdleConnTimeout:        unusedTime,
+			MaxResponseHeaderBytes: 64 << 10,
+			ExpectContinueTimeout:  connectTime,
+		},
+	})
+}
+
+// before returns a handler that has requests of sandboxes served where the configuration says.
+func (o *others) before(here http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if there := o.client.Load(); there != nil {
+			there.ServeHTTP(w, r)
+			return
+		}
+		here.ServeHTTP(w, r)
+	})
+}
+
+// Runs implements [wire.Gateway].
+func (g *gateway) Runs(c caisson.GatewayRunChange) error {
+	for _, run := range c.Remove {
+		g.others.registry.Remove(run)
+	}
+	for _, r := range c.Put {
+		if err := g.others.registry.Put(caisson.WireSpec{Guest: r.Guest(), Models: &r.Models}, r.ExpiresAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Listen implements [wire.Gateway].
+func (g *gateway) Listen(f *os.File) error {
+	defer f.Close() // the listener has a duplicate
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if err := g.others.front.Serve(l); err != nil {
+			g.env.Log.Error("other machines are not served any more", "err", err)
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,202 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+
+	"github.com/caisson-dev/caisson/internal/poll"
+)
+
+// testGateway tells who connects over TCP which runs it knows.
+type testGateway struct {
+	mu   sync.Mutex
+	runs map[string]bool // guarded by mu
+}
+
+func (*testGateway) Hosts() map[string]http.Handler        { return nil }
+func (*testGateway) Configure(caisson.GatewayConfig) error { return nil }
+func (*testGateway) Journal(caisson.ID, *os.File) error    { return errNoGateway }
+func (*testGateway) Forget([]string)                       {}
+
+func (g *testGateway) Runs(c caisson.GatewayRunChange) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, run := range c.Remove {
+		delete(g.runs, run)
+	}
+	for _, r := range c.Put {
+		g.runs[r.Run] = true
+	}
+	return nil
+}
+
+func (g *testGateway) Listen(f *os.File) error {
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		io.WriteString(w, strings.Join(slices.Sorted(maps.Keys(g.runs)), " "))
+	}))
+	return nil
+}
+
+// others is what an engine knows of runs on other machines.
+type others struct {
+	addr string
+
+	mu   sync.Mutex
+	runs map[string]*caisson.GatewayRun // guarded by mu
+}
+
+// newOthers returns a world that serves other machines.
+func newOthers(t testing.TB) (*world, *others) {
+	t.Helper()
+	needWire(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	o := &others{addr: l.Addr().String(), runs: map[string]*caisson.GatewayRun{}}
+	o.set("a")
+	w := newWorld(t, func(c *Config) { c.Listen, c.Runs = f, o.list })
+	w.pid(t) // it is up
+	return w, o
+}
+
+func (o *others) list(context.Context) (list []*caisson.GatewayRun, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, run := range slices.Sorted(maps.Keys(o.runs)) {
+		list = append(list, o.runs[run])
+	}
+	return list, nil
+}
+
+func (o *others) set(run string) *caisson.GatewayRun {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	// Large, so that some hundred are more than one message.
+	r := &caisson.GatewayRun{Run: run, Account: "a", Models: caisson.ModelGrant{Models: []string{strings.Repeat("m", 20<<10)}}}
+	o.runs[run] = r
+	return r
+}
+
+func (o *others) remove(run string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.runs, run)
+}
+
+// ask returns what the wire process knows of runs, as another machine hears it.
+func (o *others) ask(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+o.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// TestServesOthers: the confined process serves a socket that it could not have made, knows each run before anybody can ask,
+// and the process that comes after it does too.
+func TestServesOthers(t *testing.T) {
+	w, o := newOthers(t)
+	want := func(runs string) {
+		t.Helper()
+		if got := o.ask(t); got != runs {
+			t.Errorf("it knows the runs %.200q, want %.200q", got, runs)
+		}
+	}
+	want("a")
+	if err := w.ChangeRuns(t.Context(), caisson.GatewayRunChange{Put: []*caisson.GatewayRun{o.set("b")}}); err != nil {
+		t.Fatal(err)
+	}
+	want("a b")
+	o.remove("a")
+	if err := w.ChangeRuns(t.Context(), caisson.GatewayRunChange{Remove: []string{"a"}}); err != nil {
+		t.Fatal(err)
+	}
+	want("b")
+	names := []string{"b"}
+	for i := range 200 { // 4 MiB
+		names = append(names, o.set(fmt.Sprintf("r%03d", i)).Run)
+	}
+	pid := w.pid(t)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// Who asks while it starts waits, and is not told that a run is unknown; only what the dying one had taken breaks.
+	poll.Until(t, 10*time.Second, func() bool { return o.ask(t) != "b" && w.pid(t) != pid })
+	want(strings.Join(names, " "))
+}
+
+// TestRunsChangeWhileItStarts: no change falls between what a new process is told and what it hears later.
+func TestRunsChangeWhileItStarts(t *testing.T) {
+	w, o := newOthers(t)
+	for i := range 5 {
+		if err := syscall.Kill(w.pid(t), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for j := range 10 {
+			wg.Go(func() {
+				run := fmt.Sprintf("%d-%d", i, j)
+				put := caisson.GatewayRunChange{Put: []*caisson.GatewayRun{o.set(run)}}
+				for w.ChangeRuns(context.Background(), put) != nil { // the dying one may be asked
+				}
+				if j%2 == 0 {
+					return
+				}
+				o.remove(run)
+				for w.ChangeRuns(context.Background(), caisson.GatewayRunChange{Remove: []string{run}}) != nil {
+				}
+			})
+		}
+		wg.Wait()
+		list, _ := o.list(t.Context())
+		var names []string
+		for _, r := range list {
+			names = append(names, r.Run)
+		}
+		want, got := strings.Join(names, " "), ""
+		poll.Until(t, 10*time.Second, func() bool {
+			got = o.ask(t)
+			return got == want
+		})
+	}
+}
