@@ -1,0 +1,190 @@
+package test_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+)
+
+// hangingScript answers, or begins to and then says nothing any more. What was sent is billed.
+const hangingScript = `
+chunk: 8
+turns:
+- when: {last: hang}
+  text: "This answer has a beginning, and it never comes to an end."
+  tokens: {input: 60, output: 30}
+  break: {how: hang, after: 16}
+- when: {last: silent}
+  text: "Nothing of this is ever sent."
+  delay: {first: 10m}
+fallback: {text: "Done.", tokens: {input: 60, output: 30}}
+`
+
+// Calls that are under way when their sandbox is removed, their client goes away, the wire process dies or the daemon dies
+// are in the ledger once, as those are that came to their end; none for less than the provider bills.
+func TestPromise5EveryCallOnce(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, caisson.ProviderLiteLLM, hangingScript, false, nil)
+	h := newModelHost(t, []*upstream{u}, priced("m", "litellm", "proxied-1"))
+	h.endDaemon()
+	d := h.serve()
+	defer func() { d.kill() }()
+	budget := []string{"--model", "m", "--budget", "200"}
+	h.client("a", budget...)
+	h.client("b", budget...)
+	h.works("b")
+
+	end := h.hold(u, "a", append(many(4, streamed("", "m", "hang")), many(2, chat("", "m", "silent"))...))
+	h.ok("sandbox", "rm", "a")
+	end()
+	h.lasts(7)
+
+	gone := streamed("gone", "m", "hang")
+	gone.Leave = 1
+	if a := h.call("b", gone); a.Status != http.StatusOK || a.Error != "" {
+		t.Errorf("a client that went away saw %+v", a)
+	}
+	h.lasts(8)
+
+	end = h.hold(u, "b", append(many(4, streamed("", "m", "hang")), many(2, chat("", "m", "silent"))...))
+	kill(t, wireOf(t, d))
+	end()
+	h.works("b")
+	h.lasts(15)
+
+	end = h.hold(u, "b", append(many(4, streamed("", "m", "hang")), many(2, chat("", "m", "silent"))...))
+	wire := wireOf(t, d)
+	d.kill()
+	poll.Until(t, settle, func() bool { return errors.Is(syscall.Kill(wire, 0), syscall.ESRCH) })
+	d = h.serve()
+	end()
+	h.works("b")
+	h.lasts(22)
+
+	h.onceEach(u)
+	h.balance()
+	h.ok("audit", "verify")
+}
+
+// works checks that calls of a sandbox are answered, from when it has its wire again.
+func (h *modelHost) works(sandbox string) {
+	h.t.Helper()
+	var a reply
+	poll.Until(h.t, settle, func() bool {
+		a = h.call(sandbox, chat("works", "m", "Answer."))
+		return a.Status != 0
+	})
+	if a.Status != http.StatusOK {
+		h.t.Errorf("%s cannot make calls: %d %s", sandbox, a.Status, a.Body)
+	}
+}
+
+// lasts waits until the ledger has n calls.
+func (h *modelHost) lasts(n int64) {
+	h.t.Helper()
+	var sum caisson.UsageRow
+	poll.Until(h.t, settle, func() bool {
+		sum = h.total()
+		return sum.Calls >= n
+	})
+	if sum.Calls != n {
+		h.t.Errorf("the ledger has %d calls, want %d", sum.Calls, n)
+	}
+}
+
+// hold makes calls that are not answered, and returns when the provider has them all. end waits until their client
+// has ended.
+func (h *modelHost) hold(u *upstream, sandbox string, list []request) (end func()) {
+	h.t.Helper()
+	before := len(u.Calls())
+	done := make(chan []reply, 1)
+	go func() { done <- h.calls(sandbox, list...) }()
+	poll.Until(h.t, settle, func() bool { return len(u.Calls()) >= before+len(list) })
+	return func() {
+		for _, a := range <-done {
+			if a.Error == "" && a.Status == http.StatusOK {
+				h.t.Errorf("a call that was never answered looks complete: %+v", a)
+			}
+		}
+	}
+}
+
+// onceEach compares what arrived at a LiteLLM with the ledger, call by call.
+func (h *modelHost) onceEach(u *upstream) {
+	h.t.Helper()
+	rows := map[caisson.ID][]caisson.Call{}
+	for _, c := range h.ledger() {
+		rows[c.ID] = append(rows[c.ID], c)
+	}
+	arrived := u.Calls()
+	for _, call := range arrived {
+		id := callID(h.t, call)
+		row := rows[id]
+		if len(row) != 1 {
+			h.t.Errorf("call %s arrived, and the ledger has it %d times", id, len(row))
+			continue
+		}
+		bill, broken := price.Cost(call.Billed), !bytes.Contains(call.Body, []byte("Answer."))
+		switch {
+		case row[0].Estimated != broken, row[0].Cost < bill, !broken && row[0].Cost != bill:
+			h.t.Errorf("call %s was billed %s and is in the ledger as %+v", id, bill, row[0])
+		case broken && row[0].Error == "":
+			h.t.Errorf("call %s broke, of which the ledger says nothing: %+v", id, row[0])
+		}
+		delete(rows, id)
+	}
+	if len(rows) > 0 {
+		h.t.Errorf("the ledger has calls that never arrived: %+v", rows)
+	}
+}
+
+// callID returns the id by which the gateway told LiteLLM of a call.
+func callID(t testing.TB, c scriptedtest.Call) caisson.ID {
+	t.Helper()
+	var meta struct {
+		ID caisson.ID `json:"caisson_call_id"`
+	}
+	if err := json.Unmarshal([]byte(c.Header.Get("X-Litellm-Spend-Logs-Metadata")), &meta); err != nil || meta.ID == "" {
+		t.Errorf("a call arrived without an id: %v, %v", c.Header, err)
+	}
+	return meta.ID
+}
+
+// endDaemon ends the daemon that commands have started.
+func (h *host) endDaemon() {
+	h.t.Helper()
+	if err := syscall.Kill(h.daemonPID(), syscall.SIGTERM); err != nil {
+		h.t.Fatal(err)
+	}
+	poll.Until(h.t, settle, func() bool { return h.daemonPID() == 0 })
+}
+
+// wireOf returns the process id of a daemon's wire process.
+func wireOf(t testing.TB, d *daemon) (pid int) {
+	t.Helper()
+	poll.Until(t, settle, func() bool {
+		for child, args := range children(d.cmd.Process.Pid) {
+			if strings.HasPrefix(args, "caisson-wire") {
+				pid = child
+			}
+		}
+		return pid != 0
+	})
+	return pid
+}
+
+// kill ends a process as a crash does.
+func kill(t testing.TB, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
