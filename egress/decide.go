@@ -73,7 +73,9 @@ func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
 		return unmatched(addr)
 	}
 	r := &p.rules[rule]
-	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: p.matched(rule, f.Names), Reason: r.reason}
+	return caisson.Verdict{
+		Allowed: r.allow, Rule: rule, Name: p.matched(rule, f.Names), Reason: r.reason, Exact: r.allow && r.prefix.IsSingleIP(),
+	}
 }
 
 func parseProtocol(s string) (protocol int, ok bool) {

@@ -125,6 +125,34 @@ func TestDecideFlow(t *testing.T) {
 	}
 }
 
+// An address of the host is reached only by a rule for that address alone, and so a verdict says whether it came of one.
+func TestDecideFlowExact(t *testing.T) {
+	for _, tt := range []struct {
+		about string
+		rules []caisson.Rule
+		flow  caisson.Flow
+		exact bool
+	}{
+		{"address", []caisson.Rule{allow("10.1.2.3")}, flow("tcp", "10.1.2.3:80"), true},
+		{"address, name known", []caisson.Rule{allow("10.1.2.3")}, flow("tcp", "10.1.2.3:80", "a.example"), true},
+		{"address in mapped form", []caisson.Rule{allow("::ffff:10.1.2.3")}, flow("tcp", "10.1.2.3:80"), true},
+		{"mapped destination", []caisson.Rule{allow("10.1.2.3")}, flow("tcp", "[::ffff:10.1.2.3]:80"), true},
+		{"IPv6", []caisson.Rule{allow("fd12::1")}, flow("tcp", "[fd12::1]:80"), true},
+		{"CIDR of one", []caisson.Rule{allow("10.1.2.3/32")}, flow("tcp", "10.1.2.3:80"), true},
+		{"CIDR of two", []caisson.Rule{allow("10.1.2.2/31")}, flow("tcp", "10.1.2.3:80"), false},
+		{"name", []caisson.Rule{allow("a.example")}, flow("tcp", "203.0.113.9:80", "a.example"), false},
+		{"name before address", []caisson.Rule{allow("a.example"), allow("203.0.113.9")}, flow("tcp", "203.0.113.9:80", "a.example"), false},
+		{"everything", []caisson.Rule{allow("0.0.0.0/0"), allow("203.0.113.9")}, flow("tcp", "203.0.113.9:80"), false},
+		{"denied", []caisson.Rule{deny("10.1.2.3")}, flow("tcp", "10.1.2.3:80"), false},
+		{"other port", []caisson.Rule{allow("10.1.2.3", "81")}, flow("tcp", "10.1.2.3:80"), false},
+		{"no rule", nil, flow("tcp", "10.1.2.3:80"), false},
+	} {
+		if v := compile(t, tt.rules...).DecideFlow(tt.flow); v.Exact != tt.exact {
+			t.Errorf("%s: %+v, want exact %v", tt.about, v, tt.exact)
+		}
+	}
+}
+
 func TestDecideName(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	for _, tt := range []struct {
