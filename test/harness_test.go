@@ -37,6 +37,8 @@ type host struct {
 	dir  string // holds all of it, removed at the end
 	data string // --data
 	env  []string
+	// start starts a daemon; nil: where the test itself runs.
+	start func(*exec.Cmd) error
 }
 
 // newHost returns a host whose commands start a daemon as they need one. When the test ends all of its sandboxes are
@@ -238,7 +240,11 @@ func (h *host) tryServe(args ...string) (*daemon, error) {
 	cmd.Args[0], cmd.Dir, cmd.Env = "caisson", h.dir, append(slices.Clone(h.env), "CAISSON_READY_FD=3")
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{readyEnd}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
+	if h.start != nil {
+		err = h.start(cmd)
+	} else {
+		err = cmd.Start()
+	}
 	readyEnd.Close()
 	if err != nil {
 		return nil, err
