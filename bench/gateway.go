@@ -118,7 +118,7 @@ func (s *suite) gatewayRate(ctx context.Context) error {
 	return nil
 }
 
-// settings of a daemon with the mock model.
+// settings of a daemon with the mock model. Its configuration takes http for providers on this machine only.
 const settings = `providers:
   - {name: mock, kind: openai, baseURL: "http://%s/v1"}
 models:
@@ -134,7 +134,7 @@ func (s *suite) gatewayInside(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, mock.end()) }()
 	file := filepath.Join(s.Dir, "models.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, settings, mock.at(hostAddress)), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, settings, mock.at("127.0.0.1")), 0o600); err != nil {
 		return err
 	}
 	d, err := startDaemon(ctx, s.Config, "models", "--config", file)
