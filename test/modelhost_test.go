@@ -45,6 +45,7 @@ type upstream struct {
 	key        string // the credential that this provider's is
 	url        string
 	ca         []byte // PEM; nil without TLS
+	script     string // of a provider of kind scripted, which has nothing else
 }
 
 // newUpstream serves script as a provider. wrap, which may be nil, is between the recorder and the model.
@@ -103,6 +104,9 @@ func newModelHost(t testing.TB, providers []*upstream, models ...string) *modelH
 	}
 	h.configure(h.modelConfig(providers, models)...)
 	for _, u := range providers {
+		if u.script != "" {
+			continue
+		}
 		if r := h.runWith(strings.NewReader(u.key+"\n"), "credential", "set", u.credential()); r.code != 0 {
 			t.Fatal(r)
 		}
@@ -115,6 +119,10 @@ func (h *modelHost) modelConfig(providers []*upstream, models []string) []string
 	lines := []string{"idleExit: 10m", "logLevel: debug", "providers:"}
 	var ca bytes.Buffer
 	for _, u := range providers {
+		if u.script != "" {
+			lines = append(lines, fmt.Sprintf("- {name: %s, kind: scripted, script: %q}", u.name, h.write(u.name+".script", u.script)))
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("- {name: %s, kind: %s, baseURL: %q, credential: %s}", u.name, u.kind, u.url, u.credential()))
 		ca.Write(u.ca)
 	}
@@ -150,10 +158,22 @@ var callerBinary = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// client makes a sandbox that holds the caller, and returns its id.
+// client makes a sandbox of the host's template that holds the caller, and returns its id.
 func (h *modelHost) client(name string, args ...string) caisson.ID {
 	h.t.Helper()
-	id := h.ok(append(append([]string{"sandbox", "create", "--name", name}, args...), "host")...)
+	return h.clientOf(caisson.HostTemplate, name, args...)
+}
+
+// granted makes such a sandbox with a grant, given as YAML.
+func (h *modelHost) granted(name, grant string) caisson.ID {
+	h.t.Helper()
+	h.ok("template", "put", h.write(name+".yaml", fmt.Sprintf("name: %s\nimage: host\nmodels: %s\n", name, grant)))
+	return h.clientOf(name, name)
+}
+
+func (h *modelHost) clientOf(template, name string, args ...string) caisson.ID {
+	h.t.Helper()
+	id := h.ok(append(append([]string{"sandbox", "create", "--name", name}, args...), template)...)
 	h.ok("cp", h.caller, name+":/caller")
 	return caisson.ID(id)
 }
@@ -168,6 +188,8 @@ type request struct {
 	Pad    int               `json:"pad,omitempty"`
 	Leave  int               `json:"leave,omitempty"`
 	Raw    string            `json:"raw,omitempty"`
+
+	Address string `json:"address,omitempty"`
 }
 
 // A reply is what came of it.

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A request is one to make. Raw is sent as it is, to llm.caisson.internal, instead.
+// A request is one to make. Raw, if there is one, is sent as it is to Address.
 type request struct {
 	ID     string            `json:"id"`
 	Method string            `json:"method"`
@@ -27,6 +27,8 @@ type request struct {
 	Pad    int               `json:"pad"`   // spaces behind the body
 	Leave  int               `json:"leave"` // go away after so many bytes of the answer
 	Raw    string            `json:"raw"`
+
+	Address string `json:"address"` // default the model gateway's
 }
 
 // An answer is what came of it.
@@ -41,6 +43,9 @@ type answer struct {
 
 // patience is how long a request may take.
 const patience = time.Minute
+
+// dialer soon notices when there is nobody at the other end any more.
+var dialer = &net.Dialer{KeepAlive: time.Second}
 
 func main() {
 	if err := run(); err != nil {
@@ -63,7 +68,7 @@ func run() error {
 	if err := in.Err(); err != nil {
 		return err
 	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DialContext: dialer.DialContext}}
 	var mu sync.Mutex
 	out := json.NewEncoder(os.Stdout)
 	start := make(chan struct{})
@@ -115,7 +120,10 @@ func (r *request) make(client *http.Client) (a answer) {
 
 // send writes Raw and reads whatever answer there is.
 func (r *request) send(ctx context.Context) (a answer) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", "llm.caisson.internal:80")
+	if r.Address == "" {
+		r.Address = "llm.caisson.internal:80"
+	}
+	c, err := dialer.DialContext(ctx, "tcp", r.Address)
 	if err != nil {
 		a.Error = err.Error()
 		return a
