@@ -103,8 +103,12 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Dir, Probe: Probe{Dir: e.cfg.Dir}}), nil
 }
 
-// Idle reports whether the daemon has nothing to live for: no sandbox runs, none is in a passage, and none has a deadline.
+// Idle reports whether the daemon has nothing to live for: no sandbox runs, none is in a passage, none has a deadline, and no
+// other machine is served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
+	if e.listener != nil {
+		return false, nil
+	}
 	return e.Core.Idle(ctx)
 }
 

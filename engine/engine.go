@@ -22,7 +22,6 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
-	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -42,6 +41,7 @@ type Config struct {
 	Models             []caisson.Model
 	ProviderCA         string   // PEM file of authorities to trust for providers besides the host's; "" for none
 	Listen             []string // the daemon's own listeners: no sandbox may reach them
+	Gateway            GatewayConfig
 	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
 	CredentialKey credential.KeySource
 	Version       string
@@ -62,6 +62,8 @@ type Engine struct {
 	ledger   *ledger.Service
 	vault    *credential.Vault
 	models   *models
+	runs     *gatewayRuns
+	listener *os.File // for other machines, nil for none
 	instance caisson.ID
 	build    string
 	started  time.Time
@@ -118,6 +120,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if err := e.money(); err != nil {
 		return nil, err
 	}
+	back.Push(e.closeListener)
 	if err := e.drivers(); err != nil {
 		return nil, err
 	}
@@ -157,16 +160,15 @@ func (e *Engine) drivers() error {
 	if err != nil {
 		return err
 	}
-	manager, err := wire.New(wire.Config{
-		Exe: selfExe, NetNS: e.netNS, Settings: e.models.settings, Ledger: journals{e.book}, Record: e.record,
-		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
-		Log:     e.cfg.Log.With("component", "wire"),
-	})
+	manager, err := e.newManager()
 	if err != nil {
 		return err
 	}
 	e.wires = newWires(manager)
 	e.wires.book = e.book
+	if e.cfg.Gateway.RemoteURL != "" {
+		e.wires.remote = newRemoteRuns(e.remoteAPI, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+	}
 	e.runtime, err = gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
@@ -201,8 +203,9 @@ func (e *Engine) money() (err error) {
 	}
 	e.models = &models{
 		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
-		log: e.cfg.Log.With("component", "models"),
+		gateway: e.cfg.Gateway, log: e.cfg.Log.With("component", "models"),
 	}
+	e.runs = e.newGatewayRuns()
 	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
 		return err
 	}
@@ -245,6 +248,9 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	g.Go(func() error { return e.wires.Run(ctx) })
 	g.Go(func() error { return e.book.Run(ctx) })
 	g.Go(func() error { return e.models.watchNameservers(ctx) })
+	if e.wires.remote != nil {
+		g.Go(func() error { return e.wires.remote.Run(ctx) })
+	}
 	g.Go(func() error {
 		garbage, err := e.Core.Reconcile(ctx, e.netNS)
 		if err != nil {
@@ -286,6 +292,9 @@ func (e *Engine) housekeep(ctx context.Context) error {
 		if err := e.Store.Answers().Trim(ctx, now.Add(-answerRetention)); err != nil && ctx.Err() == nil {
 			e.cfg.Log.ErrorContext(ctx, "old answers could not be removed", "err", err)
 		}
+		if err := e.runs.housekeep(ctx, now); err != nil && ctx.Err() == nil {
+			e.cfg.Log.ErrorContext(ctx, "runs that have expired could not be removed", "err", err)
+		}
 		select {
 		case <-time.After(housekeeping):
 		case <-ctx.Done():
@@ -296,7 +305,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.Core.Close(), e.runtime.Close(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.Core.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

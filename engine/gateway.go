@@ -29,6 +29,7 @@ type models struct {
 	models    []caisson.Model
 	forbidden []netip.AddrPort
 	roots     string
+	gateway   GatewayConfig
 	secrets   caisson.Secrets
 	ledger    caisson.LedgerStore
 	refresh   func(ctx context.Context) error // gives the settings to the wire process again
@@ -142,7 +143,7 @@ func (m *models) Check(_ context.Context, g *caisson.ModelGrant) error {
 		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
 	}
 	for _, alias := range g.Models {
-		if !slices.ContainsFunc(m.models, func(m caisson.Model) bool { return m.Alias == alias }) {
+		if m.gateway.RemoteURL == "" && !slices.ContainsFunc(m.models, func(m caisson.Model) bool { return m.Alias == alias }) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
 	}
@@ -169,6 +170,9 @@ func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 	var err error
 	if cfg.Nameservers, err = nameservers(resolvConf); err != nil {
 		m.log.WarnContext(ctx, "the host's nameservers cannot be read; sandboxes resolve no names", "err", err)
+	}
+	if cfg.Remote, err = m.remote(ctx); err != nil {
+		return nil, err
 	}
 	list, err := m.resolved(ctx)
 	if err != nil {

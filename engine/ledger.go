@@ -29,7 +29,8 @@ const maxOwners = 1 << 16
 // to whom it belonged is known longer than the sandbox exists.
 type wires struct {
 	*wire.Manager
-	book *ledger.Book
+	book   *ledger.Book
+	remote *remoteRuns // nil: the gateway here serves the sandboxes here
 
 	mu     sync.Mutex
 	owners *lru.Map[caisson.ID, string] // guarded by mu
@@ -54,12 +55,35 @@ func (w *wires) owner(id caisson.ID) (account string, ok bool) {
 // Attach implements [caisson.Wires].
 func (w *wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	w.remember(id, spec.Guest.Account)
-	return w.Manager.Attach(ctx, id, spec)
+	if w.remote == nil {
+		return w.Manager.Attach(ctx, id, spec)
+	}
+	if err := w.remote.enter(ctx, id, spec); err != nil {
+		return nil, err
+	}
+	f, err := w.Manager.Attach(ctx, id, spec)
+	if err != nil && caisson.KindOf(err) != caisson.Conflict {
+		w.remote.leave(id)
+	}
+	return f, err
+}
+
+// Configure implements [caisson.Wires].
+func (w *wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+	if w.remote != nil {
+		if err := w.remote.enter(ctx, id, spec); err != nil {
+			return err
+		}
+	}
+	return w.Manager.Configure(ctx, id, spec)
 }
 
 // Reattach implements [caisson.Wires].
 func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
 	w.remember(id, spec.Guest.Account)
+	if w.remote != nil {
+		w.remote.later(id, spec)
+	}
 	return w.Manager.Reattach(ctx, id, netns, spec)
 }
 
@@ -67,6 +91,9 @@ func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spe
 func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 	if err := w.Manager.Detach(ctx, id); err != nil {
 		return err
+	}
+	if w.remote != nil {
+		w.remote.leave(id)
 	}
 	return w.book.Ingest(ctx)
 }

@@ -1,0 +1,284 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of runs on other machines.
+const (
+	maxGatewayRuns  = 10_000
+	maxAccountRuns  = 5_000 // of one account, for callers with a token: a host has some thousand sandboxes at most
+	gatewayRunTTL   = 24 * time.Hour
+	maxGatewayTTL   = 366 * 24 * time.Hour
+	maxRunName      = 128 // bytes of a session, agent or user
+	maxRunModels    = 100
+	gatewayRunTrace = 7 * 24 * time.Hour // for how long a run that has ended is its account's
+)
+
+// gatewayRuns is the management of runs on other machines.
+type gatewayRuns struct {
+	serves  bool // whether other machines are served at all
+	store   caisson.Store
+	check   func(ctx context.Context, g *caisson.ModelGrant) error
+	budget  caisson.Limits // of a run that brings none
+	change  func(ctx context.Context, c caisson.GatewayRunChange) error
+	forget  func(ctx context.Context, budgets ...string) error
+	publish func(ctx context.Context, e *caisson.Event) error
+	log     *slog.Logger
+
+	mu sync.Mutex // held by whoever changes runs
+}
+
+var _ caisson.GatewayRuns = (*gatewayRuns)(nil)
+
+// PutGatewayRun implements [caisson.GatewayRuns].
+func (s *gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*caisson.GatewayRun, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now().UTC()
+	if err := s.complete(ctx, &r, caller, now); err != nil {
+		return nil, err
+	}
+	if _, err := s.store.Accounts().Ensure(ctx, r.Account); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := caisson.In(r.Account)
+	old, err := s.admit(ctx, &r, caller)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		r.CreatedAt = old.CreatedAt
+	}
+	ctx = context.WithoutCancel(ctx) // from here on all of it is done
+	// Before the first call.
+	if err := s.setBudget(ctx, &r, old); err != nil {
+		return nil, err
+	}
+	if err := s.store.GatewayRuns().Put(ctx, in, &r); err != nil {
+		return nil, err
+	}
+	if err := s.change(ctx, caisson.GatewayRunChange{Put: []*caisson.GatewayRun{&r}}); err != nil {
+		return nil, err
+	}
+	if old == nil || old.Attempt != r.Attempt {
+		s.record(ctx, &r, "gateway.run.put")
+	}
+	return &r, nil
+}
+
+// complete checks r and fills in what it leaves open.
+func (s *gatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
+	if !s.serves {
+		return caisson.Errorf(caisson.Conflict, "this daemon serves no other machines; set gateway.listen in its configuration")
+	}
+	if r.Account == "" {
+		r.Account = caller.Account
+	}
+	if r.ExpiresAt.IsZero() {
+		r.ExpiresAt = now.Add(gatewayRunTTL)
+	}
+	r.CreatedAt, r.ExpiresAt = now, r.ExpiresAt.UTC()
+	switch {
+	case r.Account != caller.Account && !caller.Local:
+		return caisson.Errorf(caisson.Denied, "a token acts for its own account only")
+	case !runID(r.Run):
+		return caisson.Invalidf("run", "%.80q is not 1 to 64 letters, digits, '_' and '-'", r.Run)
+	case r.Attempt < 0 || r.Attempt > 1e9:
+		return caisson.Invalidf("attempt", "%d is not the number of an attempt", r.Attempt)
+	case !r.ExpiresAt.After(now):
+		return caisson.Invalidf("expiresAt", "is in the past")
+	case r.ExpiresAt.After(now.Add(maxGatewayTTL)):
+		return caisson.Invalidf("expiresAt", "is more than a year from now")
+	case r.Models.Record:
+		return caisson.Invalidf("models.record", "calls of other machines are not recorded; remove it")
+	case len(r.Models.Models) > maxRunModels:
+		return caisson.Invalidf("models.models", "names more than %d models", maxRunModels)
+	}
+	for _, f := range []struct{ field, value string }{{"session", r.Session}, {"agent", r.Agent}, {"user", r.User}} {
+		if len(f.value) > maxRunName || !utf8.ValidString(f.value) || strings.ContainsFunc(f.value, unicode.IsControl) {
+			return caisson.Invalidf(f.field, "is not text of at most %d bytes without control characters", maxRunName)
+		}
+	}
+	if err := s.check(ctx, &r.Models); err != nil {
+		if f := caisson.FieldOf(err); f != "" {
+			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
+		}
+		return err
+	}
+	return nil
+}
+
+func runID(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
+	})
+}
+
+// admit returns the run that r replaces, nil if it is new and there is room for it.
+func (s *gatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
+	owner, err := s.store.GatewayRuns().Owner(ctx, r.Run)
+	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return nil, err
+	}
+	if err == nil && owner != r.Account {
+		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's; choose another id", r.Run)
+	}
+	// Another account must not pay: what calls of a session take comes out of the budget with its id.
+	if r.Session != "" {
+		b, err := s.store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
+		if err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return nil, err
+		}
+		if err == nil && b.Account != r.Account {
+			return nil, caisson.Errorf(caisson.Conflict, "the session %s is another account's; choose another id", r.Session)
+		}
+	}
+	old, err := s.store.GatewayRuns().Get(ctx, caisson.In(r.Account), r.Run)
+	if caisson.KindOf(err) != caisson.NotFound {
+		return old, err
+	}
+	full, err := s.full(ctx, r.Account, caller)
+	if err == nil && full {
+		if err = s.sweep(ctx, time.Now()); err == nil {
+			full, err = s.full(ctx, r.Account, caller)
+		}
+	}
+	if err == nil && full {
+		err = caisson.Errorf(caisson.Exhausted, "there are too many runs on other machines (%d of all accounts, %d of one with a token); remove some",
+			maxGatewayRuns, maxAccountRuns)
+	}
+	return nil, err
+}
+
+// full reports whether an account can have no more runs.
+func (s *gatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
+	all, err := s.store.GatewayRuns().Count(ctx, caisson.Everyone())
+	if err != nil || all >= maxGatewayRuns || caller.Local {
+		return all >= maxGatewayRuns, err
+	}
+	own, err := s.store.GatewayRuns().Count(ctx, caisson.In(account))
+	return own >= maxAccountRuns, err
+}
+
+// setBudget makes the budget of a run, or removes the one that it does not have any more.
+func (s *gatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun) error {
+	limits := r.Models.Budget
+	if limits.IsZero() {
+		limits = s.budget
+	}
+	if limits.IsZero() {
+		if old == nil {
+			return nil
+		}
+		return s.removeBudget(ctx, r)
+	}
+	_, err := s.store.Ledger().PutBudget(ctx, caisson.In(r.Account), &caisson.Budget{
+		Key: "run/" + r.Run, Account: r.Account, Limits: limits, CreatedAt: r.CreatedAt,
+	})
+	if err != nil {
+		return err
+	}
+	return s.forget(ctx, "run/"+r.Run)
+}
+
+func (s *gatewayRuns) removeBudget(ctx context.Context, r *caisson.GatewayRun) error {
+	err := s.store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), "run/"+r.Run)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.forget(ctx, "run/"+r.Run)
+}
+
+// ListGatewayRuns implements [caisson.GatewayRuns].
+func (s *gatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.store.GatewayRuns().List(ctx, caisson.In(caller.Account))
+}
+
+// RemoveGatewayRun implements [caisson.GatewayRuns].
+func (s *gatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, err := s.store.GatewayRuns().Get(ctx, caisson.In(caller.Account), run)
+	if err != nil {
+		return err
+	}
+	return s.end(context.WithoutCancel(ctx), r, "gateway.run.removed")
+}
+
+// end ends a run. mu is held. It is served no more before its budget goes, so that no call goes without one.
+func (s *gatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
+	if err := s.store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
+		return err
+	}
+	if err := s.change(ctx, caisson.GatewayRunChange{Remove: []string{r.Run}}); err != nil {
+		return err
+	}
+	s.record(ctx, r, kind)
+	return s.removeBudget(ctx, r)
+}
+
+// housekeep ends the runs that have expired and forgets those that ended long ago.
+func (s *gatewayRuns) housekeep(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.sweep(ctx, now); err != nil {
+		return err
+	}
+	return s.store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
+}
+
+// sweep ends the runs that have expired. mu is held.
+func (s *gatewayRuns) sweep(ctx context.Context, now time.Time) error {
+	list, err := s.store.GatewayRuns().List(ctx, caisson.Everyone())
+	if err != nil {
+		return err
+	}
+	for _, r := range list {
+		if now.Before(r.ExpiresAt) {
+			continue
+		}
+		if err := s.end(ctx, r, "gateway.run.expired"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// live returns the runs that are served.
+func (s *gatewayRuns) live(ctx context.Context) ([]*caisson.GatewayRun, error) {
+	return s.store.GatewayRuns().List(ctx, caisson.Everyone())
+}
+
+func (s *gatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
+	e := &caisson.Event{
+		At: time.Now().UTC(), Account: r.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: r.Run,
+		Data: map[string]string{"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339)},
+	}
+	if err := s.publish(ctx, e); err != nil {
+		s.log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", r.Run, "err", err)
+	}
+}

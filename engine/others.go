@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"net"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// GatewayConfig is about model gateways and sandboxes on different machines. The zero GatewayConfig is about none.
+type GatewayConfig struct {
+	// Listen is the TCP address where sandboxes of other machines are served; "" for nowhere. The wire process speaks there,
+	// not the engine.
+	Listen      string
+	Certificate string // PEM file that is shown there; required beyond loopback
+	Key         string // its PEM file
+	// RunKeys are the keys of run tokens: the first signs, both verify.
+	RunKeys []SecretSource
+	// RemoteURL is the gateway of another machine that serves the sandboxes here; "" for the one here.
+	RemoteURL string
+	RemoteCA  string // PEM file of the authorities to trust for RemoteURL; "" for the host's
+	// RemoteToken is a token of that gateway's API, and RemoteRuns what it manages runs with. Required with RemoteURL.
+	RemoteToken SecretSource
+	RemoteRuns  func(token caisson.Secret) (caisson.GatewayRuns, error)
+}
+
+// A SecretSource is a credential of the account local, or a value.
+type SecretSource struct {
+	Credential string
+	Value      caisson.Secret
+}
+
+func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson.Secret, error) {
+	if s.Credential == "" {
+		return s.Value, nil
+	}
+	return secrets.Secret(ctx, caisson.LocalAccount, s.Credential)
+}
+
+// minRunKey is the least number of bytes in a key of run tokens.
+const minRunKey = 32
+
+// remote is what the wire process has to know about other machines. A key that cannot be had is left out: the log says why.
+func (m *models) remote(ctx context.Context) (r caisson.RemoteConfig, err error) {
+	r.URL = m.gateway.RemoteURL
+	for i, source := range m.gateway.RunKeys {
+		key, err := source.get(ctx, m.secrets)
+		switch {
+		case err != nil:
+			m.log.WarnContext(ctx, "a key of run tokens cannot be had", "key", i, "credential", source.Credential, "err", err)
+			continue
+		case len(key.Reveal()) < minRunKey:
+			m.log.WarnContext(ctx, "a key of run tokens is too short; make one with: openssl rand -hex 32", "key", i, "credential", source.Credential)
+			continue
+		}
+		r.RunKeys = append(r.RunKeys, key.Reveal())
+	}
+	for _, f := range []struct {
+		name string
+		to   *string
+	}{{m.gateway.Certificate, &r.Certificate}, {m.gateway.Key, &r.CertificateKey}, {m.gateway.RemoteCA, &r.Roots}} {
+		if f.name == "" {
+			continue
+		}
+		pem, err := readSmallFile(f.name)
+		if err != nil {
+			return r, caisson.Wrap(err, caisson.Invalid, "the file %s cannot be read", f.name)
+		}
+		*f.to = string(pem)
+	}
+	return r, nil
+}
+
+// listen returns a socket that listens. The engine accepts nobody there.
+func listen(addr string) (*os.File, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", addr, err)
+	}
+	defer l.Close() // the file is a duplicate
+	return l.(*net.TCPListener).File()
+}
+
+func (e *Engine) closeListener() error {
+	if e.listener == nil {
+		return nil
+	}
+	return e.listener.Close()
+}
+
+// remoteAPI returns what manages runs at the gateway of another machine, with the token as it is now.
+func (e *Engine) remoteAPI(ctx context.Context) (caisson.GatewayRuns, error) {
+	token, err := e.cfg.Gateway.RemoteToken.get(ctx, e.vault)
+	if err != nil {
+		return nil, err
+	}
+	return e.cfg.Gateway.RemoteRuns(token)
+}
+
+// newManager constructs the wires.
+func (e *Engine) newManager() (*wire.Manager, error) {
+	cfg := wire.Config{
+		Exe: selfExe, NetNS: e.netNS, Settings: e.models.settings, Ledger: journals{e.book}, Record: e.record,
+		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
+		Log:     e.cfg.Log.With("component", "wire"),
+	}
+	if addr := e.cfg.Gateway.Listen; addr != "" {
+		var err error
+		if e.listener, err = listen(addr); err != nil {
+			return nil, err
+		}
+		cfg.Listen, cfg.Runs = e.listener, e.runs.live
+	}
+	return wire.New(cfg)
+}
+
+// newGatewayRuns constructs the management of runs on other machines.
+func (e *Engine) newGatewayRuns() *gatewayRuns {
+	return &gatewayRuns{
+		serves: e.cfg.Gateway.Listen != "", store: e.Store, check: e.models.Check, budget: e.cfg.Limits.Budget,
+		change:  func(ctx context.Context, c caisson.GatewayRunChange) error { return e.wires.ChangeRuns(ctx, c) },
+		forget:  func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+		publish: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
+		log:     e.cfg.Log.With("component", "gateway"),
+	}
+}
+
+// GatewayRuns returns the management of runs on other machines.
+func (e *Engine) GatewayRuns() caisson.GatewayRuns { return e.runs }
