@@ -17,10 +17,14 @@ import (
 )
 
 // flood runs "connections|dns|udp|syn TO TIME", which does as much of it as it can, "latency URL TIME", which fetches a page
-// over and over and says how long that took, or "download URL", which says when a download has begun and how it ends.
+// over and over and says how long that took, "download URL", which says when a download has begun and how it ends, or "siege
+// TO...", which connects to one after the other for ever and writes down which let it in.
 func flood(args []string) error {
-	if args[0] == "download" {
+	switch args[0] {
+	case "download":
 		return download(args[1])
+	case "siege":
+		return siege(args[1:])
 	}
 	length, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -153,6 +157,7 @@ func latency(url string, end time.Time) error {
 			failed++
 		}
 		took = append(took, time.Since(begin).Milliseconds())
+		time.Sleep(calm)
 	}
 	slices.Sort(took)
 	return json.NewEncoder(os.Stdout).Encode(map[string]int64{
@@ -160,9 +165,17 @@ func latency(url string, end time.Time) error {
 	})
 }
 
+// calm is a pause after which the resolver's limit, on two queries for each connection, is not reached.
+const calm = 60 * time.Millisecond
+
 // download writes "begun" with the first byte, and how the download ended.
 func download(url string) error {
-	c := http.Client{Transport: trusting()}
+	// Who only reads is not told that the wire process has died: nobody is left who knows of the connection, until a segment
+	// comes for it. These ask every second.
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}}
+	t := trusting()
+	t.DialContext = d.DialContext
+	c := http.Client{Transport: t}
 	resp, err := c.Get(url)
 	if err != nil {
 		return err
@@ -175,4 +188,26 @@ func download(url string) error {
 	n, err := io.Copy(io.Discard, resp.Body)
 	fmt.Printf("ended after %d bytes: %v\n", n, err)
 	return nil
+}
+
+// siege writes to /siege.
+func siege(targets []string) error {
+	f, err := os.Create("/siege")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for round := 0; ; round++ {
+		time.Sleep(2 * calm)
+		for _, to := range targets {
+			c, err := net.DialTimeout("tcp", to, patience/10)
+			if err != nil {
+				continue
+			}
+			c.Close()
+			if _, err := fmt.Fprintln(f, round, to); err != nil {
+				return err
+			}
+		}
+	}
 }

@@ -1,0 +1,232 @@
+package test_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// wirePID returns the process id of a daemon's wire process, 0 if there is none just now.
+func (d *daemon) wirePID() int {
+	for pid, args := range children(d.cmd.Process.Pid) {
+		if strings.HasPrefix(args, "caisson-wire") {
+			return pid
+		}
+	}
+	return 0
+}
+
+// A latency is what the probe says of fetching a page over and over; times are in milliseconds.
+type latency struct{ Fetches, Failed, Median, Longest int64 }
+
+// One sandbox floods its wire in every way that it can. Its limits hold, the wire process lives, and another sandbox's
+// requests are answered meanwhile, as are its own afterwards.
+func TestPromise1LimitsHold(t *testing.T) {
+	const (
+		length  = "3s"
+		longest = 5000 // milliseconds, on a host with nothing to spare
+		memory  = 1 << 30
+		held    = 1024 // connections of one sandbox
+	)
+	w := newWorld(t)
+	d := w.serve()
+	w.ok("sandbox", "create", "--name", "flood", "--allow", goodName, "--allow", goodAddr4+"/udp", "host")
+	w.ok("sandbox", "create", "--name", "calm", "--allow", goodName, "host")
+	probe := buildProbe(t)
+	w.probe(probe, "flood")
+	w.probe(probe, "calm")
+	wire := d.wirePID()
+
+	for _, f := range []struct {
+		kind, to string
+		holds    func(out string) error
+	}{
+		{"syn", badAddr4 + ":443", nil},
+		{"dns", "10.87.0.1:53", nil},
+		{"udp", goodAddr4, nil},
+		{"connections", goodName + ":443", func(out string) error {
+			var open, failed, alive int
+			if _, err := fmt.Sscanf(out, "open %d failed %d alive %d", &open, &failed, &alive); err != nil {
+				return err
+			}
+			if open == 0 || alive > held || open+failed != 10_000 {
+				return fmt.Errorf("want all to be tried, and at most %d to be held", held)
+			}
+			return nil
+		}},
+	} {
+		var calm latency
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			r := w.run("exec", "calm", "--", "/probe", "latency", "https://"+goodName+"/", length)
+			if err := json.Unmarshal([]byte(r.stdout), &calm); err != nil {
+				t.Errorf("%v: %v", err, r)
+			}
+		})
+		out := w.ok("exec", "flood", "--", "/probe", f.kind, f.to, length)
+		wg.Wait()
+		t.Logf("%s: %s; the other sandbox: %+v; the wire has had at most %s", f.kind, out, calm, caisson.Size(peak(t, wire)))
+		if f.holds != nil {
+			if err := f.holds(out); err != nil {
+				t.Errorf("%s: %q: %v", f.kind, out, err)
+			}
+		}
+		if calm.Failed > 0 || calm.Longest > longest {
+			t.Errorf("during %s another sandbox's requests took or failed: %+v", f.kind, calm)
+		}
+		if got := d.wirePID(); got != wire {
+			t.Fatalf("after %s the wire process is %d; it was %d", f.kind, got, wire)
+		}
+		// It is over for the sandbox that did it, too.
+		w.attempts("flood", numbered("after "+f.kind, []attempt{
+			{Do: "wait", Name: goodName, open: true}, {Do: "get", To: "https://" + goodName + "/", open: true},
+		}))
+	}
+	if got := peak(t, wire); got > memory {
+		t.Errorf("the wire process has had %s, more than %s", caisson.Size(got), caisson.Size(memory))
+	}
+	if got := w.resolver.questions(goodName+" A", goodName+" AAAA"); len(got) > 0 {
+		t.Errorf("the name server was asked for %q", got)
+	}
+	w.boundedEvents("flood")
+}
+
+// boundedEvents checks that hundreds of thousands of refusals have become a few events, in which none is missing.
+func (h *host) boundedEvents(sandbox string) {
+	h.t.Helper()
+	const most = 1000
+	r := h.run("events", "--for", "1s", "-o", "json", string(h.show(sandbox).ID))
+	events, refused := 0, 0
+	for d := json.NewDecoder(strings.NewReader(r.stdout)); d.More(); events++ {
+		var e caisson.Event
+		if err := d.Decode(&e); err != nil {
+			h.t.Fatalf("%v: %v", err, r)
+		}
+		n, _ := strconv.Atoi(e.Data["count"]) // other events have none
+		if e.Type == "egress.denied" {
+			refused += n
+		}
+	}
+	h.t.Logf("%d events are about %d refusals", events, refused)
+	if events > most || refused < 10*most {
+		h.t.Errorf("%d events are about %d refusals", events, refused)
+	}
+}
+
+// peak returns the most memory that a process has had.
+func peak(t *testing.T, pid int) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	var kb int64
+	if _, err := fmt.Sscanf(rest, "%d kB", &kb); err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// When the wire process dies, connections end; the next one works, under the same policy.
+func TestWireSurvivesItsProcess(t *testing.T) {
+	w := newWorld(t)
+	d := w.serve()
+	w.ok("sandbox", "create", "--name", "a", "--allow", goodName, "host")
+	w.probe(buildProbe(t), "a")
+	w.siege("a", badAddr4+":443", hostAddr4+":7070", goodName+":443")
+	for range 3 {
+		b := w.begin("exec", "a", "--", "/probe", "download", "https://"+goodName+"/stream")
+		if got := b.line(hang); got != "begun" {
+			t.Fatalf("the download said %q", got)
+		}
+		wire := d.wirePID()
+		endAtOnce(t, wire)
+		if got := b.line(settle); !strings.HasPrefix(got, "ended after ") || strings.HasSuffix(got, "<nil>") {
+			t.Errorf("after the death of the wire process the download said %q", got)
+		}
+		w.attempts("a", numbered("after", []attempt{
+			{Do: "wait", Name: goodName, open: true}, {Do: "get", To: "https://" + goodName + "/", open: true}, tcpTo(badAddr4+":443", noRule),
+			{Do: "dns", Name: badName, why: "name " + badName + ": " + noRule}, {Do: "tls", To: goodAddr4 + ":443", Name: badName, why: badName + " was said"},
+		}))
+		if got := d.wirePID(); got == wire || got == 0 {
+			t.Errorf("the wire process is %d; it was %d", got, wire)
+		}
+	}
+	w.besieged("a", goodName)
+	w.left(good()...)
+}
+
+// When the daemon dies, and its wire process with it, nothing is allowed until the next one comes, and then what was
+// set last: not what was allowed before.
+func TestWireSurvivesTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	d := w.serve()
+	w.ok("sandbox", "create", "--name", "a", "--allow", badAddr4+":443", "--allow", goodName, "host")
+	w.probe(buildProbe(t), "a")
+	w.attempts("a", []attempt{{ID: "before", Do: "tcp", To: badAddr4 + ":443", open: true}})
+	n := w.out[0].count("tcp " + badAddr4 + ":443")
+	w.ok("policy", "set", "a", "--allow", goodName)
+	w.siege("a", badAddr4+":443", hostAddr4+":7070", goodName+":443")
+	for range 3 {
+		wires := children(d.cmd.Process.Pid)
+		d.kill()
+		w.gone(wires)
+		d = w.serve()
+		w.attempts("a", numbered("after", []attempt{
+			{Do: "wait", Name: goodName, open: true}, {Do: "get", To: "https://" + goodName + "/", open: true}, tcpTo(badAddr4+":443", noRule),
+		}))
+	}
+	if got := shows[caisson.Policy](w.host, "policy", "show", "a"); len(got.Rules) != 1 || got.Rules[0].Host != goodName {
+		t.Errorf("the policy is %+v", got)
+	}
+	w.besieged("a", goodName)
+	if got := w.out[0].count("tcp " + badAddr4 + ":443"); got != n {
+		t.Errorf("%d connections were made to an address that is not allowed any more", got-n)
+	}
+	w.left(append(good(), "tcp "+badAddr4+":443")...)
+}
+
+// siege has a sandbox try targets, over and over, until the end of the test.
+func (h *host) siege(sandbox string, targets ...string) {
+	h.t.Helper()
+	h.ok(append([]string{"exec", "-d", sandbox, "--", "/probe", "siege"}, targets...)...)
+}
+
+// besieged checks that of the targets of a siege only the one that is allowed was reached, and that it still is.
+func (h *host) besieged(sandbox, allowed string) {
+	h.t.Helper()
+	last, before := "", ""
+	for deadline := time.Now().Add(settle); last == before && time.Now().Before(deadline); {
+		before = last
+		for line := range strings.Lines(h.sh(sandbox, "cat /siege")) {
+			if last = line; !strings.Contains(line, allowed) {
+				h.t.Errorf("reached in a siege: %s", line)
+			}
+		}
+		if before == "" {
+			before = last
+		}
+	}
+	if last == before {
+		h.t.Error("the siege has come to a standstill")
+	}
+}
+
+func endAtOnce(t *testing.T, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		t.Fatalf("kill %d: %v", pid, err)
+	}
+}
