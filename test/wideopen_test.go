@@ -193,3 +193,38 @@ func TestPromise1LiveChange(t *testing.T) {
 	}))
 	w.recorded("a", goodAddr4+":443")
 }
+
+// A policy is the sandbox's own: it is in force from the first packet of each life, is not another sandbox's, and can be
+// changed in any state.
+func TestPromise1PolicyFollowsTheSandbox(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	w.ok("sandbox", "create", "--name", "a", "--allow", goodName, "host")
+	w.ok("sandbox", "create", "--name", "sealed", "host")
+	probe := buildProbe(t)
+	w.probe(probe, "a")
+	w.probe(probe, "sealed")
+	allowed := []attempt{{Do: "get", To: "https://" + goodName + "/", open: true}, tcpTo(badAddr4+":443", noRule)}
+	sealed := []attempt{{Do: "dns", Name: goodName, why: "name " + goodName + ": " + noRule}, tcpTo(goodAddr4+":443", noRule), tcpTo(badAddr4+":443", noRule)}
+	w.attempts("a", numbered("first", allowed))
+	w.attempts("sealed", numbered("another sandbox", sealed))
+
+	w.ok("sandbox", "fork", "--name", "fork", "a")
+	w.attempts("fork", numbered("fork", allowed))
+	w.ok("policy", "set", "a", "--deny", "*")
+	w.attempts("fork", numbered("fork of what was changed", allowed))
+	w.ok("policy", "set", "a", "--allow", goodName)
+
+	w.ok("sandbox", "pause", "a")
+	w.ok("policy", "set", "a", "--allow", "192.0.2.9")
+	w.ok("sandbox", "resume", "a")
+	w.attempts("a", numbered("changed while paused", sealed))
+	w.ok("sandbox", "stop", "--grace", "0s", "a")
+	w.ok("policy", "set", "a", "--allow", goodName)
+	w.ok("sandbox", "start", "a")
+	w.attempts("a", numbered("changed while stopped", allowed))
+	w.ok("sandbox", "stop", "--grace", "0s", "a")
+	w.ok("sandbox", "start", "a")
+	w.attempts("a", numbered("started again", allowed))
+	w.left(good()...)
+}

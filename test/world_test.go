@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // What there is in a world. Documentation's addresses stand for the public internet; policy knows nothing special of them.
@@ -135,7 +137,7 @@ func newWorld(t testing.TB) *world {
 			t.Fatal(err)
 		}
 	}
-	must(w.inside.run(func() error {
+	err := w.inside.run(func() error {
 		for _, name := range []string{"up", "lan"} {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = name + "0"
@@ -145,7 +147,11 @@ func newWorld(t testing.TB) *world {
 			}
 		}
 		return errors.Join(addresses("up0", hostAddr4+"/24", hostAddr6+"/64"), addresses("lan0", withBits(lanAddrs)...), up("up0"), up("lan0"))
-	}))
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		testneed.Skip(t, "veth", "this kernel has no veth devices")
+	}
+	must(err)
 	must(w.beyond.run(func() error {
 		return errors.Join(addresses("up1", routerAddr4+"/24", routerAddr6+"/64"), up("up1"), up("lan1"),
 			addresses("lo", nameserverAddr+"/32", goodAddr4+"/32", badAddr4+"/32", goodAddr6+"/128", badAddr6+"/128"))
