@@ -286,10 +286,10 @@ func (h *modelHost) refusal(a reply) apiError {
 	return e
 }
 
-// wantRefusal checks that a reply is an error with a status and words.
+// wantRefusal checks that a reply is an error with a status, and words in its message or the name of the field.
 func (h *modelHost) wantRefusal(a reply, status int, words string) {
 	h.t.Helper()
-	if e := h.refusal(a); a.Status != status || !strings.Contains(e.Error.Message, words) {
+	if e := h.refusal(a); a.Status != status || !strings.Contains(e.Error.Message+" "+e.Error.Param, words) {
 		h.t.Errorf("%s: %d %q, want %d and %q", a.ID, a.Status, e.Error.Message, status, words)
 	}
 }
