@@ -23,7 +23,6 @@ type world struct {
 	boot  string
 	clock clock
 	log   logBuffer
-	made  bool
 
 	mu    sync.Mutex
 	owner map[caisson.ID]string
