@@ -47,6 +47,7 @@ type Client struct {
 	audit
 	ledger
 	models
+	gatewayRuns
 	daemon
 	c *conn
 }
@@ -65,6 +66,7 @@ var (
 	_ caisson.Audit       = (*Client)(nil)
 	_ caisson.Ledger      = (*Client)(nil)
 	_ caisson.Models      = (*Client)(nil)
+	_ caisson.GatewayRuns = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -76,7 +78,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, daemon{c}, c,
 	}, nil
 }
 

@@ -37,6 +37,7 @@ type Config struct {
 	Audit       caisson.Audit
 	Ledger      caisson.Ledger
 	Models      caisson.Models
+	GatewayRuns caisson.GatewayRuns
 	Daemon      caisson.Daemon
 	// Answers remembers the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
@@ -59,7 +60,7 @@ func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
-		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.Daemon == nil:
+		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -84,6 +85,7 @@ func New(cfg Config) (*API, error) {
 	auditRoutes{cfg.Audit}.register(a.router)
 	usageRoutes{cfg.Ledger}.register(a.router)
 	modelRoutes{cfg.Models}.register(a.router)
+	gatewayRoutes{cfg.GatewayRuns}.register(a.router)
 	daemonRoutes{cfg.Daemon}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
 	return a, a.router.finish()

@@ -23,6 +23,7 @@ type api interface {
 	caisson.Audit
 	caisson.Ledger
 	caisson.Models
+	caisson.GatewayRuns
 	caisson.Daemon
 }
 

@@ -30,7 +30,9 @@ type Cores struct {
 	Audit   caisson.Audit
 	Ledger  caisson.Ledger
 	Models  caisson.Models
-	Daemon  caisson.Daemon
+	// GatewayRuns are those on other machines.
+	GatewayRuns caisson.GatewayRuns
+	Daemon      caisson.Daemon
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
@@ -47,6 +49,7 @@ type Memory struct {
 	credentials map[string]*kept           // by account and name
 	budgets     map[string]*caisson.Budget // by key
 	prices      []caisson.ListedPrice
+	runs        map[string]*caisson.GatewayRun // by id
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -69,7 +72,7 @@ func NewMemory() *Memory {
 	return &Memory{
 		changed: make(chan struct{}), templates: map[string]*caisson.Template{}, images: map[string]*caisson.Image{},
 		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{}, credentials: map[string]*kept{},
-		budgets: map[string]*caisson.Budget{},
+		budgets: map[string]*caisson.Budget{}, runs: map[string]*caisson.GatewayRun{},
 	}
 }
 
@@ -77,7 +80,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, daemonCore{m},
+		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m},
 	}
 }
 

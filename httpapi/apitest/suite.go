@@ -40,6 +40,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"ledger", testLedger},
 		{"budgets", testBudgets},
 		{"models", testModels},
+		{"gateway runs", testGatewayRuns},
 		{"daemon", testDaemon},
 		{"processes", testProcesses},
 		{"exec", testExec},

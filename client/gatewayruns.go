@@ -1,0 +1,32 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type gatewayRuns struct{ c *conn }
+
+// PutGatewayRun implements [caisson.GatewayRuns].
+func (g gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*caisson.GatewayRun, error) {
+	in := protocol.GatewayRunRequest{
+		Attempt: r.Attempt, Account: r.Account, Session: r.Session, Agent: r.Agent, User: r.User, Models: r.Models,
+	}
+	if !r.ExpiresAt.IsZero() {
+		in.ExpiresAt = &r.ExpiresAt
+	}
+	return call[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodPut, path: []string{"gateway", "runs", r.Run}, in: in})
+}
+
+// ListGatewayRuns implements [caisson.GatewayRuns].
+func (g gatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
+	return all[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodGet, path: []string{"gateway", "runs"}})
+}
+
+// RemoveGatewayRun implements [caisson.GatewayRuns].
+func (g gatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
+	return g.c.do(ctx, request{method: http.MethodDelete, path: []string{"gateway", "runs", run}})
+}

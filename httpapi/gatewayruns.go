@@ -1,0 +1,53 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// gatewayRoutes serves the management of runs on other machines that use the model gateway here.
+type gatewayRoutes struct{ core caisson.GatewayRuns }
+
+func (h gatewayRoutes) register(rt *router) {
+	const tag = "gateway"
+	handle(rt, op(http.MethodGet, "/gateway/runs", "list-gateway-runs", tag, "List the runs on other machines that may use the model gateway here, by id"), h.list)
+	handle(rt, op(http.MethodPut, "/gateway/runs/{run}", "put-gateway-run", tag,
+		"Make a run on another machine known, or replace what is known of it; another attempt ends the one before"), h.put)
+	handle(rt, op(http.MethodDelete, "/gateway/runs/{run}", "remove-gateway-run", tag, "End a run on another machine, and remove its budget"), h.remove)
+}
+
+// RunParam is the id of a run in a path.
+type RunParam struct {
+	Run string `path:"run" maxLength:"64" doc:"Letters, digits, '_' and '-'; unique among all accounts"`
+}
+
+func (h gatewayRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.GatewayRun]], error) {
+	list, err := h.core.ListGatewayRuns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h gatewayRoutes) put(ctx context.Context, in *struct {
+	RunParam
+	Body protocol.GatewayRunRequest
+},
+) (*body[*caisson.GatewayRun], error) {
+	req := in.Body
+	run := caisson.GatewayRun{
+		Run: in.Run, Attempt: req.Attempt, Account: req.Account, Session: req.Session, Agent: req.Agent, User: req.User, Models: req.Models,
+	}
+	if req.ExpiresAt != nil {
+		run.ExpiresAt = *req.ExpiresAt
+	}
+	r, err := h.core.PutGatewayRun(ctx, run)
+	return &body[*caisson.GatewayRun]{r}, err
+}
+
+func (h gatewayRoutes) remove(ctx context.Context, in *RunParam) (*none, error) {
+	return nil, h.core.RemoveGatewayRun(ctx, in.Run)
+}

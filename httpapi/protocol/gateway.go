@@ -1,0 +1,18 @@
+package protocol
+
+import (
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// GatewayRunRequest is the body that makes a run on another machine known; its id is in the path.
+type GatewayRunRequest struct {
+	Attempt   int                `json:"attempt,omitempty" minimum:"0" doc:"Tokens for any other attempt are refused"`
+	Account   string             `json:"account,omitempty" maxLength:"32" doc:"Who pays; empty: the caller's account. Another one only over the unix socket"`
+	Session   string             `json:"session,omitempty" maxLength:"128"`
+	Agent     string             `json:"agent,omitempty" maxLength:"128"`
+	User      string             `json:"user,omitempty" maxLength:"128" doc:"The account's own name for the person behind the run"`
+	Models    caisson.ModelGrant `json:"models"`
+	ExpiresAt *time.Time         `json:"expiresAt,omitempty" doc:"When the run ends by itself; absent: a day from now"`
+}
