@@ -198,12 +198,14 @@ func (e *Engine) money() (err error) {
 		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
 			return e.models.spendLogs(ctx, provider, since)
 		},
+		Record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
 	}); err != nil {
 		return err
 	}
 	e.models = &models{
 		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
 		gateway: e.cfg.Gateway, log: e.cfg.Log.With("component", "models"),
+		record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
 	}
 	e.runs = e.newGatewayRuns()
 	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {

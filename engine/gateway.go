@@ -33,6 +33,7 @@ type models struct {
 	secrets   caisson.Secrets
 	ledger    caisson.LedgerStore
 	refresh   func(ctx context.Context) error // gives the settings to the wire process again
+	record    func(ctx context.Context, e *caisson.Event) error
 	log       *slog.Logger
 }
 
@@ -123,6 +124,14 @@ func (m *models) ImportPrices(ctx context.Context, source string, data []byte) (
 	}
 	if err := m.ledger.PutPrices(ctx, source, list); err != nil {
 		return 0, err
+	}
+	// Prices decide what budgets are worth.
+	e := &caisson.Event{
+		At: at, Account: caisson.LocalAccount, Actor: caisson.ActorOf(ctx), Type: "prices.imported", Subject: source,
+		Data: map[string]string{"models": strconv.Itoa(len(list))},
+	}
+	if err := m.record(context.WithoutCancel(ctx), e); err != nil {
+		m.log.ErrorContext(ctx, "an import of prices is not in the record of events", "source", source, "err", err)
 	}
 	return len(list), m.refresh(ctx)
 }

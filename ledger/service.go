@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ type ServiceConfig struct {
 	// SpendLogs returns what a provider of kind litellm has recorded about an account since then; nil: there is no such
 	// provider. An unknown provider is NotFound.
 	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	// Record adds an event to the record: "budget.set" or "budget.removed". It is called after the change. nil: nobody records.
+	Record func(ctx context.Context, e *caisson.Event) error
 }
 
 // Service is a [caisson.Ledger].
@@ -24,6 +27,7 @@ type Service struct {
 	store     caisson.LedgerStore
 	changed   func(ctx context.Context, budgets ...string) error
 	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	record    func(ctx context.Context, e *caisson.Event) error
 }
 
 var _ caisson.Ledger = (*Service)(nil)
@@ -33,7 +37,7 @@ func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Changed == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
 	}
-	return &Service{c.Book, c.Book.store, c.Changed, c.SpendLogs}, nil
+	return &Service{c.Book, c.Book.store, c.Changed, c.SpendLogs, c.Record}, nil
 }
 
 // scope returns whose calls the caller asks for.
@@ -137,6 +141,7 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	if err != nil {
 		return nil, err
 	}
+	s.recorded(ctx, "budget.set", set)
 	if err := s.changed(ctx, b.Key); err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be told; try again")
 	}
@@ -171,8 +176,37 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	} else if kind != "sandbox" {
 		return caisson.Errorf(caisson.Denied, "only over the unix socket can the budget of an account, a run or a session be removed")
 	}
+	b, err := s.store.GetBudget(ctx, in, key)
+	if err != nil {
+		return err
+	}
 	if err := s.store.DeleteBudget(ctx, in, key); err != nil {
 		return err
 	}
+	s.recorded(ctx, "budget.removed", b)
 	return caisson.Wrap(s.changed(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
+}
+
+// recorded adds a change of a budget to the record of events, with what it bounds.
+func (s *Service) recorded(ctx context.Context, event string, b *caisson.Budget) {
+	if s.record == nil {
+		return
+	}
+	data := map[string]string{}
+	if l := b.Limits.USD; l != nil {
+		data["usd"] = l.String()
+	}
+	if l := b.Limits.Tokens; l != nil {
+		data["tokens"] = strconv.FormatInt(*l, 10)
+	}
+	if l := b.Limits.Calls; l != nil {
+		data["calls"] = strconv.FormatInt(*l, 10)
+	}
+	if b.Period != "" {
+		data["period"] = b.Period
+	}
+	e := &caisson.Event{At: s.book.now().UTC(), Account: b.Account, Actor: caisson.ActorOf(ctx), Type: event, Subject: b.Key, Data: data}
+	if err := s.record(context.WithoutCancel(ctx), e); err != nil {
+		s.book.log.ErrorContext(ctx, "a change of a budget is not in the record of events", "type", event, "budget", b.Key, "err", err)
+	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -110,6 +111,35 @@ func TestWhoSetsBudgets(t *testing.T) {
 	wantKind(t, s.RemoveBudget(as("b", false), box), caisson.NotFound)
 	wantKind(t, s.RemoveBudget(as("b", false), "account/b"), caisson.Denied)
 	must(t, s.RemoveBudget(as("a", false), box))
+}
+
+// TestBudgetsAreRecorded: who bounds spending, or lifts a bound, is in the record of events; who may not is not.
+func TestBudgetsAreRecorded(t *testing.T) {
+	w := newWorld(t)
+	var events []caisson.Event
+	s := get(NewService(ServiceConfig{
+		Book: w.book, Changed: func(context.Context, ...string) error { return nil },
+		Record: func(_ context.Context, e *caisson.Event) error {
+			events = append(events, *e)
+			return nil
+		},
+	}))(t)
+	dollars := 2 * caisson.Dollar
+	get(s.SetBudget(as("local", true), caisson.Budget{
+		Key: "account/b", Period: "month", Limits: caisson.Limits{USD: &dollars, Tokens: limit[int64](10), Calls: limit[int64](3)},
+	}))(t)
+	wantKind(t, s.RemoveBudget(as("b", false), "account/b"), caisson.Denied)
+	wantKind(t, s.RemoveBudget(as("local", true), "account/c"), caisson.NotFound)
+	must(t, s.RemoveBudget(as("local", true), "account/b"))
+	if len(events) != 2 || events[0].Type != "budget.set" || events[1].Type != "budget.removed" {
+		t.Fatalf("%+v", events)
+	}
+	want := map[string]string{"usd": "2", "tokens": "10", "calls": "3", "period": "month"}
+	for _, e := range events {
+		if e.Account != "b" || e.Actor != "local" || e.Subject != "account/b" || e.At.IsZero() || !maps.Equal(e.Data, want) {
+			t.Errorf("%+v", e)
+		}
+	}
 }
 
 func TestReconcile(t *testing.T) {
