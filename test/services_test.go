@@ -93,14 +93,18 @@ func (d *fakeDNS) questions(expected ...string) (list []string) {
 	return list
 }
 
-// serveWeb serves HTTP and HTTPS at every address of the world beyond the host, for whatever name is asked for.
+// serveWeb serves HTTP and HTTPS at every address of the world beyond the host, for whatever name is asked for, on the
+// usual ports and on 8080 and 8443.
 func (w *world) serveWeb(t testing.TB) {
 	t.Helper()
 	server := &http.Server{Handler: http.HandlerFunc(page), ErrorLog: log.New(io.Discard, "", 0)}
 	plain, secure := w.beyond.listen(t, ":80"), w.beyond.listen(t, ":443")
+	oddPlain, oddSecure := w.beyond.listen(t, ":8080"), w.beyond.listen(t, ":8443")
 	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, goodName, sharedName, badName)}}
 	go server.Serve(plain)
+	go server.Serve(oddPlain)
 	go server.Serve(tls.NewListener(secure, config))
+	go server.Serve(tls.NewListener(oddSecure, config))
 	t.Cleanup(func() { server.Close() })
 }
 

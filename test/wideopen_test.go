@@ -228,3 +228,35 @@ func TestPromise1PolicyFollowsTheSandbox(t *testing.T) {
 	w.attempts("a", numbered("started again", allowed))
 	w.left(good()...)
 }
+
+// A name is allowed on all ports: what looks like TLS or HTTP is held to the name on all of them, too.
+func TestPromise1OtherPorts(t *testing.T) {
+	w := newWorld(t)
+	w.serve()
+	w.ok("sandbox", "create", "--name", "a", "--allow", goodName, "--allow", goodName+"/udp", "host")
+	w.probe(buildProbe(t), "a")
+	const said = badName + " was said"
+	say := func(data, why string) attempt {
+		return attempt{Do: "say", To: goodAddr4 + ":8080", Name: "this is " + badName, Data: data, why: why}
+	}
+	const host = "Host: " + badName + "\r\n\r\n"
+	list := []attempt{
+		{Do: "get", To: "http://" + goodName + ":8080/", open: true}, {Do: "get", To: "https://" + goodName + ":8443/", open: true},
+		{Do: "tls", To: goodAddr4 + ":8443", Name: badName, why: said}, {Do: "tls", To: goodAddr4 + ":8443", Name: badName, Split: true, why: said},
+		{Do: "tls", To: goodAddr4 + ":8443", why: "TLS must say it"},
+		say("GET / HTTP/1.1\r\n"+host, said), say("GET http://"+badName+":8080/ HTTP/1.1\r\n"+host, said),
+		say("\r\n\r\nGET / HTTP/1.1\r\n"+host, ""), say("LIST / HTTP/1.1\r\n"+host, said), say("GET / HTTP/1.0\n"+host, said),
+		say("get / http/1.1\r\n"+host, ""), say(" GET / HTTP/1.1\r\n"+host, ""), say("GET\t/ HTTP/1.1\r\n"+host, ""), say("GET /\r\n"+host, ""),
+		say("x\r\nGET / HTTP/1.1\r\n"+host, ""), say("\x00GET / HTTP/1.1\r\n"+host, ""), say("\x16\x02GET / HTTP/1.1\r\n"+host, ""),
+		say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""), say("PROXY UNKNOWN\r\nGET / HTTP/1.1\r\n"+host, "the header of a proxy"),
+		{Do: "say", To: goodAddr4 + ":8080", Name: "this is " + badName, Split: true, Data: "G|E|T| |/ HT|TP/1.1\r\nH|ost: bad|.example.org\r\n\r\n", why: said},
+		// What QUIC says cannot be compared.
+		{Do: "udp", To: goodAddr4 + ":443", why: "what QUIC says cannot be compared"}, {Do: "udp", To: goodAddr4 + ":80", why: "what QUIC says"},
+	}
+	w.attempts("a", numbered("other ports", list))
+	var more []string
+	for _, addr := range []string{goodAddr4, goodAddr6} {
+		more = append(more, "tcp "+net.JoinHostPort(addr, "8080"), "tcp "+net.JoinHostPort(addr, "8443"))
+	}
+	w.left(append(good(), more...)...)
+}
