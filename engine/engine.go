@@ -167,7 +167,8 @@ func (e *Engine) drivers() error {
 	e.wires = newWires(manager)
 	e.wires.book = e.book
 	if e.cfg.Gateway.RemoteURL != "" {
-		e.wires.remote = newRemoteRuns(e.remoteAPI, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+		api := &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
+		e.wires.remote = newRemoteRuns(api.get, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/wire"
@@ -90,13 +91,32 @@ func (e *Engine) closeListener() error {
 	return e.listener.Close()
 }
 
-// remoteAPI returns what manages runs at the gateway of another machine, with the token as it is now.
-func (e *Engine) remoteAPI(ctx context.Context) (caisson.GatewayRuns, error) {
-	token, err := e.cfg.Gateway.RemoteToken.get(ctx, e.vault)
+// remoteAPI makes what manages runs at the gateway of another machine, again when the token has changed.
+type remoteAPI struct {
+	cfg     GatewayConfig
+	secrets caisson.Secrets
+
+	mu    sync.Mutex
+	token caisson.Secret      // guarded by mu
+	api   caisson.GatewayRuns // for token, nil until there is one; guarded by mu
+}
+
+func (r *remoteAPI) get(ctx context.Context) (caisson.GatewayRuns, error) {
+	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
 	if err != nil {
 		return nil, err
 	}
-	return e.cfg.Gateway.RemoteRuns(token)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.api != nil && r.token.Equal(token) {
+		return r.api, nil
+	}
+	api, err := r.cfg.RemoteRuns(token)
+	if err != nil {
+		return nil, err
+	}
+	r.api, r.token = api, token
+	return api, nil
 }
 
 // newManager constructs the wires.

@@ -48,6 +48,7 @@ type cli struct {
 	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
 	Df         dfCmd         `cmd:"" help:"Show what uses disk space."`
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
+	Gateway    gatewayCmd    `cmd:"" help:"Serve models to the sandboxes of other machines."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`
 	Config     configCmd     `cmd:"" name:"config" help:"Inspect the configuration."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and say how to mend what is missing."`

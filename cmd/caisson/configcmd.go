@@ -86,16 +86,19 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # What calls of models may cost in a sandbox that was not given a budget, in US dollars, or none for no bound.
 #defaultBudget: 10
 
-# One model gateway can serve the sandboxes of many machines. There: listen (beyond loopback with TLS). Here: remoteURL, and
-# remoteCA, a PEM file of the authorities to trust for it instead of the system's. Both sign and check with the same
-# runTokenKeys of at least 32 bytes: names of credentials, or env:VARIABLE; the first signs, the second is still
-# valid while keys are exchanged.
+# One model gateway can serve the sandboxes of many machines; see docs/gateway.md. There: listen (beyond loopback with TLS).
+# Here: remoteURL; remoteAPI, the URL of that daemon's API, where sandboxes are registered with remoteToken, a token that it
+# has made; and remoteCA, a PEM file of the authorities to trust for both instead of the system's. Both machines sign and
+# check with the same runTokenKeys of at least 32 bytes; the first signs, the second is valid while keys are exchanged. Keys and
+# the token are names of credentials of the account local, or env:VARIABLE of a daemon that is run with serve or gateway.
 #gateway:
 #  listen: ""
 #  tlsCert: ""
 #  tlsKey: ""
 #  remoteURL: ""
 #  remoteCA: ""
+#  remoteAPI: ""
+#  remoteToken: ""
 #  runTokenKeys: []
 `
 

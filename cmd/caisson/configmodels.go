@@ -12,7 +12,9 @@ import (
 	"unicode"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/engine"
 )
 
 // gatewaySettings are about model gateways on other machines. All is off unless configured.
@@ -24,6 +26,9 @@ type gatewaySettings struct {
 	// RemoteURL is the gateway that sandboxes of this machine use instead of the one here.
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
 	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
+	// RemoteAPI is the URL of that gateway's API, where sandboxes are registered, and RemoteToken the name of a token for it.
+	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
+	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
 	// RunTokenKeys are names: of environment variables after "env:", else of credentials of the account local. The first
 	// signs, both verify.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
@@ -241,16 +246,55 @@ func (c *config) validateGateway(bad badFunc) {
 		if err := checkBaseURL(g.RemoteURL); err != nil {
 			bad("gateway.remoteURL", "%s", err)
 		}
-	} else if g.RemoteCA != "" {
-		bad("gateway.remoteCA", "is only for remoteURL")
+		switch {
+		case g.RemoteAPI == "":
+			bad("gateway.remoteAPI", "is required with remoteURL: the URL of that daemon's API, as https://host:7443")
+		case checkBaseURL(g.RemoteAPI) != nil:
+			bad("gateway.remoteAPI", "%s", checkBaseURL(g.RemoteAPI))
+		}
+		if !secretName(g.RemoteToken) {
+			bad("gateway.remoteToken", "is neither env:VARIABLE nor the name of a credential; the token itself does not belong here")
+		}
+	} else if g.RemoteCA != "" || g.RemoteAPI != "" || g.RemoteToken != "" {
+		bad("gateway.remoteURL", "is not set, and remoteCA, remoteAPI and remoteToken are only for it")
 	}
 	if n := len(g.RunTokenKeys); n > 2 || n == 0 && (g.Listen != "" || g.RemoteURL != "") {
 		bad("gateway.runTokenKeys", "there are %d; name one key, or two while keys are exchanged", n)
 	}
 	for i, name := range g.RunTokenKeys {
-		variable, ok := strings.CutPrefix(name, "env:")
-		if ok && !variableName.MatchString(variable) || !ok && !credentialName.MatchString(name) {
+		if !secretName(name) {
 			bad(fmt.Sprintf("gateway.runTokenKeys[%d]", i), "is neither env:VARIABLE nor the name of a credential; the key itself does not belong here")
 		}
 	}
+}
+
+// secretName reports whether s says where a secret is: env:VARIABLE, or the name of a credential.
+func secretName(s string) bool {
+	if variable, ok := strings.CutPrefix(s, "env:"); ok {
+		return variableName.MatchString(variable)
+	}
+	return credentialName.MatchString(s)
+}
+
+// secretSource returns where the secret of that name is.
+func secretSource(name string, getenv func(string) string) engine.SecretSource {
+	if variable, ok := strings.CutPrefix(name, "env:"); ok {
+		return engine.SecretSource{Value: caisson.NewSecret(getenv(variable))}
+	}
+	return engine.SecretSource{Credential: name}
+}
+
+// engine returns the settings as the engine knows them.
+func (g gatewaySettings) engine(getenv func(string) string) engine.GatewayConfig {
+	e := engine.GatewayConfig{
+		Listen: g.Listen, Certificate: g.TLSCert, Key: g.TLSKey, RemoteURL: g.RemoteURL, RemoteCA: g.RemoteCA,
+		RemoteToken: secretSource(g.RemoteToken, getenv),
+		RemoteRuns: func(token caisson.Secret) (caisson.GatewayRuns, error) {
+			return client.New(client.Config{URL: g.RemoteAPI, Token: token, CAFile: g.RemoteCA})
+		},
+	}
+	for _, name := range g.RunTokenKeys {
+		e.RunKeys = append(e.RunKeys, secretSource(name, getenv))
+	}
+	return e
 }

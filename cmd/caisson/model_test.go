@@ -26,7 +26,7 @@ models:
 - {alias: demo, provider: demo, free: true}
 - {alias: a/b:c, provider: local}
 defaultBudget: none
-gateway: {remoteURL: "https://gw.example/base", remoteCA: /ca.pem, runTokenKeys: [RUN_KEY, "env:OLD_KEY"]}
+gateway: {remoteURL: "https://gw.example/base", remoteCA: /ca.pem, remoteAPI: "https://gw.example:7443", remoteToken: GATEWAY, runTokenKeys: [RUN_KEY, "env:OLD_KEY"]}
 `), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +87,14 @@ func TestModelFaults(t *testing.T) {
 		{"half of TLS", "gateway: {tlsCert: /c}", "gateway.tlsCert"},
 		{"relative", "gateway: {tlsCert: c, tlsKey: /k}", "gateway.tlsCert"},
 		{"no port", "gateway: {listen: localhost, runTokenKeys: [K]}", "gateway.listen"},
-		{"both", "gateway: {listen: '127.0.0.1:1', remoteURL: https://a, runTokenKeys: [K]}", "gateway.remoteURL"},
-		{"remote in the clear", "gateway: {remoteURL: http://a, runTokenKeys: [K]}", "gateway.remoteURL"},
-		{"authorities for nobody", "gateway: {remoteCA: /ca}", "gateway.remoteCA"},
+		{"both", "gateway: {listen: '127.0.0.1:1', remoteURL: https://a, remoteAPI: https://a, remoteToken: T, runTokenKeys: [K]}", "gateway.remoteURL"},
+		{"remote in the clear", "gateway: {remoteURL: http://a, remoteAPI: https://a, remoteToken: T, runTokenKeys: [K]}", "gateway.remoteURL"},
+		{"remote API in the clear", "gateway: {remoteURL: https://a, remoteAPI: http://a, remoteToken: T, runTokenKeys: [K]}", "gateway.remoteAPI"},
+		{"remote without its API", "gateway: {remoteURL: https://a, remoteToken: T, runTokenKeys: [K]}", "gateway.remoteAPI"},
+		{"remote without a token", "gateway: {remoteURL: https://a, remoteAPI: https://a, runTokenKeys: [K]}", "gateway.remoteToken"},
+		{"a token in the open", "gateway: {remoteURL: https://a, remoteAPI: https://a, remoteToken: 'caisson_ABC DEF', runTokenKeys: [K]}", "gateway.remoteToken"},
+		{"authorities for nobody", "gateway: {remoteCA: /ca}", "gateway.remoteURL"},
+		{"a token for nobody", "gateway: {remoteToken: T}", "gateway.remoteURL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := defaultConfig()

@@ -26,9 +26,17 @@ func (c *serveCmd) Help() string {
 }
 
 func (c *serveCmd) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, func(*config) error { return nil })
+}
+
+// run serves with what the flags and then also make of the configuration.
+func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
 	cfg, err := loadConfig(a.globals, a.getenv)
 	if err == nil {
 		err = c.override(cfg)
+	}
+	if err == nil {
+		err = also(cfg)
 	}
 	if err == nil {
 		err = cfg.validate()
@@ -43,14 +51,8 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (c *serveCmd) override(cfg *config) error {
-	for _, file := range []*string{&c.TLSCert, &c.TLSKey} {
-		if *file == "" {
-			continue
-		}
-		var err error
-		if *file, err = filepath.Abs(*file); err != nil {
-			return err
-		}
+	if err := absolute(&c.TLSCert, &c.TLSKey); err != nil {
+		return err
 	}
 	cfg.Listen = first(c.Listen, cfg.Listen)
 	cfg.TLSCert = first(c.TLSCert, cfg.TLSCert)
@@ -64,5 +66,18 @@ func (c *serveCmd) override(cfg *config) error {
 		cfg.IdleExit = *c.IdleExit
 	}
 	cfg.InsecureRegistries = append(cfg.InsecureRegistries, c.InsecureRegistry...)
+	return nil
+}
+
+// absolute makes the paths of files absolute; "" stays.
+func absolute(files ...*string) (err error) {
+	for _, file := range files {
+		if *file == "" {
+			continue
+		}
+		if *file, err = filepath.Abs(*file); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type gatewayCmd struct {
+	Serve gatewayServeCmd `cmd:"" default:"withargs" help:"Run the daemon, with its model gateway open to other machines (default)."`
+	Runs  gatewayRunCmd   `cmd:"" name:"run" help:"Manage the runs on other machines that may use it."`
+}
+
+func (c *gatewayCmd) Help() string {
+	return "Without a command it is gateway serve. See docs/gateway.md.\n\n" +
+		examples("sudo caisson gateway --gateway-listen 127.0.0.1:8443", "caisson gateway run ls")
+}
+
+// gatewayServeCmd is serve, for a machine that serves others.
+type gatewayServeCmd struct {
+	serveCmd
+	GatewayListen  string `help:"Serve other machines on this TCP address (gateway.listen)." placeholder:"HOST:PORT"`
+	GatewayTLSCert string `name:"gateway-tls-cert" help:"Certificate for it, in PEM; required beyond loopback." placeholder:"FILE" complete:"file"`
+	GatewayTLSKey  string `name:"gateway-tls-key" help:"Its key." placeholder:"FILE" complete:"file"`
+}
+
+func (c *gatewayServeCmd) Help() string {
+	return "Like serve, and gateway.listen must be set, here or in the configuration. Other machines name this one as gateway.remoteURL. " +
+		"See docs/gateway.md.\n\n" +
+		examples("sudo caisson gateway", "sudo caisson gateway --gateway-listen 127.0.0.1:8443",
+			"sudo caisson gateway --gateway-listen 0.0.0.0:8443 --gateway-tls-cert /etc/caisson/cert.pem --gateway-tls-key /etc/caisson/key.pem")
+}
+
+func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
+	return c.run(ctx, a, func(cfg *config) error {
+		if err := absolute(&c.GatewayTLSCert, &c.GatewayTLSKey); err != nil {
+			return err
+		}
+		cfg.Gateway.Listen = first(c.GatewayListen, cfg.Gateway.Listen)
+		cfg.Gateway.TLSCert = first(c.GatewayTLSCert, cfg.Gateway.TLSCert)
+		cfg.Gateway.TLSKey = first(c.GatewayTLSKey, cfg.Gateway.TLSKey)
+		if cfg.Gateway.Listen == "" {
+			return caisson.Invalidf("gateway.listen", "is not set; say where to serve other machines, for example with --gateway-listen 127.0.0.1:8443")
+		}
+		return nil
+	})
+}
+
+type gatewayRunCmd struct {
+	Put gatewayRunPutCmd `cmd:"" help:"Make a run on another machine known."`
+	Ls  gatewayRunLsCmd  `cmd:"" help:"List runs on other machines."`
+	Rm  gatewayRunRmCmd  `cmd:"" help:"End runs on other machines."`
+}
+
+// gatewayRunPutCmd makes a run known.
+type gatewayRunPutCmd struct {
+	ID      string           `arg:"" name:"run" help:"Its id: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
+	Model   []string         `help:"Let it use a model; may be repeated. The first is what an unknown one becomes." placeholder:"ALIAS" required:""`
+	USD     string           `name:"usd" help:"Dollars that it may cost: 5 or 0.25." placeholder:"N"`
+	Tokens  string           `help:"Tokens that it may take: 200000, 200k or 1M." placeholder:"N"`
+	Calls   string           `help:"Calls that it may make." placeholder:"N"`
+	Attempt int              `help:"The attempt that is under way; tokens for others are refused." placeholder:"N"`
+	Session string           `help:"The session that it belongs to." placeholder:"ID"`
+	Agent   string           `help:"The agent that runs." placeholder:"NAME"`
+	User    string           `help:"The person behind it." placeholder:"NAME"`
+	TTL     caisson.Duration `name:"ttl" help:"It ends by itself after this long; default a day." placeholder:"DURATION"`
+}
+
+func (c *gatewayRunPutCmd) Help() string {
+	return "A run that is known already is replaced. Calls for it arrive with a run token, which its machine signs.\n\n" +
+		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
+}
+
+func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app) error {
+	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r := caisson.GatewayRun{
+		Run: c.ID, Attempt: c.Attempt, Session: c.Session, Agent: c.Agent, User: c.User,
+		Models: caisson.ModelGrant{Models: c.Model, Budget: limits},
+	}
+	if c.TTL != 0 {
+		r.ExpiresAt = time.Now().Add(time.Duration(c.TTL))
+	}
+	put, err := api.PutGatewayRun(ctx, r)
+	if err != nil {
+		return err
+	}
+	return printDone(a, put, put.Run)
+}
+
+// gatewayRunLsCmd lists runs.
+type gatewayRunLsCmd struct{}
+
+func (c *gatewayRunLsCmd) Help() string {
+	return examples("caisson gateway run ls", "caisson gateway run ls --account team-a")
+}
+
+func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	items, err := api.ListGatewayRuns(ctx)
+	if err != nil {
+		return err
+	}
+	id := func(r *caisson.GatewayRun) string { return r.Run }
+	return printList(a, items, id, []column[*caisson.GatewayRun]{
+		{name: "RUN", value: id},
+		{name: "ATTEMPT", value: func(r *caisson.GatewayRun) string { return strconv.Itoa(r.Attempt) }},
+		{name: "ACCOUNT", value: func(r *caisson.GatewayRun) string { return r.Account }},
+		{name: "MODELS", value: func(r *caisson.GatewayRun) string { return strings.Join(r.Models.Models, ",") }},
+		{name: "USER", value: func(r *caisson.GatewayRun) string { return r.User }},
+		{name: "AGE", value: func(r *caisson.GatewayRun) string { return age(r.CreatedAt) }},
+		{name: "EXPIRES IN", value: func(r *caisson.GatewayRun) string { return until(&r.ExpiresAt) }},
+	})
+}
+
+// gatewayRunRmCmd ends runs.
+type gatewayRunRmCmd struct {
+	IDs []string `arg:"" name:"run" help:"Ids."`
+}
+
+func (c *gatewayRunRmCmd) Help() string {
+	return "Calls that have begun end as they would; none begins any more. The budget of the run goes too, its calls stay in the ledger.\n\n" +
+		examples("caisson gateway run rm run-42")
+}
+
+func (c *gatewayRunRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.IDs, func(api api, run string) (removed, string, error) {
+		return removed{run}, run, api.RemoveGatewayRun(ctx, run)
+	})
+}
