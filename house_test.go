@@ -118,7 +118,7 @@ var directions = map[string][]string{
 	"llm/runtoken":              {},
 	"llm/scripted":              {},
 	"llm/scripted/scriptedtest": {"llm/scripted"},
-	"edge":                      {"wire", "egress", "ledger", "llm", "llm/anthropic", "llm/gemini", "llm/openai", "llm/scripted"},
+	"edge":                      {"wire", "egress", "ledger", "llm", "llm/anthropic", "llm/gemini", "llm/openai", "llm/remote", "llm/runtoken", "llm/scripted"},
 	"runtime/gvisor":            {"runtime/gvisor/sentry"},
 	"runtime/gvisor/sentry":     {},
 	"runtime/fake":              {},

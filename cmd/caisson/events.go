@@ -31,6 +31,10 @@ func (c *eventsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	// Events of sandboxes have their ids; those of templates and images their names.
+	if sb, err := api.Get(ctx, c.Subject); c.Subject != "" && err == nil {
+		c.Subject = string(sb.ID)
+	}
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if c.For > 0 {

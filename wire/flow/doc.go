@@ -12,7 +12,8 @@
 // such a name too: the server name of a TLS ClientHello, and the host of every single request of plain HTTP, which is
 // parsed and written anew by net/http, so that both ends agree on where a request begins. On port 443 only TLS is spoken
 // then, on port 80 only HTTP; on other ports whatever looks like neither is carried as it is. What is inside TLS is not
-// seen. QUIC, whose names cannot be read here, goes only where a rule names the address.
+// seen. QUIC, whose names cannot be read here, goes on its
+// usual ports only where a rule names the address; other datagrams that a rule allows by name are carried unread.
 //
 // # The host
 //

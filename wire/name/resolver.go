@@ -34,8 +34,8 @@ type Config struct {
 
 // Limits bound what one wire may ask. Zero values mean the defaults in brackets.
 type Limits struct {
-	QueriesPerSecond int // answered, on average [50]
-	QueryBurst       int // answered at once [200]
+	QueriesPerSecond int // answered, on average [200]
+	QueryBurst       int // answered at once [400]
 	Lookups          int // under way upstream at the same time [32]
 	Conns            int // TCP connections at the same time [16]
 
@@ -56,8 +56,8 @@ func (l Limits) withDefaults() Limits {
 			*v = def
 		}
 	}
-	set(&l.QueriesPerSecond, 50)
-	set(&l.QueryBurst, 200)
+	set(&l.QueriesPerSecond, 200)
+	set(&l.QueryBurst, 400)
 	set(&l.Lookups, 32)
 	set(&l.Conns, 16)
 	set(&l.GuestLength, 100)
