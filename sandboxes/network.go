@@ -81,7 +81,7 @@ func inField(prefix string, err error) error {
 
 // wireSpec is what the sandbox's wire is to be. A sandbox that waits in a pool reaches nothing: it is nobody's yet.
 func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
-	spec := caisson.WireSpec{Guest: caisson.Guest{Sandbox: sb.ID, Account: sb.Account}}
+	spec := caisson.WireSpec{Guest: caisson.Guest{Sandbox: sb.ID, Account: sb.Account, Run: string(sb.ID)}}
 	if !sb.Pooled {
 		spec.Policy, spec.Models = sb.Spec.Policy, sb.Spec.Models
 	}

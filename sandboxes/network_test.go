@@ -83,7 +83,7 @@ func TestWireIsWhatWasAskedFor(t *testing.T) {
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{Policy: allowOnly("example.com"), Models: &caisson.ModelGrant{Models: []string{"small"}}})
 	spec := w.wires.spec(sb.ID)
-	if spec.Guest != (caisson.Guest{Sandbox: sb.ID, Account: sb.Account}) || len(spec.Policy.Rules) != 1 || spec.Models == nil {
+	if spec.Guest != (caisson.Guest{Sandbox: sb.ID, Account: sb.Account, Run: string(sb.ID)}) || len(spec.Policy.Rules) != 1 || spec.Models == nil {
 		t.Errorf("its wire is %+v", spec)
 	}
 	if b := w.budgets()["sandbox/"+string(sb.ID)]; b.USD == nil || *b.USD != 10*caisson.Dollar {

@@ -27,6 +27,7 @@ func TestPromise8Tampering(t *testing.T) {
 		t.Fatal(r)
 	}
 	h.ok("budget", "set", "--usd", "100")
+	h.ok("model", "import-prices", "--source", "ours", h.write("prices.json", `{"x": {"input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}}`))
 	h.works("a")
 	head := h.ok("audit", "head")
 	end := h.hold(u, "a", many(3, streamed("", "m", "hang")))
@@ -41,7 +42,7 @@ func TestPromise8Tampering(t *testing.T) {
 	}
 	events := h.ok("events", "--after", "0", "--for", "1s", "-o", "json")
 	h.wantNone("the events", strings.NewReader(events), forms(u.key, rotated))
-	for _, what := range []string{"credential.rotated", "sandbox.running"} {
+	for _, what := range []string{"credential.rotated", "sandbox.running", "budget.set", "prices.imported", `"actor":"local"`} {
 		if !strings.Contains(events, what) {
 			t.Errorf("the events do not say %s: %s", what, events)
 		}

@@ -236,7 +236,7 @@ func (h *modelHost) arrived(c providerCase, u *upstream, call scriptedtest.Call)
 	var meta map[string]any
 	err = json.Unmarshal([]byte(call.Header.Get("X-Litellm-Spend-Logs-Metadata")), &meta)
 	row := h.ledger("--model", "proxied")
-	if err != nil || len(row) != 1 || meta["caisson_call_id"] != string(row[0].ID) || call.Header.Get("X-Litellm-End-User-Id") != caisson.LocalAccount {
+	if err != nil || len(row) != 1 || meta["caisson_call_id"] != string(row[0].ID) || meta["run_id"] != string(row[0].Sandbox) || call.Header.Get("X-Litellm-End-User-Id") != caisson.LocalAccount {
 		h.t.Errorf("%s: the call is attributed to %v and %v, the ledger has %+v (%v)", c.kind, call.Header.Get("X-Litellm-End-User-Id"), meta, row, err)
 	}
 }
