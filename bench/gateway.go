@@ -104,7 +104,7 @@ func (s *suite) gatewayRate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client := func(host string) measure { return s.onHost("-for=1s", "-conns=32", "rate", chat(host)) }
+	client := func(host string) measure { return s.onHost("-for=800ms", "-conns=32", "rate", chat(host)) }
 	baseline, sides := withoutNginx, []measure{client(t.gateway.at(hostAddress)), client(t.mock.at(hostAddress))}
 	if t.nginx != nil {
 		baseline, sides = "nginx proxy_pass", append(sides, client(t.nginx.address))
