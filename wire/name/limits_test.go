@@ -29,27 +29,27 @@ func TestFloodIsBounded(t *testing.T) {
 			t.Fatal("unreadable")
 		case m.Rcode == dns.RcodeServerFailure:
 			told++
-			if _, text := ede(m); !strings.Contains(text, "50 queries a second") {
+			if _, text := ede(m); !strings.Contains(text, "200 queries a second") {
 				t.Fatalf("says %q", text)
 			}
 		default:
 			answered++
 		}
 	}
-	if answered != 200 || told != 50 || dropped != 750 {
+	if answered != 400 || told != 200 || dropped != 400 {
 		t.Errorf("%d answered, %d told, %d dropped", answered, told, dropped)
 	}
 	if got := len(b.reported()); got != 1000 {
 		t.Errorf("%d of 1000 queries are accounted for", got)
 	}
 	b.advance(time.Second)
-	for range 50 {
+	for range 200 {
 		if m := b.ask(t, "e.example", dns.TypeA); m.Rcode != dns.RcodeNameError {
 			t.Fatalf("a second later: %v", m)
 		}
 	}
 	if m := b.ask(t, "e.example", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
-		t.Errorf("the 51st of a second: %v", m)
+		t.Errorf("the 201st of a second: %v", m)
 	}
 }
 
