@@ -626,3 +626,14 @@ func TestHugeAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestEmbeddingsBound: the context of a model bounds each input of a call, not all of them together.
+func TestEmbeddingsBound(t *testing.T) {
+	f := open(t, &mock{})
+	f.meter.limit = caisson.Dollar / 5
+	inputs := strings.Repeat(`"`+strings.Repeat("a ", 500)+`",`, 500)
+	status, _, body := f.post("/v1/embeddings", `{"model":"small","input":[`+inputs+`"x"]}`)
+	if status != http.StatusPaymentRequired {
+		t.Errorf("%d %s; want 402, as this may be 500,000 tokens", status, body)
+	}
+}

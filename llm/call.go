@@ -184,10 +184,12 @@ func (c *call) demand() (d caisson.Demand, err error) {
 		return d, nil
 	}
 	bound, known := c.req.Input()
+	want, least := c.req.Output()
+	answers := want > 0 || least > 0
 	switch {
-	case known && m.Context > 0:
+	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known:
+	case known: // of embeddings each input has a context of its own
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
@@ -196,8 +198,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	c.input = bound
 	d.Fixed.Tokens = bound
 	d.Fixed.USD = c.inputAtWorst()
-	want, least := c.req.Output()
-	if want == 0 && least == 0 {
+	if !answers {
 		return d, nil
 	}
 	limit := m.Output
