@@ -3,6 +3,7 @@ package prices
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 
@@ -61,7 +62,8 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 	return list, finish(d)
 }
 
-// dearer returns the higher of each price and the lower of the limits: LiteLLM's list is edited by many, and has had models twice.
+// dearer returns the higher of each price, the longer context and the shorter answers, so that no call costs more than was
+// thought: LiteLLM's list is edited by many, and has had models twice.
 func dearer(a, b caisson.ListedPrice) caisson.ListedPrice {
 	p, q := a.Prices, b.Prices
 	cache := func(x, y caisson.USD) caisson.USD { // 0 means the price of input
@@ -74,13 +76,9 @@ func dearer(a, b caisson.ListedPrice) caisson.ListedPrice {
 		Input: max(p.Input, q.Input), Output: max(p.Output, q.Output),
 		CacheRead: cache(p.CacheRead, q.CacheRead), CacheWrite: cache(p.CacheWrite, q.CacheWrite),
 	}
-	for _, l := range []struct {
-		to    *int64
-		other int64
-	}{{&a.Context, b.Context}, {&a.Output, b.Output}} {
-		if *l.to == 0 || l.other > 0 && l.other < *l.to {
-			*l.to = l.other
-		}
+	a.Context = max(a.Context, b.Context)
+	if a.Output == 0 || b.Output > 0 && b.Output < a.Output {
+		a.Output = b.Output
 	}
 	return a
 }
@@ -101,27 +99,77 @@ func (e entry) price() (caisson.ListedPrice, bool, error) {
 	if p.Provider = e.text("litellm_provider"); p.Provider != "" && !printable(p.Provider, maxName) {
 		return p, false, caisson.Invalidf(e.name+".litellm_provider", "%.40q is not the name of a provider", p.Provider)
 	}
-	var reasoning caisson.USD
-	for _, f := range []struct {
+	c, err := e.dearest()
+	if err != nil {
+		return p, false, err
+	}
+	if c.Input == 0 || c.Output == 0 && mode != "embedding" {
+		return p, false, nil
+	}
+	p.Prices = c.Prices
+	p.Prices.Output = max(c.Output, c.reasoning)
+	return p, true, e.limits(&p)
+}
+
+// costs are the prices of one tier.
+type costs struct {
+	caisson.Prices
+	reasoning caisson.USD
+}
+
+// each calls f with LiteLLM's names of the prices.
+func (c *costs) each(f func(name string, to *caisson.USD) error) error {
+	for _, x := range []struct {
 		name string
 		to   *caisson.USD
 	}{
-		{"input_cost_per_token", &p.Prices.Input},
-		{"output_cost_per_token", &p.Prices.Output},
-		{"output_cost_per_reasoning_token", &reasoning},
-		{"cache_read_input_token_cost", &p.Prices.CacheRead},
-		{"cache_creation_input_token_cost", &p.Prices.CacheWrite},
+		{"input_cost_per_token", &c.Input},
+		{"output_cost_per_token", &c.Output},
+		{"output_cost_per_reasoning_token", &c.reasoning},
+		{"cache_read_input_token_cost", &c.CacheRead},
+		{"cache_creation_input_token_cost", &c.CacheWrite},
 	} {
-		var err error
-		if *f.to, err = e.cost(f.name); err != nil {
-			return p, false, err
+		if err := f(x.name, x.to); err != nil {
+			return err
 		}
 	}
-	if p.Prices.Input == 0 || p.Prices.Output == 0 && mode != "embedding" {
-		return p, false, nil
+	return nil
+}
+
+// dearest returns the highest of each price, whatever the length of the prompt from which it holds. Where input gets dearer with
+// length and a cache has one price only, that price is taken to grow as much.
+func (e entry) dearest() (base costs, err error) {
+	err = base.each(func(name string, to *caisson.USD) (err error) {
+		*to, err = e.cost(name)
+		return err
+	})
+	if err != nil || base.Input == 0 {
+		return base, err
 	}
-	p.Prices.Output = max(p.Prices.Output, reasoning)
-	return p, true, e.limits(&p)
+	top := base
+	err = top.each(func(name string, to *caisson.USD) error {
+		for field := range e.fields {
+			if !isTier(field, name) {
+				continue
+			}
+			price, err := e.cost(field)
+			if err != nil {
+				return err
+			}
+			*to = max(*to, price)
+		}
+		return nil
+	})
+	factor := float64(top.Input) / float64(base.Input)
+	for _, cache := range []struct {
+		top  *caisson.USD
+		base caisson.USD
+	}{{&top.CacheRead, base.CacheRead}, {&top.CacheWrite, base.CacheWrite}} {
+		if *cache.top == cache.base {
+			*cache.top = min(caisson.USD(math.Ceil(float64(cache.base)*factor)), maxPrice)
+		}
+	}
+	return top, err
 }
 
 // limits sets how many tokens the model takes.
@@ -137,38 +185,18 @@ func (e entry) limits(p *caisson.ListedPrice) error {
 		// Some providers count the answer within this, others beside it. The sum is right for both as a bound.
 		p.Context = input + p.Output
 	}
-	for name := range e.fields {
-		above, ok := threshold(name)
-		if !ok || p.Context > 0 && p.Context <= above {
-			continue
-		}
-		price, err := e.cost(name)
-		if err != nil {
-			return err
-		}
-		base := p.Prices.Input
-		if strings.HasPrefix(name, "output") {
-			base = p.Prices.Output
-		}
-		if price > base {
-			p.Context = above
-		}
-	}
 	return nil
 }
 
-// threshold returns the number of tokens above which the price of that name holds:
-// 200000 for input_cost_per_token_above_200k_tokens.
-func threshold(name string) (int64, bool) {
-	for _, prefix := range []string{"input_cost_per_token_above_", "output_cost_per_token_above_"} {
-		rest, ok := strings.CutPrefix(name, prefix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSuffix(rest, "k_tokens"), 10, 32)
-		return n * 1000, err == nil && n > 0 && strings.HasSuffix(rest, "k_tokens")
+// isTier reports whether field is that price for long prompts: input_cost_per_token_above_200k_tokens.
+func isTier(field, price string) bool {
+	rest, ok := strings.CutPrefix(field, price+"_above_")
+	if !ok {
+		return false
 	}
-	return 0, false
+	number, ok := strings.CutSuffix(rest, "k_tokens")
+	n, err := strconv.ParseInt(number, 10, 32)
+	return ok && err == nil && n > 0
 }
 
 // text returns a field that is text, else "".

@@ -36,8 +36,10 @@ const (
 // at fault.
 //
 // Of LiteLLM's list it takes models of the modes chat, responses and embedding that have prices per token. Prices of zero
-// are not taken: whether a model is free is for the configuration to say. Where long prompts cost more, Context is the
-// length up to which the price holds. Where reasoning costs more than other output, Output is the price of reasoning.
+// are not taken: whether a model is free is for the configuration to say. Where long prompts cost more
+// (input_cost_per_token_above_200k_tokens), the price of the longest holds for all: a provider takes whatever its context
+// holds, so that a lower price could be exceeded. Configure prices where that is too dear. Where reasoning costs more than
+// other output, Output is the price of reasoning.
 func Parse(source string, data []byte) ([]caisson.ListedPrice, error) {
 	if !printable(source, maxSource) {
 		return nil, caisson.Invalidf("source", "%.40q does not say where the list is from; give its file name or URL", source)

@@ -112,14 +112,14 @@ func TestLiteLLM(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []struct{ model, provider, input, output, read, write string }{
-		{"claude-sonnet-4-5", "anthropic", "3", "15", "0.3", "3.75"},
+		{"claude-sonnet-4-5", "anthropic", "6", "22.5", "0.6", "7.5"},
 		{"gpt-4o-mini", "openai", "0.15", "0.6", "0.075", "0"},
 		{"o3-deep-research", "openai", "10", "40", "0", "0"},
 		{"perplexity/thinks", "perplexity", "2", "9", "0", "0"},
 		{"same-above", "vertex", "1", "2", "0", "0"},
 		{"text-embedding-3-small", "openai", "0.02", "0", "0", "0"},
 	}
-	limits := [][2]int64{{200000, 64000}, {144384, 16384}, {0, 0}, {128000, 0}, {400000, 0}, {8191, 0}}
+	limits := [][2]int64{{1064000, 64000}, {144384, 16384}, {0, 0}, {128000, 0}, {400000, 0}, {8191, 0}}
 	if len(list) != len(want) {
 		t.Fatalf("%d prices: %+v", len(list), list)
 	}
@@ -135,6 +135,23 @@ func TestLiteLLM(t *testing.T) {
 	}
 }
 
+// TestTiers: what holds for the longest prompts holds for all, as the gateway cannot know how long a prompt is before the call.
+func TestTiers(t *testing.T) {
+	list, err := Parse("s", []byte(`{"gemini-2.5-pro": {"mode": "chat", "max_input_tokens": 1048576, "max_output_tokens": 65535,
+		"input_cost_per_token": 1.25e-06, "input_cost_per_token_above_128k_tokens": 2e-06, "input_cost_per_token_above_200k_tokens": 2.5e-06,
+		"output_cost_per_token": 1e-05, "output_cost_per_token_above_200k_tokens": 1.5e-05,
+		"output_cost_per_reasoning_token": 1.1e-05, "output_cost_per_reasoning_token_above_200k_tokens": 1.6e-05,
+		"cache_read_input_token_cost": 1.25e-07, "cache_read_input_token_cost_above_200k_tokens": 6.25e-07,
+		"cache_creation_input_token_cost": 3e-06, "cache_creation_input_token_cost_above_1hr": 9e-06}}`))
+	want := caisson.ListedPrice{
+		Model: "gemini-2.5-pro", Source: "s", Context: 1048576 + 65535, Output: 65535,
+		Prices: caisson.Prices{Input: usd(t, "2.5"), Output: usd(t, "16"), CacheRead: usd(t, "0.625"), CacheWrite: usd(t, "6")},
+	}
+	if err != nil || len(list) != 1 || list[0] != want {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
 // TestTwice: of a model that LiteLLM's list has twice, spelled alike or not, the dearer prices count.
 func TestTwice(t *testing.T) {
 	list, err := Parse("s", []byte(`{
@@ -143,7 +160,7 @@ func TestTwice(t *testing.T) {
 			"cache_creation_input_token_cost": 3e-6, "max_input_tokens": 9, "max_output_tokens": 3},
 		"a": {"mode": "audio_speech"}}`))
 	want := caisson.ListedPrice{
-		Model: "a", Source: "s", Context: 10, Output: 3,
+		Model: "a", Source: "s", Context: 12, Output: 3,
 		Prices: caisson.Prices{Input: 2 * caisson.Dollar, Output: 5 * caisson.Dollar, CacheRead: usd(t, "0.2")},
 	}
 	if err != nil || len(list) != 1 || list[0] != want {
