@@ -60,13 +60,18 @@ func (t *stand) count() (n int, err error) {
 // withoutNginx is what rows say where it is not installed.
 const withoutNginx = "nginx (not installed)"
 
-// Calls of one client, one at a time: how many times it is started, and how many each time.
+// Calls of one client, one at a time: how many each time that it is started.
 const (
-	callRounds    = 10
 	callsEach     = 200
 	callsBefore   = 50 // each time, that do not count
 	callsPerRound = callsEach + callsBefore
 )
+
+// callRounds is how many times clients are started whose calls count.
+func (s *suite) callRounds() int { return max(s.N/2, 1) }
+
+// calls is how many calls a client makes in all rounds, the one that does not count included.
+func (s *suite) calls() int { return (s.callRounds() + 1) * callsPerRound }
 
 func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
@@ -82,12 +87,12 @@ func (s *suite) gatewayAdded(ctx context.Context) error {
 	if t.nginx != nil {
 		sides = append(sides, s.onHost(callArgs(chat(t.nginx.address))...))
 	}
-	all, err := takeTurns(ctx, callRounds, sides...)
+	all, err := takeTurns(ctx, s.callRounds(), sides...)
 	if err := errors.Join(err, t.end()); err != nil {
 		return err
 	}
-	if n, err := t.count(); n != (callRounds+1)*callsPerRound {
-		return errors.Join(err, fmt.Errorf("there are %d calls in the ledger, of %d", n, (callRounds+1)*callsPerRound))
+	if n, err := t.count(); n != s.calls() {
+		return errors.Join(err, fmt.Errorf("there are %d calls in the ledger, of %d", n, s.calls()))
 	}
 	s.add(newRow("gateway.added", "µs", all[0], "direct", all[1]).atMostOver(300))
 	if t.nginx == nil {
@@ -146,14 +151,14 @@ func (s *suite) gatewayInside(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	all, err := takeTurns(ctx, callRounds,
+	all, err := takeTurns(ctx, s.callRounds(),
 		box.inside(callArgs(chat("llm.caisson.internal"))...), box.inside(callArgs(chat(mock.at(hostAddress)))...))
 	if err := errors.Join(err, box.remove(ctx)); err != nil {
 		return err
 	}
 	rows, err := d.api.Usage(ctx, caisson.UsageQuery{})
-	if err != nil || len(rows) != 1 || rows[0].Calls != (callRounds+1)*callsPerRound {
-		return errors.Join(err, fmt.Errorf("the ledger says %+v, not one row of %d calls", rows, (callRounds+1)*callsPerRound))
+	if err != nil || len(rows) != 1 || rows[0].Calls != int64(s.calls()) {
+		return errors.Join(err, fmt.Errorf("the ledger says %+v, not one row of %d calls", rows, s.calls()))
 	}
 	s.add(newRow("gateway.inside", "µs", all[0], "relay over the same wire", all[1]).atMostOver(300))
 	return nil

@@ -16,9 +16,9 @@ import (
 
 // Addresses of the range that is set aside for benchmarks (RFC 2544).
 const (
-	hostAddress = "198.18.0.1"    // this network namespace's, for sandboxes to reach: there 127.0.0.1 is their own
-	vethOurs    = "198.18.1.1/30" // a veth pair's end in this namespace
-	vethTheirs  = "198.18.1.2/30"
+	hostAddress = "198.18.0.1" // this network namespace's, for sandboxes to reach: there 127.0.0.1 is their own
+	vethAddress = "198.18.1.1" // a veth pair's end in this namespace, with vethPeer at the other
+	vethPeer    = "198.18.1.2"
 )
 
 // makeHostAddress brings up the loopback device of this network namespace, with the host's address. It refuses to change a
@@ -87,12 +87,12 @@ func connectVeth(p *os.Process) (err error) {
 	for _, end := range []struct {
 		nl         *netlink.Handle
 		name, addr string
-	}{{here, "bench0", vethOurs}, {there, "bench1", vethTheirs}} {
+	}{{here, attrs.Name, vethAddress}, {there, pair.PeerName, vethPeer}} {
 		link, err := end.nl.LinkByName(end.name)
 		if err != nil {
 			return err
 		}
-		addr, err := netlink.ParseAddr(end.addr)
+		addr, err := netlink.ParseAddr(end.addr + "/30")
 		if err != nil {
 			return err
 		}

@@ -49,6 +49,6 @@ func (s *suite) overWires(ctx context.Context, n int, client ...string) ([]sampl
 		return nil, errors.Join(err, sink.end())
 	}
 	to := func(address string) []string { return append(client[:len(client):len(client)], sink.at(address)) }
-	all, err := takeTurns(ctx, n, box.inside(to(hostAddress)...), s.overVeth(to("198.18.1.1")...))
+	all, err := takeTurns(ctx, n, box.inside(to(hostAddress)...), s.overVeth(to(vethAddress)...))
 	return all, errors.Join(err, box.remove(ctx), sink.end())
 }

@@ -67,7 +67,10 @@ func TestWrongAnswers(t *testing.T) {
 	}{
 		{"refused", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }, "403"},
 		{"another answer", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "200 OK: {}"},
-		{"closed", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close"); fmt.Fprint(w, answer) }, "not kept alive"},
+		{"closed", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close")
+			fmt.Fprint(w, answer)
+		}, "not kept alive"},
 	} {
 		s := httptest.NewServer(c.handle)
 		for _, client := range []string{"call", "rate"} {
