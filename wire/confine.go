@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -37,7 +38,11 @@ func confine(uid int) (Confinement, error) {
 	return Confinement{Landlock: abi, Seccomp: filtered}, nil
 }
 
+// maxMemory bounds the process's memory in bytes. From a quarter of it on garbage is collected as hard as it takes.
+const maxMemory = 4 << 30
+
 func limit() error {
+	debug.SetMemoryLimit(maxMemory / 4)
 	for _, l := range []struct {
 		name     string
 		resource int
@@ -46,6 +51,9 @@ func limit() error {
 		{"core", unix.RLIMIT_CORE, 0},
 		{"fsize", unix.RLIMIT_FSIZE, maxJournal},
 		{"memlock", unix.RLIMIT_MEMLOCK, 0},
+		// What sandboxes can make it hold is bounded piece by piece. This is for the piece that was forgotten: it ends
+		// this process, not the host.
+		{"data", unix.RLIMIT_DATA, maxMemory},
 		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
 		// Not syscall.Setrlimit: for nofile that would change what Go restores before an exec.
