@@ -28,8 +28,8 @@ turns:
 fallback: {text: "Done.", tokens: {input: 60, output: 30}}
 `
 
-// Calls that are under way when their sandbox is removed, their client goes away, the wire process dies or the daemon dies
-// are in the ledger once, as those are that came to their end; none for less than the provider bills.
+// Calls that are under way when their sandbox is removed or stopped, their client goes away, the wire process dies, or the
+// daemon dies or ends, are in the ledger once, as those are that came to their end; none for less than the provider bills.
 func TestPromise5EveryCallOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, hangingScript, false, nil)
@@ -68,6 +68,18 @@ func TestPromise5EveryCallOnce(t *testing.T) {
 	h.wantBroken(end())
 	h.works("b")
 	h.lasts(22)
+
+	end = h.hold(u, "b", many(3, streamed("", "m", "hang")))
+	d.end()
+	d = h.serve()
+	h.wantBroken(end())
+	h.works("b")
+	h.lasts(26)
+
+	end = h.hold(u, "b", many(3, streamed("", "m", "hang")))
+	h.ok("sandbox", "stop", "--grace", "0s", "b")
+	h.wantBroken(end())
+	h.lasts(29)
 
 	h.onceEach(u)
 	h.balance()
