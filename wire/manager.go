@@ -73,7 +73,10 @@ type Manager struct {
 	running     bool                                // guarded by mu
 	confinement Confinement                         // of the latest wire process; guarded by mu
 
-	runs sync.Mutex // held while a process is told of runs, so that what it hears last is what is so; locked before mu
+	refreshes uint64 // how often settings have changed; guarded by mu
+
+	settling sync.Mutex // held while a process is given settings, so that the last that it gets are the newest; locked before mu
+	runs     sync.Mutex // held while a process is told of runs, so that what it hears last is what is so; locked before mu
 }
 
 // An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
@@ -238,6 +241,7 @@ func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision
 // Refresh gives the settings to the wire process again, because they have changed.
 func (m *Manager) Refresh(ctx context.Context) error {
 	m.mu.Lock()
+	m.refreshes++
 	l := m.link
 	m.mu.Unlock()
 	if l == nil {
@@ -263,6 +267,8 @@ func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 
 // settle gives the settings to l's process.
 func (m *Manager) settle(ctx context.Context, l *link) error {
+	m.settling.Lock()
+	defer m.settling.Unlock()
 	settings, err := m.cfg.Settings(ctx)
 	if err != nil {
 		return err

@@ -200,3 +200,34 @@ func TestRunsChangeWhileItStarts(t *testing.T) {
 		})
 	}
 }
+
+// TestRefreshWhileItStarts: settings that change while a process starts are those that it has in the end.
+func TestRefreshWhileItStarts(t *testing.T) {
+	needWire(t)
+	var mu sync.Mutex
+	asked, entered, release := 0, make(chan struct{}), make(chan struct{})
+	w := newWorld(t, func(c *Config) {
+		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
+			mu.Lock()
+			asked++
+			first := asked == 1
+			mu.Unlock()
+			if first {
+				close(entered)
+				<-release
+			}
+			return &caisson.GatewayConfig{}, nil
+		}
+	})
+	<-entered // the first process is being told what is old in a moment
+	if err := w.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	w.pid(t)
+	poll.Until(t, 10*time.Second, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return asked == 2
+	})
+}

@@ -129,6 +129,9 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 			}
 		}()
 	}
+	m.mu.Lock()
+	refreshes := m.refreshes
+	m.mu.Unlock()
 	if err := ses.prepare(ctx); err != nil {
 		m.log.ErrorContext(ctx, "wire process cannot be prepared", "err", err)
 		l.kill()
@@ -144,8 +147,15 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	})
 	m.mu.Lock()
 	m.link, m.confinement = l, c
+	changed := m.refreshes != refreshes
 	close(m.up)
 	m.mu.Unlock()
+	if changed { // between its settings and now, when Refresh did not know of it
+		if err := m.settle(ctx, l); err != nil && ctx.Err() == nil {
+			m.log.ErrorContext(ctx, "wire process cannot be given new settings", "err", err)
+			l.kill()
+		}
+	}
 	if err := ses.serveOthers(ctx); err != nil && ctx.Err() == nil {
 		m.log.ErrorContext(ctx, "wire process cannot serve other machines", "err", err)
 		l.kill()
