@@ -138,7 +138,7 @@ var directions = map[string][]string{
 	"cmd/caisson-inside": {"inside"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"bench":              {"client", "httpapi/protocol", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
-	"bench/gateway":      {"edge", "ledger", "sqlite", "wire"}, // the product's own handlers, without a wire before them
+	"bench/gateway":      {"credential", "edge", "ledger", "sqlite", "wire"}, // the product's own handlers, without a wire before them
 	"bench/load":         {},
 	"bench/runsc":        {},
 	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},

@@ -50,12 +50,19 @@ var benchmarks = []struct {
 	{"fork.small", (*suite).forkSmall},
 	{"sandbox.idle.memory", (*suite).idleMemory},
 	{"daemon.memory", (*suite).daemonMemory},
-	{"gateway.added", (*suite).gatewayAdded},
-	{"gateway.inside", (*suite).gatewayInside},
-	{"gateway.rate", (*suite).gatewayRate},
-	{"wire.out", (*suite).wireOut},
-	{"wire.in", (*suite).wireIn},
-	{"wire.connect", (*suite).wireConnect},
+	{"gateway.added", ofTraffic(traffic.gatewayAdded)},
+	{"gateway.inside", ofTraffic(traffic.gatewayInside)},
+	{"gateway.rate", ofTraffic(traffic.gatewayRate)},
+	{"wire.out", ofTraffic(traffic.wireOut)},
+	{"wire.in", ofTraffic(traffic.wireIn)},
+	{"wire.connect", ofTraffic(traffic.wireConnect)},
+}
+
+// traffic measures what goes through wires and the model gateway.
+type traffic struct{ *suite }
+
+func ofTraffic(f func(traffic, context.Context) error) func(*suite, context.Context) error {
+	return func(s *suite, ctx context.Context) error { return f(traffic{s}, ctx) }
 }
 
 // Run measures and returns the rows. It must run in mount and network namespaces of its own, which it changes, and as root;

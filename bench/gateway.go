@@ -18,7 +18,7 @@ type stand struct {
 
 // startStand starts the gateway in a process of its own, by the same handlers as in the wire process (see the command in
 // bench/gateway): there it can be reached over wires only.
-func (s *suite) startStand(ctx context.Context, name string) (_ *stand, err error) {
+func (s traffic) startStand(ctx context.Context, name string) (_ *stand, err error) {
 	t := &stand{}
 	defer func() {
 		if err != nil {
@@ -68,17 +68,17 @@ const (
 )
 
 // callRounds is how many times clients are started whose calls count.
-func (s *suite) callRounds() int { return max(s.N/2, 1) }
+func (s traffic) callRounds() int { return max(s.N/2, 1) }
 
 // calls is how many calls a client makes in all rounds, the one that does not count included.
-func (s *suite) calls() int { return (s.callRounds() + 1) * callsPerRound }
+func (s traffic) calls() int { return (s.callRounds() + 1) * callsPerRound }
 
 func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }
 
 // gatewayAdded compares calls of a model through the gateway with calls of the same model directly, and through nginx.
-func (s *suite) gatewayAdded(ctx context.Context) error {
+func (s traffic) gatewayAdded(ctx context.Context) error {
 	t, err := s.startStand(ctx, "added")
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *suite) gatewayAdded(ctx context.Context) error {
 }
 
 // gatewayRate compares how many calls a second 32 clients can make, with them and the model on the same processors.
-func (s *suite) gatewayRate(ctx context.Context) error {
+func (s traffic) gatewayRate(ctx context.Context) error {
 	t, err := s.startStand(ctx, "rate")
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ models:
 
 // gatewayInside compares calls through the gateway from inside a sandbox with calls over a connection of the same wire that
 // policy allows by its address, and that nobody looks into.
-func (s *suite) gatewayInside(ctx context.Context) (err error) {
+func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	mock, err := s.startLoad(ctx, "model")
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ type server struct {
 }
 
 // startServer starts a program with a listener at descriptor 3.
-func (s *suite) startServer(ctx context.Context, program string, args ...string) (*server, error) {
+func (s traffic) startServer(ctx context.Context, program string, args ...string) (*server, error) {
 	l, err := net.Listen("tcp4", ":0")
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *suite) startServer(ctx context.Context, program string, args ...string)
 }
 
 // startLoad starts a server of the load program, which ends by a signal.
-func (s *suite) startLoad(ctx context.Context, what string) (*server, error) {
+func (s traffic) startLoad(ctx context.Context, what string) (*server, error) {
 	v, err := s.startServer(ctx, loadProgram, what)
 	if err == nil {
 		v.stop = func() error { return v.cmd.Process.Signal(syscall.SIGTERM) }
@@ -82,13 +82,13 @@ func (v *server) at(address string) string { return fmt.Sprintf("%s:%d", address
 func chat(host string) string { return "http://" + host + "/v1/chat/completions" }
 
 // onHost runs a client of the load program on the host.
-func (s *suite) onHost(args ...string) measure {
+func (s traffic) onHost(args ...string) measure {
 	return func(ctx context.Context) (samples, error) { return s.runLoad(ctx, args, nil, nil) }
 }
 
 // runLoad runs a client of the load program. prepare may change the command, and started what there is besides, before the client
 // begins to measure; both may be nil.
-func (s *suite) runLoad(ctx context.Context, args []string, prepare func(*exec.Cmd), started func(*os.Process) error) (_ samples, err error) {
+func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.Cmd), started func(*os.Process) error) (_ samples, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, loadProgram), args...)
 	var out, said bytes.Buffer
 	cmd.Env, cmd.Stdout, cmd.Stderr = []string{}, &out, &said
@@ -124,7 +124,7 @@ type loaded struct {
 const loadPath = "/tmp/" + loadProgram
 
 // createLoaded makes a sandbox that may reach the host's address, by that address: what it says there is not examined.
-func (s *suite) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loaded, err error) {
+func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loaded, err error) {
 	file, err := os.Open(filepath.Join(s.Bin, loadProgram))
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func makeHostAddress() error {
 
 // overVeth runs a client of the load program in a network namespace of its own, at the other end of a veth pair. What a
 // sandbox has a wire for, it has the kernel for.
-func (s *suite) overVeth(args ...string) measure {
+func (s traffic) overVeth(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		return s.runLoad(ctx, args, func(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET} }, connectVeth)
 	}

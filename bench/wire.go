@@ -9,16 +9,16 @@ import (
 const throughputs = 5
 
 // wireOut compares how fast a sandbox can send to a program on the host with the same over a veth pair.
-func (s *suite) wireOut(ctx context.Context) error {
+func (s traffic) wireOut(ctx context.Context) error {
 	return s.throughput(ctx, "wire.out", "send")
 }
 
 // wireIn is wireOut in the other direction.
-func (s *suite) wireIn(ctx context.Context) error {
+func (s traffic) wireIn(ctx context.Context) error {
 	return s.throughput(ctx, "wire.in", "receive")
 }
 
-func (s *suite) throughput(ctx context.Context, row, client string) error {
+func (s traffic) throughput(ctx context.Context, row, client string) error {
 	all, err := s.overWires(ctx, throughputs, "-for=1s", client)
 	if err != nil {
 		return err
@@ -29,7 +29,7 @@ func (s *suite) throughput(ctx context.Context, row, client string) error {
 
 // wireConnect compares how long a connection takes to be there. Ours is decided on, dialled and only then accepted. There are
 // fewer than a wire lets begin at once.
-func (s *suite) wireConnect(ctx context.Context) error {
+func (s traffic) wireConnect(ctx context.Context) error {
 	all, err := s.overWires(ctx, 8, "-n=50", "-warm=10", "connect")
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (s *suite) wireConnect(ctx context.Context) error {
 }
 
 // overWires runs a client in a sandbox and at the end of a veth pair, n times in turns.
-func (s *suite) overWires(ctx context.Context, n int, client ...string) ([]samples, error) {
+func (s traffic) overWires(ctx context.Context, n int, client ...string) ([]samples, error) {
 	sink, err := s.startLoad(ctx, "sink")
 	if err != nil {
 		return nil, err
