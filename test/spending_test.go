@@ -86,6 +86,71 @@ func TestPromise5EveryCallOnce(t *testing.T) {
 	h.ok("audit", "verify")
 }
 
+// However often what counts dies while many calls are under way, together they take no more than the budget: what nobody
+// knows of a call counts as its worst case, and no death makes room.
+func TestPromise5CrashesMakeNoRoom(t *testing.T) {
+	t.Parallel()
+	const limit = 25 * caisson.Dollar // pays for 50 calls
+	u := newUpstream(t, caisson.ProviderLiteLLM, "delay: {first: 20ms}"+billedScript, false, nil)
+	h := newModelHost(t, []*upstream{u}, priced("m", "litellm", "proxied-1"))
+	h.endDaemon()
+	d := h.serve()
+	defer func() { d.kill() }()
+	id := h.client("a", "--model", "m", "--budget", limit.String())
+	for round := 0; h.affords(); round++ {
+		before := len(u.Calls())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h.calls("a", many(100, chat("", "m", "Pay for this."))...)
+		}()
+		poll.Until(t, settle, func() bool {
+			select {
+			case <-done: // the budget affords no more
+				return true
+			default:
+				return len(u.Calls()) > before+3
+			}
+		})
+		wire := wireOf(t, d)
+		if round%2 == 0 {
+			kill(t, wire)
+		} else {
+			d.kill()
+			poll.Until(t, settle, func() bool { return errors.Is(syscall.Kill(wire, 0), syscall.ESRCH) })
+			d = h.serve()
+		}
+		<-done
+		if round == 20 {
+			t.Fatal("the budget does not come to an end")
+		}
+	}
+	rows := map[caisson.ID]caisson.USD{}
+	for _, c := range h.ledger() {
+		rows[c.ID] = c.Cost
+	}
+	for _, c := range u.Calls() {
+		if cost, ok := rows[callID(t, c)]; !ok || cost < price.Cost(c.Billed) {
+			t.Errorf("a call that was billed %s is in the ledger for %s (%v)", price.Cost(c.Billed), cost, ok)
+		}
+	}
+	if sum := h.total("--sandbox", string(id)); u.Cost(price) > limit || sum.Cost > limit || sum.Calls < int64(len(u.Calls())) {
+		t.Errorf("the provider billed %s for %d calls, the ledger has %+v, and the limit is %s", u.Cost(price), len(u.Calls()), sum, limit)
+	}
+	h.balance()
+}
+
+// affords makes one call and reports whether the budget had room for it.
+func (h *modelHost) affords() bool {
+	h.t.Helper()
+	var a reply
+	poll.Until(h.t, settle, func() bool {
+		a = h.call("a", chat("affords", "m", "Pay for this."))
+		return a.Status == http.StatusOK || a.Status == http.StatusPaymentRequired
+	})
+	return a.Status == http.StatusOK
+}
+
 // works checks that calls of a sandbox are answered, from when it has its wire again.
 func (h *modelHost) works(sandbox string) {
 	h.t.Helper()
