@@ -67,7 +67,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error
 	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() })
+	s.dialer = newReserve(flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() }))
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
@@ -114,10 +114,18 @@ func (s *server) serve(c Confinement) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err != nil {
+		var r reply
+		switch {
+		case err == nil:
+			r = s.handle(req, files)
+		case errors.Is(err, errLost) && req.op == opAttach:
+			r = reply{status: statusFull}
+		case errors.Is(err, errLost):
+			r = done(err)
+		default:
 			return err
 		}
-		if _, err := s.conn.Write(s.handle(req, files).encodeAs(req.op, req.seq)); err != nil {
+		if _, err := s.conn.Write(r.encodeAs(req.op, req.seq)); err != nil {
 			return err
 		}
 	}
@@ -128,8 +136,11 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 	return r.encode()
 }
 
+// errLost says that there was no room in this process for the descriptors that came with a request.
+var errLost = errors.New("the wire process has no descriptors left")
+
 // receive returns the next request and its descriptors. The engine is trusted, but a message that makes no sense is the end:
-// the two are out of step.
+// the two are out of step. After errLost, with which the request is returned, they are not.
 func (s *server) receive() (_ request, files []*os.File, err error) {
 	buf := make([]byte, maxRequest+1)
 	oob := make([]byte, unix.CmsgSpace(2*4))
@@ -160,16 +171,17 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	if err != nil {
 		return request{}, files, err
 	}
+	// There is room for two in oob, so that one that was cut off with fewer was cut off for want of a free descriptor.
+	if flags&unix.MSG_CTRUNC != 0 && len(files) < 2 && flags&unix.MSG_TRUNC == 0 {
+		return req, files, errLost
+	}
 	if least, most := req.op.descriptors(); flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(files) < least || len(files) > most {
 		return request{}, files, fmt.Errorf("%w: descriptors", errMessage)
 	}
-	if req.op == opAttach {
-		files[0], err = pollable(files[0])
-	}
-	return req, files, err
+	return req, files, nil
 }
 
-// pollable returns f anew so that Go's poller waits for it: a TAP does not wait by itself.
+// pollable returns f anew so that Go's poller waits for it: a TAP does not wait by itself. f is closed.
 func pollable(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	f.Close()
@@ -237,7 +249,6 @@ func done(err error) reply {
 }
 
 func (s *server) attach(req request, files []*os.File) reply {
-	tap, record := files[0], second(files)
 	st := statusOK
 	switch {
 	case s.wire(req.id) != nil:
@@ -254,7 +265,12 @@ func (s *server) attach(req request, files []*os.File) reply {
 		closeAll(files...)
 		return done(err)
 	}
-	w, err := s.newServed(req.id, tap, record, spec, decider)
+	tap, err := pollable(files[0])
+	if err != nil {
+		closeAll(files[1:]...)
+		return reply{status: statusFull}
+	}
+	w, err := s.newServed(req.id, tap, second(files), spec, decider)
 	if err != nil {
 		return done(err)
 	}
