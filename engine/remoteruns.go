@@ -94,7 +94,14 @@ func (r *remoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 		x.want, x.at = old, time.Time{} // the gateway may have heard it
 		r.look()
 	}
-	return err
+	switch kind := caisson.KindOf(err); {
+	case err == nil:
+		return nil
+	case kind == caisson.Invalid:
+		return caisson.Wrap(err, kind, "the model gateway of this machine refuses: %s", caisson.MessageOf(err))
+	default:
+		return caisson.Wrap(err, caisson.Unavailable, "the model gateway of this machine cannot be used: %s", caisson.MessageOf(err))
+	}
 }
 
 // later is enter for a sandbox that runs already: it is registered in the background.
@@ -148,21 +155,15 @@ func (r *remoteRuns) put(ctx context.Context, x *remoteRun) error {
 	defer cancel()
 	api, err := r.api(ctx)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Unavailable, "the token for the model gateway of this machine cannot be had: %s", caisson.MessageOf(err))
+		return err
 	}
 	run := *x.want
 	run.ExpiresAt = time.Now().Add(remoteTTL)
 	x.id = run.Run
-	_, err = api.PutGatewayRun(ctx, run)
-	switch kind := caisson.KindOf(err); {
-	case err == nil:
+	if _, err = api.PutGatewayRun(ctx, run); err == nil {
 		x.at = time.Now()
-		return nil
-	case kind == caisson.Invalid:
-		return caisson.Wrap(err, kind, "the model gateway of this machine refuses: %s", caisson.MessageOf(err))
-	default:
-		return caisson.Wrap(err, caisson.Unavailable, "the model gateway of this machine cannot be used: %s", caisson.MessageOf(err))
 	}
+	return err
 }
 
 // Run keeps the gateway up to date until ctx ends.
