@@ -22,6 +22,7 @@ type Provider struct {
 	// Credential is the name of a credential; Account is whose, "" for local's.
 	Credential string `json:"credential,omitempty" yaml:"credential"`
 	Account    string `json:"account,omitempty" yaml:"account"`
+	MaxTokens  string `json:"maxTokensField,omitempty" yaml:"maxTokensField" enum:"max_tokens,max_completion_tokens" doc:"For openai and litellm: the field that limits answers of chats; empty means max_completion_tokens for OpenAI, Azure and LiteLLM, and max_tokens for all others"`
 	Script     string `json:"script,omitempty" yaml:"script" doc:"For scripted: path of the script on the host"`
 }
 

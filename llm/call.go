@@ -135,7 +135,7 @@ func (c *call) serve(body []byte) (err error) {
 		return c.g.refuseBudget(c.r.Context(), err)
 	}
 	defer c.settleAnyway()
-	if c.body, err = c.req.Encode(c.model.name, c.user(), c.reserved.Output()); err != nil {
+	if c.body, err = c.req.Encode(dialect.Target{Model: c.model.name, User: c.user(), Output: c.reserved.Output(), Limit: c.model.from.MaxTokens}); err != nil {
 		return c.fail(outcome{word: "internal"}, dialect.Refused(err))
 	}
 	if c.grant.Record && c.g.config.Record != nil {

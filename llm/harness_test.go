@@ -217,13 +217,14 @@ func (m *mock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
 	var body struct {
 		Stream bool  `json:"stream"`
-		Max    int64 `json:"max_completion_tokens"`
+		Max    int64 `json:"max_tokens"`
+		New    int64 `json:"max_completion_tokens"`
 	}
 	json.Unmarshal(b, &body)
 	m.mu.Lock()
 	m.seen, m.body = append(m.seen, r), append(m.body, string(b))
 	m.calls++
-	out := min(body.Max, 7)
+	out := min(body.Max+body.New, 7)
 	m.cost += prices.Cost(caisson.TokenCount{Input: 20, Output: out, CacheRead: 10})
 	m.mu.Unlock()
 	usage := fmt.Sprintf(`{"prompt_tokens":30,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":10}}`, out, 30+out)

@@ -28,7 +28,7 @@ func TestChat(t *testing.T) {
 	if r.URL.Path != "/v1/chat/completions" || r.Header.Get("Authorization") != "Bearer "+key {
 		t.Errorf("request %v %v", r.URL, r.Header)
 	}
-	if b := m.body[0]; !strings.Contains(b, `"model":"gpt-real-name"`) || !strings.Contains(b, `"max_completion_tokens":1000`) || !strings.Contains(b, `"user":"caisson-`) {
+	if b := m.body[0]; !strings.Contains(b, `"model":"gpt-real-name"`) || !strings.Contains(b, `"max_tokens":1000`) || !strings.Contains(b, `"user":"caisson-`) {
 		t.Errorf("body %s", b)
 	}
 }

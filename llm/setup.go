@@ -109,6 +109,7 @@ func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *sourc
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
 	src.base = u
+	src.MaxTokens = limitField(p, u.Hostname())
 	if old != nil && old.base != nil && old.base.Scheme == u.Scheme && old.base.Host == u.Host {
 		if _, ok := old.trip.(*http.Transport); ok {
 			src.trip = old.trip
@@ -117,6 +118,19 @@ func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *sourc
 	}
 	src.trip = g.transport()
 	return src, nil
+}
+
+// limitField returns the field by which a provider limits the answers of chats. OpenAI's newer models refuse the old name; most
+// others who speak its API ignore the new one, so that an answer would have no limit.
+func limitField(p caisson.Provider, host string) string {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	switch {
+	case p.MaxTokens != "":
+		return p.MaxTokens
+	case p.Kind == caisson.ProviderLiteLLM || host == "api.openai.com" || strings.HasSuffix(host, ".openai.azure.com"):
+		return "max_completion_tokens"
+	}
+	return "max_tokens"
 }
 
 // transport returns what keeps the connections to one provider.

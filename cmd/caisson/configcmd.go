@@ -58,7 +58,9 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #idleExit: 30s
 
 # Who serves models. The kind is openai, anthropic, gemini, litellm or scripted, the credential one that
-# "caisson credential set" keeps; keys never stand here. http is for this machine only. For example:
+# "caisson credential set" keeps; keys never stand here. http is for this machine only.
+# maxTokensField is the field by which a provider of kind openai or litellm limits the answers of chats: max_completion_tokens for OpenAI,
+# Azure and LiteLLM, else max_tokens. Set it if a provider ignores the one that it gets. For example:
 #
 # providers:
 # - {name: anthropic, kind: anthropic, baseURL: https://api.anthropic.com, credential: ANTHROPIC_API_KEY}

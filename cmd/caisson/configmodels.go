@@ -144,13 +144,20 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 		switch {
 		case p.Script != "" && !filepath.IsAbs(p.Script):
 			bad(at+".script", "%.200q is not the absolute path of a script", p.Script)
-		case p.BaseURL != "" || p.Credential != "" || p.Account != "":
+		case p.BaseURL != "" || p.Credential != "" || p.Account != "" || p.MaxTokens != "":
 			bad(at, "a scripted provider has a script, or none for one to try things with, and nothing else")
 		}
 		return
 	}
 	if p.Script != "" {
 		bad(at+".script", "is only for providers of kind scripted")
+	}
+	switch {
+	case p.MaxTokens == "":
+	case p.Kind != caisson.ProviderOpenAI && p.Kind != caisson.ProviderLiteLLM:
+		bad(at+".maxTokensField", "is only for providers of kind openai and litellm")
+	case p.MaxTokens != "max_tokens" && p.MaxTokens != "max_completion_tokens":
+		bad(at+".maxTokensField", "%.80q is neither max_tokens nor max_completion_tokens", p.MaxTokens)
 	}
 	if err := checkBaseURL(p.BaseURL); err != nil {
 		bad(at+".baseURL", "%s", err)

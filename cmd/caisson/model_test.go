@@ -67,6 +67,8 @@ func TestModelFaults(t *testing.T) {
 		{"account without credential", "providers: [{name: a, kind: openai, baseURL: https://a, account: x}]", "providers[0].account"},
 		{"account", "providers: [{name: a, kind: openai, baseURL: https://a, credential: K, account: X}]", "providers[0].account"},
 		{"script for others", "providers: [{name: a, kind: openai, baseURL: https://a, script: /x}]", "providers[0].script"},
+		{"limit of others", "providers: [{name: a, kind: gemini, baseURL: https://a, maxTokensField: max_tokens}]", "providers[0].maxTokensField"},
+		{"odd limit", "providers: [{name: a, kind: openai, baseURL: https://a, maxTokensField: n}]", "providers[0].maxTokensField"},
 		{"relative script", "providers: [{name: a, kind: scripted, script: x}]", "providers[0].script"},
 		{"scripted with URL", "providers: [{name: a, kind: scripted, script: /x, baseURL: https://a}]", "providers[0]"},
 		{"model of nobody", "models: [{alias: a, provider: x}]", "models[0].provider"},

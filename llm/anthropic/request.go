@@ -177,28 +177,28 @@ func (r *request) Output() (int64, int64) {
 }
 
 // Encode implements [dialect.Request].
-func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
+func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
-	b.SetText("model", upstream)
+	b.SetText("model", t.Model)
 	if r.count {
 		return b.Value(), nil
 	}
-	if _, least := r.Output(); output < least {
-		return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output, where %d is the least", output, least)
+	if _, least := r.Output(); t.Output < least {
+		return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output, where %d is the least", t.Output, least)
 	}
-	b.SetInt("max_tokens", output)
+	b.SetInt("max_tokens", t.Output)
 	// Other tiers have other prices.
 	b.SetText("service_tier", "standard_only")
-	if user != "" {
+	if t.User != "" {
 		m := &strictjson.Object{}
-		m.SetText("user_id", user)
+		m.SetText("user_id", t.User)
 		b.Set("metadata", m.Value())
 	}
-	if r.budget >= output && !r.longer {
+	if r.budget >= t.Output && !r.longer {
 		// The API wants the budget below max_tokens. A quarter is left for the answer where there is room.
-		t := b.Get("thinking").Object()
-		t.SetInt("budget_tokens", max(minThinking, output-max(1, output/4)))
-		b.Set("thinking", t.Value())
+		thinking := b.Get("thinking").Object()
+		thinking.SetInt("budget_tokens", max(minThinking, t.Output-max(1, t.Output/4)))
+		b.Set("thinking", thinking.Value())
 	}
 	return b.Value(), nil
 }

@@ -153,7 +153,7 @@ func TestEncode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for output, budget := range map[int64]float64{32000: 31999, 8000: 6000, 1366: 1025, 1365: 1024, 1025: 1024} {
-		b, err := r.Encode("upstream-model", "sandbox-1", output)
+		b, err := r.Encode(dialect.Target{Model: "upstream-model", User: "sandbox-1", Output: output})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,10 +173,10 @@ func TestEncode(t *testing.T) {
 			t.Errorf("output %d: %s", output, d)
 		}
 	}
-	if _, err := r.Encode("m", "", 1024); err == nil {
+	if _, err := r.Encode(dialect.Target{Model: "m", Output: 1024}); err == nil {
 		t.Error("a limit below the least is accepted")
 	}
-	b, err := r.Encode("m", "", 2000)
+	b, err := r.Encode(dialect.Target{Model: "m", Output: 2000})
 	if err != nil || strings.Contains(string(b), "metadata") || strings.Contains(string(b), "someone else") {
 		t.Errorf("without a user: %v %s", err, b)
 	}
@@ -190,7 +190,7 @@ func TestEncodeCount(t *testing.T) {
 	if want, least := r.Output(); want != 0 || least != 0 || r.Stream() {
 		t.Error("counting has no output")
 	}
-	b, err := r.Encode("up", "user", 0)
+	b, err := r.Encode(dialect.Target{Model: "up", User: "user", Output: 0})
 	if err != nil || string(b) != `{"messages":[{"role":"user","content":"x"}],"system":"s","thinking":{"type":"adaptive"},"model":"up"}` {
 		t.Errorf("%v %s", err, b)
 	}
@@ -221,7 +221,7 @@ func TestParseGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := r.Encode("m", "", 1500); err != nil || !strings.Contains(string(b), `"budget_tokens":9000`) {
+	if b, err := r.Encode(dialect.Target{Model: "m", Output: 1500}); err != nil || !strings.Contains(string(b), `"budget_tokens":9000`) {
 		t.Errorf("%v %s", err, b)
 	}
 }
@@ -292,7 +292,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("ids %v without the grant", r.ServerIDs())
 		}
 		output = max(output, least)
-		out, err := r.Encode("up", "user", output)
+		out, err := r.Encode(dialect.Target{Model: "up", User: "user", Output: output})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +340,7 @@ func BenchmarkParseEncode50K(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := r.Encode("up", "user", 500); err != nil {
+		if _, err := r.Encode(dialect.Target{Model: "up", User: "user", Output: 500}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -54,9 +54,17 @@ type Request interface {
 	Output() (want, least int64)
 	// ServerIDs are ids of what the provider keeps, that the request refers to (previous_response_id and the like).
 	ServerIDs() []string
-	// Encode returns the body for the provider: with its name for the model, the user to whom the provider may attribute
-	// the call, and this limit on output.
-	Encode(upstream, user string, output int64) ([]byte, error)
+	// Encode returns the body for the provider.
+	Encode(t Target) ([]byte, error)
+}
+
+// A Target is what the gateway decides about a request.
+type Target struct {
+	Model  string // the provider's name for it
+	User   string // to whom the provider may attribute the call
+	Output int64  // limit on output, in tokens
+	// Limit is the field that the provider obeys as the limit, where its API has two ("max_tokens"); "" is the newer one.
+	Limit string
 }
 
 // A Meter reads an answer as it passes, in pieces of any size, and keeps no more of it than a bounded part. It never changes

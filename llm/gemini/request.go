@@ -151,20 +151,20 @@ func (r *request) Output() (int64, int64) {
 }
 
 // Encode implements [dialect.Request]. The API has no field for a user. Thoughts are part of the limit on output.
-func (r *request) Encode(upstream, _ string, output int64) ([]byte, error) {
+func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
 	if !r.count {
-		if output < 1 {
-			return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output", output)
+		if t.Output < 1 {
+			return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output", t.Output)
 		}
 		config := r.config.Clone()
-		config.SetInt("maxOutputTokens", output)
+		config.SetInt("maxOutputTokens", t.Output)
 		b.Set("generationConfig", config.Value())
 		return b.Value(), nil
 	}
 	// Only the long form takes instructions and tools.
 	b.Set("generationConfig", r.config.Value())
-	b.SetText("model", "models/"+strings.TrimPrefix(upstream, "models/"))
+	b.SetText("model", "models/"+strings.TrimPrefix(t.Model, "models/"))
 	whole := &strictjson.Object{}
 	whole.Set("generateContentRequest", b.Value())
 	return whole.Value(), nil

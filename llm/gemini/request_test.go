@@ -136,7 +136,7 @@ func TestEncode(t *testing.T) {
 		t.Errorf("model %s stream %v output %d %d ids %v bounded %v", r.Model(), r.Stream(), want, least, r.ServerIDs(), bounded)
 	}
 	for _, output := range []int64{1, 500, 9000} {
-		b, err := r.Encode("gemini-flash", "user", output)
+		b, err := r.Encode(dialect.Target{Model: "gemini-flash", User: "user", Output: output})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestEncode(t *testing.T) {
 			t.Error(d)
 		}
 	}
-	if _, err := r.Encode("m", "", 0); err == nil {
+	if _, err := r.Encode(dialect.Target{Model: "m", Output: 0}); err == nil {
 		t.Error("no limit is accepted")
 	}
 	// A request that says nothing is limited, too.
@@ -161,7 +161,7 @@ func TestEncode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := r.Encode("m", "", 7); err != nil || string(b) != part(`{"text":"x"}`, `"generationConfig":{"maxOutputTokens":7}`) {
+	if b, err := r.Encode(dialect.Target{Model: "m", Output: 7}); err != nil || string(b) != part(`{"text":"x"}`, `"generationConfig":{"maxOutputTokens":7}`) {
 		t.Errorf("%v %s", err, b)
 	}
 }
@@ -177,7 +177,7 @@ func TestEncodeCount(t *testing.T) {
 		if want, least := r.Output(); want != 0 || least != 0 {
 			t.Error("counting has no output")
 		}
-		if b, err := r.Encode("up", "", 0); err != nil || string(b) != want {
+		if b, err := r.Encode(dialect.Target{Model: "up", Output: 0}); err != nil || string(b) != want {
 			t.Errorf("%v\ngot  %s\nwant %s", err, b, want)
 		}
 	}
@@ -271,7 +271,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("ids %v without the grant", r.ServerIDs())
 		}
 		output = max(output, 1)
-		out, err := r.Encode("up", "user", output)
+		out, err := r.Encode(dialect.Target{Model: "up", User: "user", Output: output})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func BenchmarkParseEncode50K(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := r.Encode("up", "user", 500); err != nil {
+		if _, err := r.Encode(dialect.Target{Model: "up", User: "user", Output: 500}); err != nil {
 			b.Fatal(err)
 		}
 	}

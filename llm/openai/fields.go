@@ -25,7 +25,7 @@ var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,
 		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
-		"max_tokens": limit("max_tokens"), "max_completion_tokens": limit("max_completion_tokens"),
+		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
 		"tools": checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": structure, "function_call": structure,
 		"web_search_options": checkWebSearch,
@@ -41,7 +41,7 @@ var (
 	responsesFields = map[string]rule{
 		"input": checkItems, "instructions": checkInstructions,
 		"model": checkModel, "stream": checkStream, "stream_options": checkStreamOptions,
-		"max_output_tokens": limit("max_output_tokens"),
+		"max_output_tokens": checkLimit,
 		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
 		"previous_response_id": checkPrevious,
 		"tools":                checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
@@ -137,23 +137,19 @@ func refused(why string) rule {
 	}
 }
 
-func limit(name string) rule {
-	return func(p *parser, v value) error {
-		if v.IsNull() {
-			return nil
-		}
-		n, ok := v.Int()
-		if !ok || n < 1 {
-			return strictjson.Refuse("", "the limit is no positive whole number; send one, or leave the field out")
-		}
-		if p.r.want == 0 || n < p.r.want {
-			p.r.want = n
-		}
-		if p.r.limit == "" || name == "max_completion_tokens" {
-			p.r.limit = name
-		}
+// checkLimit takes the lowest limit. Encode writes it, by the name that the provider obeys.
+func checkLimit(p *parser, v value) error {
+	if v.IsNull() {
 		return nil
 	}
+	n, ok := v.Int()
+	if !ok || n < 1 {
+		return strictjson.Refuse("", "the limit is no positive whole number; send one, or leave the field out")
+	}
+	if p.r.want == 0 || n < p.r.want {
+		p.r.want = n
+	}
+	return nil
 }
 
 func checkModel(p *parser, v value) error {

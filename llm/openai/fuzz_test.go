@@ -48,7 +48,7 @@ func FuzzParse(f *testing.F) {
 		if len(r.ServerIDs()) > 0 {
 			t.Fatal("ids without a grant")
 		}
-		first, err := r.Encode("up", "me", 10)
+		first, err := r.Encode(dialect.Target{Model: "up", User: "me", Output: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v for %s", err, first)
 		}
-		second, _ := again.Encode("up", "me", 10)
+		second, _ := again.Encode(dialect.Target{Model: "up", User: "me", Output: 10})
 		if api == "embeddings" || got["prompt_cache_key"] != nil {
 			return // the key is mixed again
 		}

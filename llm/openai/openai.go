@@ -7,6 +7,7 @@
 //   - Fields that would lead elsewhere, run something, or cost what cannot be bounded are refused with the reason: api_base,
 //     fallbacks, plugins, web_search_options, audio, background, stored prompts and conversations, n above 1.
 //   - Some are set: store is false unless server-state is granted, user is the gateway's, stream_options.include_usage is true.
+//     Output is limited by the one field that the provider obeys (see [caisson.Provider]), by whatever name the guest limits it.
 //     service_tier, metadata, safety_identifier and prompt_cache_retention are dropped; so is prediction, because
 //     what is not accepted of it is billed beyond any limit; prompt_cache_key is mixed with the user, so that nobody
 //     shares one with another account.

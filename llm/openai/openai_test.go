@@ -28,7 +28,7 @@ func sent(t *testing.T, api, body string, allow dialect.Allow) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := r.Encode("real", "user-1", 100)
+	b, err := r.Encode(dialect.Target{Model: "real", User: "user-1", Output: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestEncode(t *testing.T) {
 		{
 			"what is known passes", "chat",
 			`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"ok"}],"temperature":0.5,"stop":["a"],"logprobs":true,"top_logprobs":3,"seed":1,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{}}},"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}},"googleSearch":{}}],"tool_choice":"auto","max_tokens":5}`,
-			`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"ok"}],"temperature":0.5,"stop":["a"],"logprobs":true,"top_logprobs":3,"seed":1,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{}}},"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"auto","model":"real","user":"user-1","max_tokens":100}`,
+			`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"ok"}],"temperature":0.5,"stop":["a"],"logprobs":true,"top_logprobs":3,"seed":1,"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{}}},"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"auto","model":"real","user":"user-1","max_completion_tokens":100}`,
 		},
 		{
 			"streams say what they cost", "chat", `{"messages":[],"stream":true,"stream_options":{"include_usage":false,"include_obfuscation":false,"evil":1},"store":true}`,
@@ -233,9 +233,9 @@ func TestCacheKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _ := r.Encode("m", "a", 1)
-	b, _ := r.Encode("m", "b", 1)
-	again, _ := r.Encode("m", "a", 1)
+	a, _ := r.Encode(dialect.Target{Model: "m", User: "a", Output: 1})
+	b, _ := r.Encode(dialect.Target{Model: "m", User: "b", Output: 1})
+	again, _ := r.Encode(dialect.Target{Model: "m", User: "a", Output: 1})
 	key := func(b []byte) string { _, k, _ := strings.Cut(string(b), `"prompt_cache_key":"`); return k[:32] }
 	if key(a) == key(b) || key(a) != key(again) || strings.Contains(string(a), `"k"`) {
 		t.Errorf("%s\n%s", a, b)

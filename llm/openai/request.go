@@ -34,7 +34,6 @@ type request struct {
 
 	model       string
 	stream      bool
-	limit       string // the name by which the client limits output; "" if it does not
 	want        int64
 	obfuscation []byte // stream_options.include_obfuscation, if given
 	storeAsked  bool   // chat: the client knows of store
@@ -92,7 +91,7 @@ func (r *request) Output() (want, least int64) {
 }
 
 // Encode puts what the gateway decides after what passes.
-func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
+func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.out
 	if r.encoded {
 		b = append(make([]byte, 0, len(b)+room), b...)
@@ -101,12 +100,12 @@ func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
 	if len(b) > 1 {
 		b = append(b, ',')
 	}
-	b = strictjson.Quote(append(b, `"model":`...), upstream)
-	if user != "" {
-		b = strictjson.Quote(append(b, `,"user":`...), user)
+	b = strictjson.Quote(append(b, `"model":`...), t.Model)
+	if t.User != "" {
+		b = strictjson.Quote(append(b, `,"user":`...), t.User)
 	}
 	if r.cacheKey != "" {
-		sum := sha256.Sum256([]byte(user + "\x00" + r.cacheKey))
+		sum := sha256.Sum256([]byte(t.User + "\x00" + r.cacheKey))
 		b = append(b, `,"prompt_cache_key":"`...)
 		b = append(hex.AppendEncode(b, sum[:16]), '"')
 	}
@@ -117,19 +116,20 @@ func (r *request) Encode(upstream, user string, output int64) ([]byte, error) {
 	if r.api == responses || r.storeAsked {
 		b = strconv.AppendBool(append(b, `,"store":`...), r.api == responses && r.store)
 	}
-	if output > 0 && r.api != embeddings {
-		b = append(append(append(b, `,"`...), r.limitName()...), `":`...)
-		b = strconv.AppendInt(b, output, 10)
+	if t.Output > 0 && r.api != embeddings {
+		b = append(append(append(b, `,"`...), r.limitName(t.Limit)...), `":`...)
+		b = strconv.AppendInt(b, t.Output, 10)
 	}
 	return append(b, '}'), nil
 }
 
-func (r *request) limitName() string {
+// limitName returns the field that the provider obeys. What it ignores would be no limit, and some refuse both at once.
+func (r *request) limitName(chats string) string {
 	switch {
-	case r.limit != "":
-		return r.limit
 	case r.api == responses:
 		return "max_output_tokens"
+	case chats != "":
+		return chats
 	}
 	return "max_completion_tokens"
 }
