@@ -32,6 +32,19 @@ func probe() int {
 		_, err := unix.Socket(family, kind, 0)
 		return err
 	}
+	protocol := func(kind, protocol int) func() error {
+		return func() error { _, err := unix.Socket(unix.AF_INET, kind, protocol); return err }
+	}
+	option := func(level, name int) func() error {
+		return func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.SetsockoptString(fd, level, name, "tls\x00")
+		}
+	}
 	tries := map[string]func() error{
 		"open":    func() error { _, err := unix.Open("/", unix.O_RDONLY, 0); return err },
 		"exec":    func() error { return unix.Exec("/bin/true", nil, nil) },
@@ -43,6 +56,17 @@ func probe() int {
 		"listen":  func() error { return raw(unix.SYS_LISTEN, 0, 1) },
 		"unix":    func() error { return socket(unix.AF_UNIX, unix.SOCK_STREAM) },
 		"packet":  func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW) },
+		"mptcp":   protocol(unix.SOCK_STREAM, unix.IPPROTO_MPTCP),
+		"smc":     protocol(unix.SOCK_STREAM, 256),
+		"sctp":    protocol(unix.SOCK_STREAM, unix.IPPROTO_SCTP),
+		"udplite": protocol(unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE),
+		"ping":    protocol(unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
+		"l2tp":    protocol(unix.SOCK_DGRAM, unix.IPPROTO_L2TP),
+		"ulp":     option(unix.IPPROTO_TCP, unix.TCP_ULP),
+		"filter":  option(unix.SOL_SOCKET, unix.SO_ATTACH_FILTER),
+		"ebpf":    option(unix.SOL_SOCKET, unix.SO_ATTACH_BPF),
+		"device":  option(unix.SOL_SOCKET, unix.SO_BINDTODEVICE),
+		"options": option(unix.IPPROTO_IP, unix.IP_OPTIONS),
 		"ptrace":  func() error { return unix.PtraceAttach(os.Getppid()) },
 		"mount":   func() error { return unix.Mount("", "/", "tmpfs", 0, "") },
 		"bpf":     func() error { return raw(unix.SYS_BPF, 0, 0) },
@@ -61,6 +85,20 @@ func probe() int {
 				fmt.Printf("socket %d %d: %v\n", family, kind, err)
 				return 1
 			}
+		}
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_TCP)
+	if err != nil {
+		fmt.Println("socket:", err)
+		return 1
+	}
+	for _, o := range allowedOptions() {
+		if o.name == unix.SO_LINGER {
+			continue // its value is another type
+		}
+		if err := unix.SetsockoptInt(fd, int(o.level), int(o.name), 1); err != nil {
+			fmt.Printf("option %d of level %d: %v\n", o.name, o.level, err)
+			return 1
 		}
 	}
 	for name, try := range tries {

@@ -10,7 +10,7 @@ import (
 
 // allowedSyscalls is what the Go runtime and the wire process need once it is confined, most frequent first. There is no
 // open, listen, exec, fork, kill, ptrace, ioctl or mount among them; accept is of use only for a socket on which the engine
-// listens. clone, mmap, mprotect and socket are restricted further. All others fail with EPERM instead of killing the process:
+// listens. clone, mmap, mprotect, socket and setsockopt are restricted further. All others fail with EPERM instead of killing the process:
 // a call that a future Go runtime tries should cost what it is for, not all connections.
 func allowedSyscalls() []uint32 {
 	return []uint32{
@@ -20,8 +20,22 @@ func allowedSyscalls() []uint32 {
 		unix.SYS_RT_SIGACTION, unix.SYS_SIGALTSTACK, unix.SYS_RESTART_SYSCALL, unix.SYS_MUNMAP, unix.SYS_MINCORE,
 		unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_SENDTO, unix.SYS_CONNECT, unix.SYS_BIND,
 		unix.SYS_SHUTDOWN, unix.SYS_ACCEPT4,
-		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_CLOSE, unix.SYS_FCNTL, unix.SYS_EPOLL_CTL, unix.SYS_GETRANDOM,
+		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKOPT, unix.SYS_CLOSE, unix.SYS_FCNTL, unix.SYS_EPOLL_CTL,
+		unix.SYS_GETRANDOM,
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
+	}
+}
+
+// An option is one of a socket.
+type option struct{ level, name uint32 }
+
+// allowedOptions is what package net and we set: there must be fewer than 50, for the filter's jumps.
+func allowedOptions() []option {
+	return []option{
+		{unix.SOL_SOCKET, unix.SO_BROADCAST}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.SOL_SOCKET, unix.SO_LINGER},
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}, {unix.SOL_SOCKET, unix.SO_SNDBUF},
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}, {unix.IPPROTO_IPV6, unix.IPV6_V6ONLY},
 	}
 }
 
@@ -98,20 +112,38 @@ func seccompProgram(arch uint32) []unix.SockFilter {
 		unix.SockFilter{Code: ret, K: allow},
 		unix.SockFilter{Code: ret, K: deny},
 	)
-	// Connections over IP and datagrams, nothing raw and no other family: not the host's unix sockets, not netlink.
+	// TCP and UDP, nothing raw and no other family: not the host's unix sockets, not netlink. And no other protocol, which is
+	// another kernel module for an attacker to talk to: not MPTCP, SMC, SCTP or UDP-Lite.
 	const sockType = 0xf // without SOCK_CLOEXEC and SOCK_NONBLOCK
 	p = append(p,
-		unix.SockFilter{Code: equal, K: unix.SYS_SOCKET, Jf: 9},
+		unix.SockFilter{Code: equal, K: unix.SYS_SOCKET, Jf: 13},
 		unix.SockFilter{Code: load, K: dataArg0},
 		unix.SockFilter{Code: equal, K: unix.AF_INET, Jt: 1},
-		unix.SockFilter{Code: equal, K: unix.AF_INET6, Jf: 5},
+		unix.SockFilter{Code: equal, K: unix.AF_INET6, Jf: 9},
 		unix.SockFilter{Code: load, K: dataArg1},
 		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: sockType},
 		unix.SockFilter{Code: equal, K: unix.SOCK_STREAM, Jt: 1},
-		unix.SockFilter{Code: equal, K: unix.SOCK_DGRAM, Jf: 1},
+		unix.SockFilter{Code: equal, K: unix.SOCK_DGRAM, Jf: 5},
+		unix.SockFilter{Code: load, K: dataArg2},
+		unix.SockFilter{Code: equal, K: 0, Jt: 2},
+		unix.SockFilter{Code: equal, K: unix.IPPROTO_TCP, Jt: 1},
+		unix.SockFilter{Code: equal, K: unix.IPPROTO_UDP, Jf: 1},
 		unix.SockFilter{Code: ret, K: allow},
 		unix.SockFilter{Code: ret, K: deny},
 	)
+	// Only the options in use: others load filters and protocols into the kernel, or evade the host's routes.
+	options := allowedOptions()
+	p = append(p, unix.SockFilter{Code: equal, K: unix.SYS_SETSOCKOPT, Jf: uint8(5*len(options) + 1)})
+	for _, o := range options {
+		p = append(p,
+			unix.SockFilter{Code: load, K: dataArg1},
+			unix.SockFilter{Code: equal, K: o.level, Jf: 3},
+			unix.SockFilter{Code: load, K: dataArg2},
+			unix.SockFilter{Code: equal, K: o.name, Jf: 1},
+			unix.SockFilter{Code: ret, K: allow},
+		)
+	}
+	p = append(p, unix.SockFilter{Code: ret, K: deny})
 	for _, nr := range []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT} {
 		p = append(p,
 			unix.SockFilter{Code: equal, K: nr, Jf: 4},
