@@ -51,8 +51,9 @@ func runTests(m *testing.M) int {
 // testProcess is a wire process without a model gateway, but it serves other machines.
 func testProcess() Process {
 	return Process{
-		Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
-		Gateway: func(Env) (Gateway, error) { return &testGateway{runs: map[string]bool{}}, nil },
+		Checksums: true, // the kernel is the guest
+		Compile:   func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
+		Gateway:   func(Env) (Gateway, error) { return &testGateway{runs: map[string]bool{}}, nil },
 	}
 }
 

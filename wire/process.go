@@ -17,6 +17,8 @@ import (
 type Process struct {
 	// Compile makes sense of a policy. Required.
 	Compile func(caisson.Policy) (caisson.Decider, error)
+	// Checksums makes the process compute the checksums of what it sends, for guests that look at them. gVisor's does not.
+	Checksums bool
 	// Gateway constructs what answers on the virtual hosts; nil: only http://caisson.internal is there.
 	Gateway func(Env) (Gateway, error)
 }

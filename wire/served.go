@@ -65,6 +65,7 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	if w.tap, err = newTap(file, s.bufs); err != nil {
 		return nil, err
 	}
+	w.tap.offload = !s.process.Checksums
 	w.stack, err = newStack(w.tap, func(st *stack.Stack) (err error) {
 		w.flows, err = flow.New(s.flowConfig(w, st))
 		return err
