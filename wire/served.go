@@ -27,6 +27,8 @@ type served struct {
 	resolver *name.Resolver
 	report   *report.Recorder
 	why      http.Handler
+	gone     context.Context // ends when the wire does
+	end      context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
 	decider atomic.Pointer[caisson.Decider]
@@ -40,9 +42,10 @@ type served struct {
 // newServed brings up a wire. It owns file and record, also if it fails.
 func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *served, err error) {
 	w := &served{}
+	w.gone, w.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
-			w.stop(0)
+			w.stop(0, 0)
 			file.Close()
 		}
 	}()
@@ -80,7 +83,7 @@ func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
 		Gateway: []netip.Addr{netip.MustParseAddr(GatewayIPv4), netip.MustParseAddr(GatewayIPv6)},
 		Local: map[uint16]func(net.Conn){
 			80: func(c net.Conn) { s.hosts.serve(w, c) },
-			53: w.resolver.ServeTCP,
+			53: func(c net.Conn) { w.resolver.ServeTCP(w.gone, c) },
 		},
 		LocalUDP: map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
 			53: func(ctx context.Context, query []byte, _ netip.AddrPort) []byte {
@@ -134,11 +137,13 @@ func (w *served) enter() bool {
 
 func (w *served) leave() { w.active.Done() }
 
-// stop lets go of the TAP, and waits that long for calls under way to be written to the ledger. It may be called half-made.
-func (w *served) stop(wait time.Duration) {
+// stop lets go of the TAP, and waits for calls under way to be written to the ledger: first that long, and then, after it has
+// returned, that much longer. It may be called half-made.
+func (w *served) stop(wait, longer time.Duration) {
 	w.mu.Lock()
 	w.leaving = true
 	w.mu.Unlock()
+	w.end()
 	if w.flows != nil {
 		w.flows.Close()
 	}
@@ -150,10 +155,28 @@ func (w *served) stop(wait time.Duration) {
 		w.active.Wait()
 		close(idle)
 	}()
+	if settled(idle, wait) || longer == 0 {
+		w.finish()
+		return
+	}
+	go func() {
+		settled(idle, longer)
+		w.finish()
+	}()
+}
+
+// settled waits for idle at most that long, and reports whether it is.
+func settled(idle <-chan struct{}, wait time.Duration) bool {
 	select {
 	case <-idle:
+		return true
 	case <-time.After(wait):
+		return false
 	}
+}
+
+// finish tells what there still is to tell.
+func (w *served) finish() {
 	if w.report != nil {
 		w.report.Close()
 	}

@@ -34,8 +34,12 @@ const maxJournal = 256 << 20
 // maxSettings bounds a caisson.GatewayConfig.
 const maxSettings = 8 << 20
 
-// settleTime is how long the end of a wire waits for its calls of models to be written to the ledger.
-const settleTime = 3 * time.Second
+// How long the end of a wire waits for its calls of models to be written to the ledger: first while the engine waits, who can
+// ask nothing else meanwhile, and then without it.
+const (
+	detachTime = 500 * time.Millisecond
+	settleTime = 3 * time.Second
+)
 
 // A server is the wire process's end of the control connection.
 type server struct {
@@ -103,7 +107,7 @@ func (s *server) serve(c Confinement) error {
 	defer s.hosts.close()
 	defer func() {
 		for _, w := range s.wires {
-			w.stop(0)
+			w.stop(0, 0)
 		}
 	}()
 	if _, err := s.conn.Write(answer(c).encodeAs(opHello, 0)); err != nil {
@@ -209,7 +213,7 @@ func (s *server) handle(req request, files []*os.File) reply {
 		return s.configure(w, req.body, files)
 	case opDetach:
 		s.put(req.id, nil)
-		w.stop(settleTime)
+		w.stop(detachTime, settleTime)
 		return reply{}
 	case opStats:
 		return answer(w.stats())

@@ -14,8 +14,8 @@ const (
 )
 
 // ServeTCP answers the queries on conn, one after the other, and closes it: when the peer does, after 10 seconds without a
-// query, or if there are too many connections.
-func (r *Resolver) ServeTCP(conn net.Conn) {
+// query, if there are too many connections, or while it looks something up, when ctx ends.
+func (r *Resolver) ServeTCP(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	select {
 	case r.conns <- struct{}{}:
@@ -39,8 +39,8 @@ func (r *Resolver) ServeTCP(conn net.Conn) {
 		if _, err := io.ReadFull(conn, buf[:n]); err != nil {
 			return
 		}
-		answer := r.Answer(context.Background(), buf[:n], true) // bounded by the lookup's own timeout
-		if answer == nil || conn.SetDeadline(time.Now().Add(tcpIdle)) != nil {
+		answer := r.Answer(ctx, buf[:n], true)
+		if answer == nil || ctx.Err() != nil || conn.SetDeadline(time.Now().Add(tcpIdle)) != nil {
 			return
 		}
 		framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer)))

@@ -1,6 +1,7 @@
 package name
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -29,7 +31,7 @@ func serveTCP(t *testing.T, r *Resolver) (net.Conn, <-chan struct{}) {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); r.ServeTCP(server) }()
+	go func() { defer close(done); r.ServeTCP(t.Context(), server) }()
 	t.Cleanup(func() { client.Close(); <-done })
 	return client, done
 }
@@ -53,6 +55,33 @@ func TestServeTCP(t *testing.T) {
 	}
 	conn.Close()
 	<-done
+}
+
+// TestServeTCPEndsWithContext: no name server makes a wire that goes wait.
+func TestServeTCPEndsWithContext(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	b := newBench(t, allowing{names: []string{"e.example"}}, []netip.AddrPort{silent.LocalAddr().(*net.UDPAddr).AddrPort()})
+	client, server := net.Pipe()
+	defer client.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); b.ServeTCP(ctx, server) }()
+	if err := (&dns.Conn{Conn: client}).WriteMsg(new(dns.Msg).SetQuestion("e.example.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := silent.ReadFrom(make([]byte, maxQuery)); err != nil { // it looks it up
+		t.Fatal(err)
+	}
+	start := time.Now()
+	cancel()
+	<-done
+	if took := time.Since(start); took > tryTimeout/2 {
+		t.Errorf("it took %v", took)
+	}
 }
 
 // TestServeTCPEndsJunk: what is no query ends the connection.

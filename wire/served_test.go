@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/report"
+)
+
+// TestStopSettlesLater: a call of a model that does not end keeps nobody waiting for long, and what there is to tell is
+// told once it has.
+func TestStopSettlesLater(t *testing.T) {
+	told := make(chan []caisson.Decision, 1)
+	w := &served{}
+	w.gone, w.end = context.WithCancel(t.Context())
+	var err error
+	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) { told <- list }}); err != nil {
+		t.Fatal(err)
+	}
+	if !w.enter() {
+		t.Fatal("no request may begin")
+	}
+	w.stop(time.Millisecond, time.Minute)
+	if w.gone.Err() == nil || w.enter() {
+		t.Error("a wire that was stopped goes on")
+	}
+	w.report.Report(caisson.Decision{Kind: "request", Name: "late.example"})
+	w.leave()
+	if list := <-told; len(list) != 1 || list[0].Name != "late.example" {
+		t.Errorf("%+v", list)
+	}
+}
+
+// TestDetachDoesNotWaitForNames: the wire process answers one request at a time, so that a sandbox whose queries are not
+// answered must not hold up the end of its wire.
+func TestDetachDoesNotWaitForNames(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	ns := silent.LocalAddr().(*net.UDPAddr).AddrPort()
+	w := newWorld(t, func(c *Config) {
+		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
+			return &caisson.GatewayConfig{Nameservers: []netip.AddrPort{ns, ns, ns, ns}}, nil
+		}
+	})
+	id := caisson.NewID(caisson.SandboxPrefix)
+	spec := specOf(id)
+	spec.Policy = caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: "*.example"}}}
+	netns, err := w.Attach(t.Context(), id, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Close()
+	var conn net.Conn
+	if err := inside(t, netns, func() (err error) {
+		conn, err = net.Dial("tcp", GatewayIPv4+":53")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := (&dns.Conn{Conn: conn}).WriteMsg(new(dns.Msg).SetQuestion("a.example.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := silent.ReadFrom(make([]byte, 1500)); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := w.Detach(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("detach took %v", took)
+	}
+}
