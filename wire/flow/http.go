@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -66,9 +67,12 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 		IdleTimeout:       -1,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         http1(),
-		ConnState:         p.state,
-		ErrorLog:          silent,
-		BaseContext:       func(net.Listener) context.Context { return c.ctx },
+		// The destination answers "OPTIONS *", and its host is judged, too.
+		DisableGeneralOptionsHandler: true,
+
+		ConnState:   p.state,
+		ErrorLog:    silent,
+		BaseContext: func(net.Listener) context.Context { return c.ctx },
 	}
 	l := &single{conn: &patient{guest: g, past: make(chan struct{}, 1)}, until: g.shut, addr: g.LocalAddr()}
 	server.Serve(l) // returns once g has been closed
@@ -138,16 +142,15 @@ func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // check returns the host that r names, and why the sandbox may not speak to it, "" if it may. It has reported that.
 func (p *proxy) check(r *http.Request) (name, reason string) {
 	name = hostName(r.Host)
-	if r.Method == http.MethodConnect || r.URL.Host != "" && hostName(r.URL.Host) != name {
+	if !clearTarget(r) {
 		reason = "the host of the request is not clear"
 	}
 	v := p.c.say(name)
-	switch {
-	case reason != "":
+	if name == "" {
+		reason = "a rule allows the name, so the request must say it (no Host)"
+	}
+	if reason != "" {
 		v.Rule, v.Reason = -1, reason
-	case name == "":
-		v.Rule, v.Reason = -1, "a rule allows the name, so the request must say it (no Host)"
-		v.Allowed = false
 	}
 	if !v.Allowed || reason != "" {
 		said := name
@@ -168,18 +171,41 @@ func (p *proxy) check(r *http.Request) (name, reason string) {
 	return name, ""
 }
 
-// hostName returns the name in "name", "name:port" and "name.:port", in lower case.
+// clearTarget says whether a request's target is a path, "*", or a whole http URL of the host that is judged. Go reads
+// others too, and writes "x:http://other/" as http://other/, which a server takes before the Host.
+func clearTarget(r *http.Request) bool {
+	u := r.URL
+	switch {
+	case r.Method == http.MethodConnect || u.Opaque != "" || u.User != nil:
+		return false
+	case r.RequestURI == "*":
+		return r.Method == http.MethodOptions
+	case strings.HasPrefix(r.RequestURI, "/"):
+		return u.Scheme == "" && u.Host == ""
+	default:
+		return u.Scheme == "http" && u.Host != "" && u.Host == r.Host && (u.Path == "" || u.Path[0] == '/')
+	}
+}
+
+// hostName returns the name in "name", "name:port" and "name.:port", in lower case. What has another form it leaves as it is,
+// with a colon or bracket in it, so that it is not a plausible name.
 func hostName(host string) string {
-	if h, _, err := net.SplitHostPort(host); err == nil {
+	if h, port, ok := strings.Cut(host, ":"); ok && isPort(port) {
 		host = h
 	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+func isPort(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 16) // takes no sign
+	return err == nil
 }
 
 // rewrite sends the request where the connection leads, and otherwise as it came.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http"
 	r.Out.URL.Host = p.dst
+	r.Out.URL.Opaque, r.Out.URL.User = "", nil
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
 	r.Out.Host = r.In.Host
 	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {

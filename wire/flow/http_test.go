@@ -30,7 +30,7 @@ func (w *testWorld) serveHTTP(addr string) (asked func() []string) {
 	})
 	w.listen(addr, func(c *net.TCPConn) {
 		done := make(chan struct{})
-		s := &http.Server{Handler: h, ConnState: func(_ net.Conn, s http.ConnState) {
+		s := &http.Server{Handler: h, DisableGeneralOptionsHandler: true, ConnState: func(_ net.Conn, s http.ConnState) {
 			if s == http.StateClosed || s == http.StateHijacked {
 				close(done)
 			}
@@ -101,6 +101,20 @@ func TestHTTP(t *testing.T) {
 		{"absolute form", "GET http://good.example/x HTTP/1.1\r\nHost: bad.example\r\n\r\n", []string{"200 [GET good.example /x ]"}, 1, ""},
 		{"absolute form of another", "GET http://bad.example/x HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "no rule"},
 		{"connect", "CONNECT bad.example:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"opaque target", "GET x:http://bad.example/secret HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"opaque http target", "GET http:bad.example/secret HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"opaque options", "OPTIONS x:http://bad.example/secret HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"another scheme", "GET https://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"a scheme and no host", "GET http:///x HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"user in the target", "GET http://bad.example@good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"star", "OPTIONS * HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"200"}, 1, ""},
+		{"star of another method", "GET * HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"403"}, 0, "not clear"},
+		{"two slashes", "GET //bad.example/x HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"200 [GET good.example //bad.example/x ]"}, 1, ""},
+		{"a name for a port", "GET / HTTP/1.1\r\nHost: good.example:bad.example\r\n\r\n", []string{"403"}, 0, "not a name"},
+		{"a signed port", "GET / HTTP/1.1\r\nHost: good.example:+80\r\n\r\n", []string{"403"}, 0, "not a name"},
+		{"no port", "GET / HTTP/1.1\r\nHost: good.example:\r\n\r\n", []string{"403"}, 0, "not a name"},
+		{"brackets", "GET / HTTP/1.1\r\nHost: [good.example]:80\r\n\r\n", []string{"403"}, 0, "not a name"},
+		{"two final dots", "GET / HTTP/1.1\r\nHost: good.example..\r\n\r\n", []string{"403"}, 0, "has not answered"},
 		{"two hosts", "GET / HTTP/1.1\r\nHost: good.example\r\nHost: bad.example\r\n\r\n", []string{"400"}, 0, ""},
 		{"folded host", "GET / HTTP/1.1\r\nHost: good.example\r\n bad.example\r\n\r\n", []string{"4"}, 0, ""},
 		{"space before colon", "GET / HTTP/1.1\r\nHost: good.example\r\nHost : bad.example\r\n\r\n", []string{"4"}, 0, ""},
@@ -354,6 +368,8 @@ func FuzzHTTP(f *testing.F) {
 		"POST / HTTP/1.1\r\nHost: good.example\r\nTransfer-Encoding: chunked\r\n\r\n2;x=\"\r\nab\r\n0\r\nHost: bad.example\r\n\r\n",
 		"GET http://bad.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n",
 		"GET //bad.example/ HTTP/1.1\r\nHost: good.example\r\nHost: bad.example\r\n\r\n",
+		"GET x:http://bad.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: good.example:bad.example\r\n\r\n",
 		"OPTIONS * HTTP/1.1\r\nHost: good.example\r\nConnection: Host, close\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: good.example@bad.example\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: good.example\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
@@ -381,7 +397,8 @@ func FuzzHTTP(f *testing.F) {
 		}
 		all := asked()
 		for _, line := range all[seen:] {
-			if f := strings.SplitN(line, " ", 3); hostName(f[1]) != "good.example" {
+			f := strings.SplitN(line, " ", 4)
+			if hostName(f[1]) != "good.example" || f[2][0] != '/' && f[2] != "*" {
 				t.Fatalf("asked for %q", line)
 			}
 		}
