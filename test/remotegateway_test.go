@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -340,4 +341,33 @@ func TestRemoteGatewayKeys(t *testing.T) {
 	}
 	h.credential("rotate", "RUN_KEY", lastKey)
 	works("with the key after that")
+}
+
+// TestRemoteGatewayDocs: the shell script of the documentation, of a program that is no Caisson, is served.
+func TestRemoteGatewayDocs(t *testing.T) {
+	for _, program := range []string{"curl", "openssl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			testneed.Skip(t, program, err.Error())
+		}
+	}
+	t.Parallel()
+	page, err := os.ReadFile("../docs/gateway.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(page), "```sh\n")
+	script, _, ok := strings.Cut(script, "```")
+	if !ok {
+		t.Fatal("the script is not there any more")
+	}
+	g := newRemoteGateway(t, runKey)
+	g.ok("gateway", "run", "put", "run-42", "--model", remoteModel)
+	g.write("run.key", runKey+"\n")
+	script = strings.NewReplacer("https://gateway.example:8443", "https://"+g.addr, "curl ", "curl -sS --cacert "+g.roots+" ").Replace(script)
+	cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", script)
+	cmd.Dir = g.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `"id":"`+remoteModel+`"`) {
+		t.Errorf("%v: %s", err, out)
+	}
 }

@@ -9,17 +9,20 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// TestDocumentedCommandsParse: every command line of the README and of the help is one that the parser understands.
+// TestDocumentedCommandsParse: every command line of the README, the pages of docs and the help is one that the parser understands.
 func TestDocumentedCommandsParse(t *testing.T) {
 	a := &app{stdio: stdio{out: new(strings.Builder), err: new(strings.Builder), getenv: os.Getenv}, interrupts: newInterrupts(func() {})}
 	if err := a.main(t.Context(), []string{"version"}); err != nil { // not --help: the parser would remember it
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var texts []string
+	for _, name := range []string{"README.md", "docs/gateway.md"} {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
 	}
-	texts := []string{string(readme)}
 	var walk func(n *kong.Node)
 	walk = func(n *kong.Node) {
 		texts = append(texts, n.Detail)
