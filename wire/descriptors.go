@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -20,13 +21,17 @@ type reserve struct {
 }
 
 // newReserve keeps a tenth of the descriptors that this process may have.
-func newReserve(d flow.Dialer) *reserve {
+func newReserve(d flow.Dialer, most int) *reserve {
+	return &reserve{Dialer: d, below: most - most/10}
+}
+
+// mostDescriptors returns how many this process may have once it is confined; then it cannot ask any more.
+func mostDescriptors() (int, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		l.Cur = 0 // which is never so; then nothing is dialled
+		return 0, fmt.Errorf("limit of descriptors: %w", err)
 	}
-	most := min(l.Cur, maxDescriptors)
-	return &reserve{Dialer: d, below: int(most - most/10)}
+	return int(min(l.Max, maxDescriptors)), nil
 }
 
 // free returns an error if only the reserve is left. The kernel gives out the lowest number that is free, so that no count

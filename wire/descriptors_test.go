@@ -44,7 +44,7 @@ func TestReserve(t *testing.T) {
 		_, udp := r.DialUDP(t.Context(), dst)
 		return []error{tcp, udp}
 	}
-	for _, err := range ask(newReserve(dials{})) {
+	for _, err := range ask(newReserve(dials{}, maxDescriptors)) {
 		if !errors.Is(err, errDialled) {
 			t.Errorf("with room: %v", err)
 		}

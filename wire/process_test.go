@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 const engineName = "caisson-wire-test-engine"
@@ -329,5 +333,69 @@ func TestNothingLeaks(t *testing.T) {
 	})
 	if links, _ := filepath.Glob("/sys/class/net/*/tun_flags"); len(links) != 0 {
 		t.Errorf("TAPs in the host's namespace: %q", links)
+	}
+}
+
+// The confined process can do what it is for: connect, over TCP and UDP, once policy allows it.
+func TestConnects(t *testing.T) {
+	w := newWorld(t)
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast()
+	})
+	if i < 0 {
+		testneed.Skip(t, "net", "the host has no address but loopback")
+	}
+	host := addrs[i].(*net.IPNet).IP.String()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	id := caisson.NewID(caisson.SandboxPrefix)
+	spec := specOf(id)
+	ns, err := w.Attach(t.Context(), id, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	talk := func() error {
+		c, err := net.DialTimeout("tcp", l.Addr().String(), deadline)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(deadline)); err != nil {
+			return err
+		}
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, 5))
+		return err
+	}
+	if err := inside(t, ns, talk); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("without a rule: %v, want connection refused", err)
+	}
+	spec.Policy.Rules = []caisson.Rule{{Action: caisson.Allow, Host: host}}
+	if err := w.Configure(t.Context(), id, spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := inside(t, ns, talk); err != nil {
+		t.Errorf("with a rule: %v", err)
 	}
 }

@@ -78,12 +78,16 @@ func run(arg string, p Process) error {
 	if err != nil {
 		roots = x509.NewCertPool() // providers over TLS then fail, and say why
 	}
+	most, err := mostDescriptors()
+	if err != nil {
+		return err
+	}
 	// Everything above came from the engine. Nothing that a sandbox sends is read before this succeeds.
 	confinement, err := confine(int(uid))
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
-	s, err := newServer(conn, feed, p, Env{Roots: roots})
+	s, err := newServer(conn, feed, p, Env{Roots: roots}, most)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ type server struct {
 	wires map[caisson.ID]*served // guarded by mu; changed by serve only
 }
 
-func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error) {
+func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int) (*server, error) {
 	s := &server{
 		conn: conn, feed: newFeed(feedConn), process: p, roots: env.Roots,
 		wires: map[caisson.ID]*served{},
@@ -71,7 +71,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env) (*server, error
 	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = newReserve(flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() }))
+	s.dialer = newReserve(flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() }), descriptors)
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }

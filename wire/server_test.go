@@ -36,7 +36,7 @@ func startServer(t *testing.T) (*net.UnixConn, <-chan error) {
 	t.Helper()
 	engine, process := connected(t)
 	heard, feed := connected(t)
-	s, err := newServer(process, feed, testProcess(), Env{})
+	s, err := newServer(process, feed, testProcess(), Env{}, maxDescriptors)
 	if err != nil {
 		t.Fatal(err)
 	}
