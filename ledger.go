@@ -195,7 +195,8 @@ type Ledger interface {
 type LedgerStore interface {
 	// Ingest adds what a journal said up to offset to, which was ingested up to offset from before (Conflict if not), in one
 	// transaction: new rows, and for each its Amount is moved from held to used in the budgets of its guest. Rows
-	// that are there already, by source and reference, change nothing.
+	// that are there already, by source and reference, change nothing. Invalid if a row cannot be stored, whatever is
+	// tried. Sums stop at nine billion dollars, and at as many billionths of tokens.
 	Ingest(ctx context.Context, journal ID, from, to int64, calls []Call) error
 	// Offset returns how far a journal was ingested, 0 for an unknown one.
 	Offset(ctx context.Context, journal ID) (int64, error)

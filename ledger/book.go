@@ -18,6 +18,7 @@ import (
 const (
 	journalDir  = "ledger"
 	journalExt  = ".journal"
+	damagedExt  = ".damaged" // after journalExt
 	ingestEvery = 250 * time.Millisecond
 	// lockWait is how long a writer that has ended may take to be gone.
 	lockWait = 5 * time.Second
@@ -168,6 +169,18 @@ func (b *Book) Ingest(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// ingestFor is Ingest for the holder of a journal: what is wrong with others' journals is not its fault, and what they hold
+// of budgets counts all the same.
+func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
+	var err error
+	for _, r := range b.open() {
+		if e := r.ingest(ctx); r.id == journal {
+			err = e
+		}
+	}
+	return err
+}
+
 // Run ingests whenever a journal has grown, until ctx ends, and once more then.
 func (b *Book) Run(ctx context.Context) error {
 	tick := time.NewTicker(ingestEvery)
@@ -202,8 +215,9 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	return r.finish(ctx)
 }
 
-// Recover finishes all journals that an earlier life of the engine left. Their writers must have ended: Conflict if one
-// has not.
+// Recover finishes all journals that an earlier life of the engine left. A journal that cannot be finished does not keep the
+// engine from starting: it is set aside, and what its holder had of budgets counts as spent. One that a process still
+// writes is read on and finished the next time. An error is the store's.
 func (b *Book) Recover(ctx context.Context) error {
 	files, err := fs.ReadDir(b.dir.FS(), journalDir)
 	if err != nil {
@@ -214,6 +228,9 @@ func (b *Book) Recover(ctx context.Context) error {
 		return err
 	}
 	for _, f := range files {
+		if strings.HasSuffix(f.Name(), damagedExt) {
+			continue
+		}
 		name, ok := strings.CutSuffix(f.Name(), journalExt)
 		id, err := caisson.ParseID(caisson.JournalPrefix, name)
 		if !ok || err != nil {
@@ -228,10 +245,47 @@ func (b *Book) Recover(ctx context.Context) error {
 		_, ours := b.journals[id]
 		b.mu.Unlock()
 		if !ours {
-			errs = append(errs, b.Finish(ctx, id))
+			errs = append(errs, b.recover(ctx, id))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// recover finishes a journal or, if that cannot be, sets it aside.
+func (b *Book) recover(ctx context.Context, id caisson.ID) error {
+	err := b.Finish(ctx, id)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errHeld):
+		b.log.ErrorContext(ctx, "a process of an earlier life still writes a journal; it is finished at the next start", "journal", id, "err", err)
+		return nil
+	case ctx.Err() != nil || storeFails(err):
+		return err
+	}
+	b.log.ErrorContext(ctx, "a journal cannot be read and is set aside; what its gateway held of budgets counts as spent",
+		"journal", id, "file", nameOf(id)+damagedExt, "err", err)
+	b.mu.Lock()
+	r := b.journals[id]
+	delete(b.journals, id)
+	b.mu.Unlock()
+	if r != nil {
+		_ = r.f.Close() // it was only read
+	}
+	// First the store: if that fails, the next start tries again.
+	if err := b.store.Close(ctx, id, true); err != nil {
+		return err
+	}
+	if err := b.dir.Rename(nameOf(id), nameOf(id)+damagedExt); err != nil {
+		b.log.ErrorContext(ctx, "a damaged journal cannot be renamed; it will be tried again", "journal", id, "err", err)
+	}
+	return nil
+}
+
+// storeFails reports whether err says that the store cannot be written at present, whatever is.
+func storeFails(err error) bool {
+	kind := caisson.KindOf(err)
+	return kind == caisson.Exhausted || kind == caisson.Unavailable
 }
 
 // forget is called when a journal is closed in the store.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,6 +132,7 @@ func TestHostileJournals(t *testing.T) {
 		"not a sandbox":      {bytes: rec(kindBegin, func(c *caisson.Call) { c.Sandbox = "r" }), damaged: true},
 		"far in the future":  {bytes: rec(kindBegin, func(c *caisson.Call) { c.At = time.Now().AddDate(1, 0, 0) }), dropped: true},
 		"negative amounts":   {bytes: rec(kindBegin, func(c *caisson.Call) { c.Cost = -5 }), damaged: true},
+		"astronomic cost":    {bytes: rec(kindBegin, func(c *caisson.Call) { c.Cost = math.MaxInt64 })},
 		"astronomic amounts": {bytes: rec(kindBegin, func(c *caisson.Call) { c.Tokens.Input = 1 << 62 }), damaged: true},
 		"begun twice": {bytes: func(w *world, g *gateway, guest caisson.Guest) []byte {
 			c := call(guest)

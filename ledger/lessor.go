@@ -24,7 +24,7 @@ func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amo
 		return caisson.Lease{}, caisson.Invalidf("want", "no call needs so much")
 	}
 	// First what the holder has spent, in the order in which it happened. Others' calls make the answer newer.
-	if err := l.book.Ingest(ctx); err != nil {
+	if err := l.book.ingestFor(ctx, l.journal); err != nil {
 		return caisson.Lease{}, err
 	}
 	return l.book.store.Lease(ctx, l.journal, budget, need, want, l.book.now())

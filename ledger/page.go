@@ -170,11 +170,8 @@ func sane(c *caisson.Call) {
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
 		*n = clamp(*n, maxTokens)
 	}
-	c.Cost = caisson.USD(clamp(int64(c.Cost), maxCost))
-	if c.UpstreamCost != nil {
-		u := caisson.USD(clamp(int64(*c.UpstreamCost), maxCost))
-		c.UpstreamCost = &u
-	}
+	c.Cost = max(c.Cost, 0)
+	boundCost(c)
 	c.Status = int(clamp(int64(c.Status), 999))
 	c.Attempt = max(c.Attempt, 0)
 	c.FirstByte, c.Duration = max(c.FirstByte, 0), max(c.Duration, 0)

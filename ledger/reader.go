@@ -38,6 +38,7 @@ type reader struct {
 	boot   string
 	begun  map[caisson.ID]begun
 	broken error // why it is not read any further
+	lossy  bool  // a row of it could not be stored
 	closed bool
 }
 
@@ -207,7 +208,15 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 				err = nil
 			}
 		}
-		if err != nil {
+		if caisson.KindOf(err) == caisson.Invalid {
+			c.rows, err = r.oneByOne(ctx, from, to, c.rows)
+		}
+		switch kind := caisson.KindOf(err); {
+		case err == nil:
+		case kind == caisson.Invalid, kind == caisson.Conflict && !r.closedInStore(ctx, err):
+			r.spoil(ctx, err) // it would fail again and again
+			return nil
+		default:
 			return err
 		}
 		for i := range c.rows {
@@ -229,6 +238,28 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 		r.spoil(ctx, c.broken)
 	}
 	return nil
+}
+
+// oneByOne stores rows of which the store refuses some, and returns the others. Rows that are there already change nothing.
+func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
+	var stored []caisson.Call
+	for i := range rows {
+		err := r.book.store.Ingest(ctx, r.id, from, from, rows[i:i+1])
+		switch {
+		case err == nil:
+			stored = append(stored, rows[i])
+		case caisson.KindOf(err) != caisson.Invalid:
+			return nil, err
+		default:
+			r.lossy = true
+			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; what its gateway holds of budgets will count as spent",
+				"journal", r.id, "call", rows[i].ID, "account", rows[i].Account, "err", err)
+		}
+	}
+	if to == from {
+		return stored, nil
+	}
+	return stored, r.book.store.Ingest(ctx, r.id, from, to, nil)
 }
 
 // audit writes the line that a call leaves in the log. It has no prompts.
@@ -264,11 +295,15 @@ func (r *reader) finish(ctx context.Context) error {
 	if err := r.read(ctx); err != nil && !r.closedInStore(ctx, err) {
 		return err
 	}
-	lost := r.broken != nil || r.boot != boot || r.offset < r.known
+	lost := r.broken != nil || r.lossy || r.boot != boot || r.offset < r.known
 	rows := r.unsettled()
 	if len(rows) > 0 {
 		at := max(r.offset, r.known)
 		err := r.book.store.Ingest(ctx, r.id, at, at, rows)
+		if caisson.KindOf(err) == caisson.Invalid {
+			rows, err = r.oneByOne(ctx, at, at, rows)
+			lost = lost || r.lossy
+		}
 		switch {
 		case err == nil:
 			for i := range rows {
@@ -315,6 +350,9 @@ func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	return err == nil && !slices.Contains(open, r.id)
 }
 
+// errHeld says that a process has a journal open for writing.
+var errHeld = errors.New("the journal is locked")
+
 // unlocked returns nil when no process has the journal open for writing.
 func (r *reader) unlocked(ctx context.Context) error {
 	deadline := time.NewTimer(lockWait)
@@ -329,7 +367,7 @@ func (r *reader) unlocked(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return caisson.Errorf(caisson.Conflict, "a process still writes journal %s; end it first", r.id)
+			return caisson.Wrap(errHeld, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

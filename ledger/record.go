@@ -212,10 +212,11 @@ func (f *fields) id(prefix string) caisson.ID {
 	return id
 }
 
-// What a single call can have taken: more than any provider sells, and so little that a million of them can be added up.
+// What a single call can have taken: more than any provider sells. Costs beyond are cut to it, because a call that was made
+// must not get lost over its price.
 const (
 	maxTokens = 1e12
-	maxCost   = 1e6 * int64(caisson.Dollar)
+	maxCost   = 1e4 * int64(caisson.Dollar)
 )
 
 // placed reports whether g says where it is: in a sandbox, or in a run on another machine.
@@ -248,12 +249,24 @@ func (f *fields) call(c *caisson.Call) {
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
 		*n = f.number(0, maxTokens)
 	}
-	c.Cost = caisson.USD(f.number(0, maxCost))
+	c.Cost = caisson.USD(f.number(0, math.MaxInt64))
 	c.UpstreamID = f.text()
 	if flags&4 != 0 {
-		cost := caisson.USD(f.number(0, maxCost))
+		cost := caisson.USD(f.number(0, math.MaxInt64))
 		c.UpstreamCost = &cost
 	}
+	boundCost(c)
 	c.FirstByte = caisson.Duration(f.number(0, math.MaxInt64))
 	c.Duration = caisson.Duration(f.number(0, math.MaxInt64))
+}
+
+// boundCost puts what c cost within bounds, and says that it did.
+func boundCost(c *caisson.Call) {
+	if c.Cost > caisson.USD(maxCost) {
+		c.Cost, c.Estimated = caisson.USD(maxCost), true
+	}
+	if u := c.UpstreamCost; u != nil && (*u > caisson.USD(maxCost) || *u < 0) {
+		bound := min(max(*u, 0), caisson.USD(maxCost))
+		c.UpstreamCost = &bound
+	}
 }

@@ -39,11 +39,11 @@ func newBudgetStmts(p *preparer) budgetStmts {
 		period: p.write(`SELECT period FROM budget WHERE key = ?`),
 		spent:  p.write(spentQuery),
 		add: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET usd = usd + excluded.usd, tokens = tokens + excluded.tokens, calls = calls + excluded.calls`),
+			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
 		put: p.write(`INSERT INTO budget (` + budgetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET period = excluded.period, usd = excluded.usd, tokens = excluded.tokens, calls = excluded.calls`),
 		reset:  p.write(`DELETE FROM spent WHERE budget = ?`),
-		losses: p.write(`SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0), coalesce(sum(calls), 0) FROM loss WHERE budget = ? AND at >= ?`),
+		losses: p.write(`SELECT ` + total("usd") + `, ` + total("tokens") + `, ` + total("calls") + ` FROM loss WHERE budget = ? AND at >= ?`),
 		remove: p.write(`DELETE FROM budget WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`),
 
 		read:      p.read(getBudget),
@@ -76,7 +76,7 @@ func titleOf(b *caisson.Budget) string {
 }
 
 func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisson.Amount) error {
-	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, int64(a.USD), a.Tokens, a.Calls)
+	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, bound(int64(a.USD)), bound(a.Tokens), bound(a.Calls))
 	return err
 }
 
@@ -140,7 +140,7 @@ func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := window(b.Period, now)
 	q := &query{}
-	q.sql.WriteString(`SELECT coalesce(sum(cost), 0), coalesce(sum(input + output + cache_read + cache_write), 0), coalesce(sum(calls), 0)
+	q.sql.WriteString(`SELECT ` + total("cost") + `, ` + total(atMost("input + output + cache_read + cache_write")) + `, ` + total("calls") + `
 		FROM usage WHERE true`)
 	q.and(columnOf(kind)+" = ?", name)
 	q.and("at >= ?", start)

@@ -53,6 +53,15 @@ func taken(err error) bool {
 	return false
 }
 
+// unstorable reports whether err says that a value does not fit where it should be stored.
+func unstorable(err error) bool {
+	switch codeOf(err) & 0xff {
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
+		return true
+	}
+	return false
+}
+
 // damaged reports whether err says that a file is not, or no longer, a database.
 func damaged(err error) bool {
 	switch codeOf(err) & 0xff {

@@ -27,7 +27,7 @@ func newLeaseStmts(p *preparer) leaseStmts {
 	return leaseStmts{
 		since: p.write(`SELECT since` + one),
 		add: p.write(`INSERT INTO lease (journal, budget, period_start, since, usd, tokens, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET usd = usd + excluded.usd, tokens = tokens + excluded.tokens, calls = calls + excluded.calls`),
+			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
 		// What one holder owes makes no room for others.
 		held: p.write(heldQuery + ` AND journal <> ?`),
 		own:  p.write(`SELECT usd, tokens, calls` + one),
@@ -39,18 +39,18 @@ func newLeaseStmts(p *preparer) leaseStmts {
 			FROM lease JOIN budget ON budget.key = lease.budget WHERE journal = ?`),
 		lost: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls)
 			SELECT budget, period_start, usd, tokens, calls FROM loss WHERE journal = ?
-			ON CONFLICT DO UPDATE SET usd = usd + excluded.usd, tokens = tokens + excluded.tokens, calls = calls + excluded.calls`),
+			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
 		remove: p.write(`DELETE FROM lease WHERE journal = ?`),
 	}
 }
 
 // heldQuery sums up what all journals hold of a budget in a period.
-const heldQuery = `SELECT coalesce(sum(max(usd, 0)), 0), coalesce(sum(max(tokens, 0)), 0), coalesce(sum(max(calls, 0)), 0)
+var heldQuery = `SELECT ` + total("max(usd, 0)") + `, ` + total("max(tokens, 0)") + `, ` + total("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
 func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k periodKey, a caisson.Amount, since int64) error {
 	_, err := tx.StmtContext(ctx, l.leases.add).ExecContext(ctx, string(journal), k.budget, k.start, since,
-		int64(a.USD), a.Tokens, a.Calls)
+		bound(int64(a.USD)), bound(a.Tokens), bound(a.Calls))
 	return err
 }
 

@@ -56,9 +56,7 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 			(account, at, sandbox, run, session, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
-				estimated = estimated + excluded.estimated, input = input + excluded.input, output = output + excluded.output,
-				cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write,
-				cost = cost + excluded.cost`),
+				estimated = estimated + excluded.estimated, ` + added("input", "output", "cache_read", "cache_write", "cost")),
 		position: p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
 		budgets:  newBudgetStmts(p),
 		leases:   newLeaseStmts(p),
@@ -71,7 +69,7 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 	if from < 0 || to < from {
 		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
 	}
-	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
 			return err
 		}
@@ -96,6 +94,10 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 		_, err = tx.StmtContext(ctx, l.advance).ExecContext(ctx, to, string(journal))
 		return err
 	})
+	if unstorable(err) {
+		err = caisson.Wrap(err, caisson.Invalid, "a call in journal %s cannot be stored", journal)
+	}
+	return err
 }
 
 func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.ID) (offset int64, closed bool, err error) {
@@ -205,11 +207,11 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	s.Calls++
 	s.Failed += oneIf(failed)
 	s.Estimated += oneIf(c.Estimated)
-	s.Tokens.Input += t.Input
-	s.Tokens.Output += t.Output
-	s.Tokens.CacheRead += t.CacheRead
-	s.Tokens.CacheWrite += t.CacheWrite
-	s.Cost += c.Cost
+	s.Tokens = caisson.TokenCount{
+		Input: plus(s.Tokens.Input, t.Input), Output: plus(s.Tokens.Output, t.Output),
+		CacheRead: plus(s.Tokens.CacheRead, t.CacheRead), CacheWrite: plus(s.Tokens.CacheWrite, t.CacheWrite),
+	}
+	s.Cost = caisson.USD(plus(int64(s.Cost), int64(c.Cost)))
 	for _, key := range c.Budgets() {
 		if err := b.take(ctx, key, c); err != nil {
 			return err

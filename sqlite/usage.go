@@ -22,8 +22,10 @@ var groups = map[string]string{
 const (
 	sums      = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
 	sumsOfOne = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
-	addedUp   = `sum(calls), sum(failed), sum(estimated), sum(input), sum(output), sum(cache_read), sum(cache_write), sum(cost)`
 )
+
+var addedUp = `sum(calls), sum(failed), sum(estimated), ` + total("input") + `, ` + total("output") + `, ` +
+	total("cache_read") + `, ` + total("cache_write") + `, ` + total("cost")
 
 // Usage implements [caisson.LedgerStore]; rows are in the order of their keys.
 func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQuery) ([]caisson.UsageRow, error) {

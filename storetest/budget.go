@@ -13,7 +13,7 @@ import (
 func testBudgets(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.LedgerStore){
 		"Lease": testLease, "Balance": testBalance, "Debt": testDebt, "Period": testPeriod, "Lost": testLost, "Scopes": testBudgetScopes,
-		"Change": testChangeBudget, "Concurrent": testConcurrentLeases,
+		"Change": testChangeBudget, "Concurrent": testConcurrentLeases, "Absurd": testAbsurdSums,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t).Ledger()) })
 	}
@@ -295,5 +295,49 @@ func testConcurrentLeases(t *testing.T, s caisson.LedgerStore) {
 	rows := get[[]caisson.UsageRow](t)(s.Usage(t.Context(), caisson.In("a"), caisson.UsageQuery{}))
 	if !b.Held.IsZero() || len(rows) != 1 || b.Used.Tokens != 10*rows[0].Calls || b.Used.Tokens > 1000 {
 		t.Errorf("budget %+v, usage %+v", b, rows)
+	}
+}
+
+// testAbsurdSums: sums that no integer holds stop somewhere, and break nothing for anybody.
+func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
+	ctx, j := t.Context(), newJournal()
+	putBudget(t, s, "m", 1<<62, "")
+	most := caisson.Amount{USD: 9e18, Tokens: 9e18, Calls: 9e18}
+	for i := range int64(4) {
+		lease(t, s, j, "m", 0, 1<<62)
+		calls := make([]caisson.Call, 3)
+		for k := range calls {
+			calls[k] = someCall("m", time.Now(), 9e18)
+			calls[k].Tokens = caisson.TokenCount{Input: 9e18, Output: 9e18, CacheRead: 9e18, CacheWrite: 9e18}
+			calls[k].Sandbox = "sb-aaaaaaaaaaaaaaaa" // one row of sums
+			if i%2 == 0 {
+				calls[k].Session = "other"
+			}
+		}
+		must(t, s.Ingest(ctx, j, i, i+1, calls))
+	}
+	must(t, s.Ingest(ctx, j, 4, 5, []caisson.Call{someCall("a", time.Now(), 7)}))
+	putBudget(t, s, "m", 1<<61, "month") // counts anew
+	if b := budget(t, s, "account/m"); b.Used.USD != most.USD || b.Used.Tokens != most.Tokens || b.Used.Calls != 12 {
+		t.Errorf("used %+v", b.Used)
+	}
+	for i := range 3 {
+		k := newJournal()
+		lease(t, s, k, "m", 0, 1<<62)
+		if err := s.Close(ctx, k, i > 0); err != nil {
+			t.Error(err)
+		}
+	}
+	must(t, s.Close(ctx, j, true))
+	for _, by := range []string{"", "account", "run", "day"} {
+		for _, since := range []time.Time{{}, time.Now().Add(-time.Minute)} {
+			rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.Everyone(), caisson.UsageQuery{By: by, Since: since}))
+			if len(rows) == 0 || by == "" && (rows[0].Cost != most.USD || rows[0].Tokens.Output != most.Tokens || rows[0].Calls != 13) {
+				t.Errorf("by %q: %+v", by, rows)
+			}
+		}
+	}
+	if rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.In("a"), caisson.UsageQuery{})); len(rows) != 1 || rows[0].Cost != 7 {
+		t.Errorf("%+v", rows)
 	}
 }

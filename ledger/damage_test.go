@@ -1,0 +1,169 @@
+package ledger
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// picky is a store that refuses some calls, and some journals altogether.
+type picky struct {
+	caisson.LedgerStore
+	call    caisson.USD // what a call costs that is refused
+	journal caisson.ID
+}
+
+func (p *picky) Ingest(ctx context.Context, journal caisson.ID, from, to int64, calls []caisson.Call) error {
+	if journal == p.journal {
+		return caisson.Errorf(caisson.Internal, "this journal cannot be stored")
+	}
+	for i := range calls {
+		if calls[i].Cost == p.call {
+			return caisson.Errorf(caisson.Invalid, "a call cannot be stored")
+		}
+	}
+	return p.LedgerStore.Ingest(ctx, journal, from, to, calls)
+}
+
+// costing makes a call that costs so much.
+func costing(t *testing.T, g *gateway, guest caisson.Guest, cost caisson.USD) {
+	t.Helper()
+	a := answer(10, 5)
+	a.Cost = cost
+	must(t, get(g.Reserve(t.Context(), call(guest), demand(10, 90)))(t).Settle(a))
+}
+
+// TestPoisonedRow: a row that the store refuses is left out, and its neighbours and other gateways do not notice.
+func TestPoisonedRow(t *testing.T) {
+	w := newWorld(t)
+	mallory, alice := w.guest("m"), w.guest("a")
+	w.budget("account/m", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	bad, good := w.gateway(), w.gateway()
+	p := &picky{LedgerStore: w.store.Ledger(), call: 666}
+	w.book.store = p
+	for _, cost := range []caisson.USD{1, 666, 3} {
+		costing(t, bad, mallory, cost)
+	}
+	must(t, w.book.Ingest(t.Context()))
+	costing(t, good, alice, 7)
+	must(t, w.book.Ingest(t.Context()))
+	if rows := w.rows(); len(rows) != 3 || rows[0].Cost != 1 || rows[1].Cost != 3 || rows[2].Cost != 7 {
+		t.Errorf("%+v", rows)
+	}
+	if !strings.Contains(w.log.String(), "a call cannot be stored and is dropped") {
+		t.Error(w.log.String())
+	}
+	before := w.look("account/m")
+	bad.finish()
+	if b := w.look("account/m"); b.Used.Tokens != before.Used.Tokens+before.Held.Tokens || b.Held.Tokens != 0 {
+		t.Errorf("before %+v %+v, after %+v %+v", before.Used, before.Held, b.Used, b.Held)
+	}
+	// The same of a call that was never settled.
+	w.book.store = w.store.Ledger()
+	p.call = 100_000 // the worst case of the demand
+	lost := w.gateway()
+	w.book.store = p
+	get(lost.Reserve(t.Context(), call(mallory), demand(10, 90)))(t)
+	lost.finish()
+}
+
+// TestJournalOfAnother: as long as a journal cannot be stored its holder gets nothing, and others do.
+func TestJournalOfAnother(t *testing.T) {
+	w := newWorld(t)
+	mallory, alice := w.guest("m"), w.guest("a")
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	bad, good := w.gateway(), w.gateway()
+	costing(t, bad, mallory, 1)
+	w.book.store = &picky{LedgerStore: w.store.Ledger(), journal: bad.journal, call: -1}
+	costing(t, bad, mallory, 1)
+	costing(t, good, alice, 1)
+	_, err := w.book.Lessor(bad.journal).Lease(t.Context(), "account/a", caisson.Amount{}, caisson.Amount{Tokens: 1})
+	wantKind(t, err, caisson.Internal)
+}
+
+// TestRecoverSetsAside: no journal keeps the engine from starting.
+func TestRecoverSetsAside(t *testing.T) {
+	w := newWorld(t)
+	guest := w.guest("a")
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	bad, good := w.gateway(), w.gateway()
+	costing(t, good, guest, 2)
+	get(bad.Reserve(t.Context(), call(guest), demand(10, 90)))(t)
+	before := w.look("account/a")
+	if before.Held.Tokens < 100 {
+		t.Fatalf("held %+v", before.Held)
+	}
+	bad.die()
+	good.die()
+	w.close()
+	w.open()
+	w.book.store = &picky{LedgerStore: w.store.Ledger(), journal: bad.journal, call: -1}
+	must(t, w.book.Recover(t.Context()))
+	if rows := w.rows(); len(rows) != 1 || rows[0].Cost != 2 {
+		t.Errorf("%+v", rows)
+	}
+	if b := w.look("account/a"); b.Held.Tokens != 0 || b.Used.Tokens < 100+15 {
+		t.Errorf("used %+v, held %+v", b.Used, b.Held)
+	}
+	name := filepath.Join(w.path, nameOf(bad.journal))
+	if _, err := os.Stat(name + damagedExt); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(name); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	w.restart()
+	if n := strings.Count(w.log.String(), "is set aside"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, w.log.String())
+	}
+	// A directory where a journal should be.
+	must(t, os.Mkdir(filepath.Join(w.path, nameOf("jr-bbbbbbbbbbbbbbbb")), 0o700))
+	w.restart()
+}
+
+// TestRecoverStillWritten: nor does one that a process still writes; what it writes is read.
+func TestRecoverStillWritten(t *testing.T) {
+	w := newWorld(t)
+	guest := w.guest("a")
+	gw := w.gateway()
+	costing(t, gw, guest, 4)
+	w.close()
+	w.open()
+	must(t, w.book.Recover(t.Context()))
+	costing(t, gw, guest, 5)
+	must(t, w.book.Ingest(t.Context()))
+	if rows := w.rows(); len(rows) != 2 || rows[1].Cost != 5 {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// TestAbsurdCost: no provider's word makes a call cost more than any can, and the row says that it is not what was said.
+func TestAbsurdCost(t *testing.T) {
+	w := newWorld(t)
+	guest := w.guest("a")
+	gw := w.gateway()
+	a := answer(1, 1)
+	upstream := caisson.USD(math.MaxInt64)
+	a.Cost, a.UpstreamCost = math.MaxInt64, &upstream
+	must(t, get(gw.Reserve(t.Context(), call(guest), demand(10, 90)))(t).Settle(a))
+	c := call(guest)
+	c.ID, c.At, c.Cost = caisson.NewID(caisson.CallPrefix), time.Now(), math.MaxInt64
+	gw.write(appendCall(appendCall(nil, kindBegin, &c), kindSettle, &c))
+	gw.finish()
+	rows := w.rows()
+	if len(rows) != 2 {
+		t.Fatalf("%+v", rows)
+	}
+	for _, row := range rows {
+		if row.Cost != 10_000*caisson.Dollar || !row.Estimated || row.UpstreamCost != nil && *row.UpstreamCost != row.Cost {
+			t.Errorf("%+v", row)
+		}
+	}
+}
