@@ -165,10 +165,44 @@ const (
 	burst         = 10 * time.Second
 )
 
+// How many decisions the wire process may tell of. A wire tells of fewer than a hundred at once, and of some two in a second
+// while it goes on; see package report.
+const (
+	maxDecisions    = 256  // in a message
+	decisionsRate   = 1000 // in a second, of all wires
+	decisionsBurst  = 8000
+	droppedInterval = 10 * time.Second // between warnings
+)
+
+// A quota bounds the decisions that are taken from one wire process. The zero value is a full one.
+type quota struct {
+	used    float64 // of decisionsBurst
+	last    time.Time
+	dropped int64
+	warned  time.Time
+}
+
+// take reports whether n decisions may pass now, and now and then, how many did not since it last said so.
+func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
+	q.used = max(0, q.used-now.Sub(q.last).Seconds()*decisionsRate)
+	q.last = now
+	if ok = q.used+float64(n) <= decisionsBurst; ok {
+		q.used += float64(n)
+	} else {
+		q.dropped += n
+	}
+	if q.dropped == 0 || now.Sub(q.warned) < droppedInterval {
+		return ok, 0
+	}
+	dropped, q.dropped, q.warned = q.dropped, 0, now
+	return ok, dropped
+}
+
 // A session is the life of one wire process as the engine's end of it sees it.
 type session struct {
 	m    *Manager
 	link *link
+	said quota // decisions; touched by listen only
 }
 
 // listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
@@ -176,6 +210,9 @@ type session struct {
 func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	var background sync.WaitGroup
 	defer background.Wait()
+	rotate, done := make(chan struct{}, 1), make(chan struct{})
+	background.Go(func() { s.rotate(ctx, rotate, done) })
+	defer close(done)
 	lines, since := 0, time.Now()
 	buf := make([]byte, maxFeed+1)
 	for {
@@ -205,11 +242,10 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			if s.link.journals.count() > maxJournals {
 				return fmt.Errorf("%w: too many journals", errMessage)
 			}
-			background.Go(func() {
-				if err := s.newJournal(ctx); err != nil && ctx.Err() == nil {
-					s.m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
-				}
-			})
+			select {
+			case rotate <- struct{}{}:
+			default: // it was heard
+			}
 		case msg.Finished:
 			if s.link.journals.remove(msg.Journal) {
 				background.Go(func() { s.finish(ctx, msg.Journal) })
@@ -218,12 +254,43 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			if s.m.cfg.Ledger != nil {
 				s.m.cfg.Ledger.Grew()
 			}
+		case len(msg.Decisions) > maxDecisions:
+			return fmt.Errorf("%w: %d decisions", errMessage, len(msg.Decisions))
 		case msg.Decisions != nil:
-			s.decided(msg.Sandbox, msg.Decisions)
+			n := int64(len(msg.Decisions))
+			ok, dropped := s.said.take(time.Now(), max(n, 1))
+			if dropped > 0 {
+				s.m.log.WarnContext(ctx, "decisions of wires are not recorded: there are too many", "dropped", dropped)
+			}
+			if ok {
+				s.decided(msg.Sandbox, msg.Decisions)
+			}
 		case msg.Log != "":
 			if lines++; lines <= linesPerBurst {
 				s.m.log.WarnContext(ctx, "wire process says", "line", msg.Log[:min(len(msg.Log), maxLine)])
 			}
+		}
+	}
+}
+
+// rotateInterval is how long a journal lasts at least.
+const rotateInterval = time.Second
+
+// rotate gives the process another journal each time that asked says so, one after the other, until done is closed.
+func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
+	for {
+		select {
+		case <-asked:
+		case <-done:
+			return
+		}
+		if err := s.newJournal(ctx); err != nil && ctx.Err() == nil {
+			s.m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
+		}
+		select {
+		case <-time.After(rotateInterval):
+		case <-done:
+			return
 		}
 	}
 }

@@ -1,0 +1,150 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/lru"
+)
+
+// A slowLedger never has a journal, and takes until release is closed to say so.
+type slowLedger struct {
+	release    chan struct{}
+	begun, now atomic.Int64
+}
+
+func (l *slowLedger) Begin(context.Context) (caisson.ID, *os.File, error) {
+	l.begun.Add(1)
+	l.now.Add(1)
+	<-l.release
+	l.now.Add(-1)
+	return "", nil, errors.New("the disk is full")
+}
+func (l *slowLedger) Lessor(caisson.ID) caisson.Lessor         { return nil }
+func (l *slowLedger) Grew()                                    {}
+func (l *slowLedger) Finish(context.Context, caisson.ID) error { return nil }
+
+// hear runs the engine's end of a feed, and returns the other end and what it ended with.
+func hear(t *testing.T, cfg Config) (*Manager, *net.UnixConn, <-chan error) {
+	t.Helper()
+	engine, process := connected(t)
+	m := &Manager{
+		cfg: cfg, log: slog.New(slog.DiscardHandler),
+		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
+	}
+	done := make(chan error, 1)
+	go func() { done <- (&session{m: m, link: &link{}}).listen(context.Background(), engine) }()
+	return m, process, done
+}
+
+func say(t *testing.T, c *net.UnixConn, m feedMessage) {
+	t.Helper()
+	b, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRotateFlood: a wire process that asks for journals without end is given one at a time.
+func TestRotateFlood(t *testing.T) {
+	l := &slowLedger{release: make(chan struct{})}
+	_, process, done := hear(t, Config{Ledger: l})
+	for range 1000 {
+		say(t, process, feedMessage{Rotate: true})
+	}
+	process.Close() // it has heard all when it hears that
+	eventually(t, func() error {
+		if l.begun.Load() == 0 {
+			return errors.New("no journal was begun")
+		}
+		return nil
+	})
+	if n := l.now.Load(); n != 1 {
+		t.Errorf("%d journals were begun at once", n)
+	}
+	close(l.release)
+	<-done
+	if n := l.begun.Load(); n > 2 {
+		t.Errorf("%d journals were begun in no time", n)
+	}
+}
+
+// TestRotateInterval: what is asked for while a journal is begun is not forgotten, and comes no sooner than in a second.
+func TestRotateInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &slowLedger{release: make(chan struct{})}
+		close(l.release)
+		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}}
+		asked, done := make(chan struct{}, 1), make(chan struct{})
+		go s.rotate(t.Context(), asked, done)
+		for range 2 {
+			asked <- struct{}{}
+			synctest.Wait()
+		}
+		if n := l.begun.Load(); n != 1 {
+			t.Errorf("at first %d journals", n)
+		}
+		time.Sleep(rotateInterval)
+		synctest.Wait()
+		if n := l.begun.Load(); n != 2 {
+			t.Errorf("after a second %d journals", n)
+		}
+		close(done)
+	})
+}
+
+// TestDecisionsAreBounded: a wire process that was taken over cannot fill the record of events.
+func TestDecisionsAreBounded(t *testing.T) {
+	id := caisson.NewID(caisson.SandboxPrefix)
+	var heard atomic.Int64
+	m, process, done := hear(t, Config{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
+	m.mu.Lock()
+	m.departed.Put(id, caisson.Guest{Sandbox: id})
+	m.mu.Unlock()
+	list := slices.Repeat([]caisson.Decision{{Kind: "name", Rule: -1, Count: 1}}, maxDecisions)
+	start := time.Now()
+	for range 200 {
+		say(t, process, feedMessage{Sandbox: id, Decisions: list})
+	}
+	say(t, process, feedMessage{Sandbox: id, Decisions: append(list, list[0])})
+	if err := <-done; !errors.Is(err, errMessage) {
+		t.Errorf("%d decisions in a message: %v, want %v", len(list)+1, err, errMessage)
+	}
+	most := decisionsBurst + int64(time.Since(start).Seconds()*decisionsRate) + 1
+	if n := heard.Load(); n < decisionsBurst-maxDecisions || n > most {
+		t.Errorf("%d decisions were taken, want about %d", n, decisionsBurst)
+	}
+}
+
+func TestQuota(t *testing.T) {
+	var q quota
+	now := time.Unix(1000, 0)
+	take := func(n int64, ok bool, dropped int64) {
+		t.Helper()
+		if gotOK, got := q.take(now, n); gotOK != ok || got != dropped {
+			t.Errorf("%t, %d, want %t, %d", gotOK, got, ok, dropped)
+		}
+	}
+	take(decisionsBurst, true, 0)
+	take(1, false, 1)
+	take(7, false, 0)
+	now = now.Add(time.Second)
+	take(decisionsRate, true, 0)
+	take(1, false, 0)
+	now = now.Add(droppedInterval)
+	take(1, true, 8)
+	take(1, true, 0)
+}
