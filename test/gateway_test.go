@@ -233,3 +233,50 @@ func TestGatewayRates(t *testing.T) {
 		t.Errorf("the ledger has %+v", sum)
 	}
 }
+
+// A fork has the models that it was given, none of its origin's; it and a sandbox that was paused spend their own budget,
+// under their own id.
+func TestPromise6ForksHaveTheirOwnModels(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t, caisson.ProviderLiteLLM, echoScript, false, nil)
+	h := newModelHost(t, []*upstream{u}, priced("m", "litellm", "proxied-1"))
+	parent := h.client("parent", "--model", "m", "--max-calls", "2")
+	h.works("parent")
+	h.works("parent")
+	h.ok("sandbox", "fork", "--name", "orphan", "parent")
+	if a := h.call("orphan", chat("no grant", "m", "Hello.")); !strings.Contains(a.Error, "no such host") {
+		t.Errorf("a fork that was given no models: %+v", a)
+	}
+	h.ok("sandbox", "fork", "--name", "child", "--model", "m", "--max-calls", "2", "parent")
+	child := h.show("child").ID
+	h.wantRefusal(h.call("parent", chat("spent", "m", "Hello.")), http.StatusPaymentRequired, "2 calls")
+	h.works("child")
+	h.ok("sandbox", "pause", "child")
+	h.ok("sandbox", "resume", "child")
+	h.works("child")
+	h.wantRefusal(h.call("child", chat("spent", "m", "Hello.")), http.StatusPaymentRequired, "2 calls")
+	calls := u.Calls()
+	if len(calls) != 4 {
+		t.Fatalf("%d calls arrived", len(calls))
+	}
+	for i, c := range calls {
+		whose := parent
+		if i >= 2 {
+			whose = child
+		}
+		if meta := c.Header.Get("X-Litellm-Spend-Logs-Metadata"); !strings.Contains(meta, string(whose)) {
+			t.Errorf("call %d is attributed to %s, and is %s's", i, meta, whose)
+		}
+	}
+	for _, id := range []caisson.ID{parent, child} {
+		if sum := h.total("--sandbox", string(id)); sum.Calls != 2 {
+			t.Errorf("the ledger has %+v of %s", sum, id)
+		}
+	}
+	// What it had is still known when it is gone.
+	h.ok("sandbox", "rm", "child")
+	if sum := h.total("--sandbox", string(child)); sum.Calls != 2 {
+		t.Errorf("the ledger has %+v of what is gone", sum)
+	}
+	h.balance()
+}

@@ -27,13 +27,18 @@ type newSandbox struct {
 	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
-	Policy    string            `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's." group:"new" placeholder:"FILE" complete:"file"`
-	Allow     []string          `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
-	Model     []string          `help:"Let it ask for the model with this alias; may be repeated, the first is its default." group:"new" placeholder:"ALIAS" sep:"none"`
-	Budget    string            `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
-	MaxTokens string            `help:"How many tokens they may take: 200000, 200k or 1M." group:"new" placeholder:"N"`
-	MaxCalls  string            `help:"How many calls it may make." group:"new" placeholder:"N"`
-	Deny      []string          `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	grants
+}
+
+// grants are the flags that decide what a new sandbox reaches.
+type grants struct {
+	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
+	Allow     []string `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	Deny      []string `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	Model     []string `help:"Let it ask for the model with this alias; may be repeated, the first is its default." group:"new" placeholder:"ALIAS" sep:"none"`
+	Budget    string   `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
+	MaxTokens string   `help:"How many tokens they may take: 200000, 200k or 1M." group:"new" placeholder:"N"`
+	MaxCalls  string   `help:"How many calls it may make." group:"new" placeholder:"N"`
 }
 
 // createCmd makes a sandbox.
@@ -143,8 +148,8 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	return m.api.Create(ctx, req)
 }
 
-// models returns the models that a sandbox may use, nil to leave that to its template.
-func (f *newSandbox) models() (*caisson.ModelGrant, error) {
+// models returns the models that a sandbox may use, nil to leave that to its template; a fork then has none.
+func (f *grants) models() (*caisson.ModelGrant, error) {
 	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
 	switch {
 	case err != nil:

@@ -42,10 +42,13 @@ type forkCmd struct {
 	Count  int      `help:"How many." short:"n" default:"1" placeholder:"N"`
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
 	Label  []string `help:"Label them; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	grants
 }
 
 func (c *forkCmd) Help() string {
-	return examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm")
+	return "A fork reaches what its origin reaches unless it is given a policy, but calls models only with --model: a budget is not " +
+		"multiplied by forking.\n\n" +
+		examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm", "caisson sandbox fork --model sonnet --budget 1 agent")
 }
 
 func (c *forkCmd) Run(ctx context.Context, a *app) error {
@@ -56,11 +59,18 @@ func (c *forkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	req := caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels}
+	if req.Policy, err = a.policyFrom(c.Policy, c.Allow, c.Deny); err != nil {
+		return err
+	}
+	if req.Models, err = c.models(); err != nil {
+		return err
+	}
 	api, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	forks, err := api.Fork(ctx, c.Source, caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels})
+	forks, err := api.Fork(ctx, c.Source, req)
 	if err != nil {
 		return err
 	}

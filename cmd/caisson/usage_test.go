@@ -66,14 +66,14 @@ func TestUsageQuery(t *testing.T) {
 }
 
 func TestModelFlags(t *testing.T) {
-	if g, err := (&newSandbox{}).models(); g != nil || err != nil {
+	if g, err := (&grants{}).models(); g != nil || err != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
-	g, err := (&newSandbox{Model: []string{"a", "b"}, Budget: "5USD", MaxCalls: "3"}).models()
+	g, err := (&grants{Model: []string{"a", "b"}, Budget: "5USD", MaxCalls: "3"}).models()
 	if err != nil || len(g.Models) != 2 || *g.Budget.USD != 5*caisson.Dollar || *g.Budget.Calls != 3 || g.Budget.Tokens != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
-	_, err = (&newSandbox{Budget: "5"}).models()
+	_, err = (&grants{Budget: "5"}).models()
 	if caisson.FieldOf(err) != "model" {
 		t.Error(err)
 	}
