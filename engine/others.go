@@ -2,9 +2,13 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/wire"
@@ -74,9 +78,19 @@ func (m *models) remote(ctx context.Context) (r caisson.RemoteConfig, err error)
 	return r, nil
 }
 
+// How long to wait for the wire process of an earlier daemon to be gone, which has the socket too.
+const (
+	listenTries = 20
+	listenPause = 100 * time.Millisecond
+)
+
 // listen returns a socket that listens. The engine accepts nobody there.
 func listen(addr string) (*os.File, error) {
 	l, err := net.Listen("tcp", addr)
+	for try := 1; errors.Is(err, unix.EADDRINUSE) && try < listenTries; try++ {
+		time.Sleep(listenPause)
+		l, err = net.Listen("tcp", addr)
+	}
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", addr, err)
 	}

@@ -198,6 +198,11 @@ func TestRemoteGateway(t *testing.T) {
 	if got := h.callAfar("a"); !strings.Contains(got, "Hello from afar.") {
 		t.Errorf("after a restart the sandbox was answered %q", got)
 	}
+	g.daemon.kill()
+	g.daemon = g.serve()
+	if got := h.callAfar("a"); !strings.Contains(got, "Hello from afar.") {
+		t.Errorf("after a crash the sandbox was answered %q", got)
+	}
 
 	// A sandbox without a grant has no gateway, and an alias that the gateway does not have is refused by it.
 	h.ok("sandbox", "create", "--name", "none", "host")
