@@ -27,7 +27,7 @@ func (c *flow) carry(g *guest, up *net.TCPConn) {
 	c.mu.Unlock()
 	if name == "" { // the address was allowed, whatever is said
 		r.startIn(nil)
-		r.startOut(nil)
+		r.startOut(nil, nil)
 		r.wait()
 		return
 	}
@@ -63,8 +63,11 @@ func (c *flow) carryNamed(r *relay) {
 		r.up.SetReadDeadline(time.Time{})
 		r.g.unread(e.heard)
 		c.serveHTTP(r.g, r.up)
-	case langTLS, langOther:
-		r.startOut(e.heard)
+	case langTLS:
+		r.startOut(e.heard, nil)
+		r.wait()
+	case langOther:
+		r.startOut(e.heard, &firstLine{})
 		r.wait()
 	case langBad:
 		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})

@@ -11,8 +11,9 @@
 // Many names share an address. Where a rule allowed a connection because of a name, what the sandbox says on it must be
 // such a name too: the server name of a TLS ClientHello, and the host of every single request of plain HTTP, which is
 // parsed and written anew by net/http, so that both ends agree on where a request begins. On port 443 only TLS is spoken
-// then, on port 80 only HTTP; on other ports whatever looks like neither is carried as it is. What is inside TLS is not
-// seen. QUIC, whose names cannot be read here, goes on its
+// then, on port 80 only HTTP; on other ports whatever looks like neither is carried as it is, and what it says is
+// compared with nothing: that goes for protocols of which nothing is known here, and for those that turn to TLS after words
+// of their own (STARTTLS), whose server name is not looked at. What is inside TLS is not seen. QUIC, whose names cannot be read here, goes on its
 // usual ports only where a rule names the address; other datagrams that a rule allows by name are carried unread.
 //
 // # The host

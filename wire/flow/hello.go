@@ -35,6 +35,14 @@ type ear struct {
 	reason string // with langBad
 }
 
+// Types of TLS records.
+const (
+	recordChangeCipherSpec = 0x14
+	recordAlert            = 0x15
+	recordHandshake        = 0x16
+	recordData             = 0x17
+)
+
 func (e *ear) bad(reason string) language {
 	e.reason = reason
 	return langBad
@@ -45,15 +53,17 @@ func (e *ear) listen() language {
 	if len(e.heard) == 0 {
 		return unclear
 	}
-	const handshake = 0x16
 	lang := unclear
-	switch {
-	case e.heard[0] != handshake:
-		lang = e.listenText()
-	case len(e.heard) > 1 && e.heard[1] != 3: // the version of every TLS is 3.x
-		return langOther
-	default:
+	switch e.heard[0] {
+	case recordHandshake:
+		if len(e.heard) > 1 && e.heard[1] != 3 { // as that of every TLS is, but some servers do not look at it
+			return e.bad("the version of the TLS record is none there is")
+		}
 		lang = e.listenTLS()
+	case recordChangeCipherSpec, recordAlert, recordData:
+		return e.bad("a TLS record that is no handshake came before the ClientHello") // some servers skip it
+	default:
+		lang = e.listenText()
 	}
 	if lang == unclear && len(e.heard) >= maxSpeech {
 		return e.bad("too much was said without saying for whom")
@@ -63,6 +73,11 @@ func (e *ear) listen() language {
 
 func isToken(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
+}
+
+// isSpace says whether any server could take b for white space: Python's reads latin-1 by the rules of Unicode.
+func isSpace(b byte) bool {
+	return b >= '\t' && b <= '\r' || b >= 0x1c && b <= ' ' || b == 0x85 || b == 0xa0
 }
 
 // listenText recognises HTTP more generously than any server would: by a method alone, or by a first line with a version in
@@ -75,9 +90,9 @@ func (e *ear) listenText() language {
 		b := e.heard[e.scanned]
 		switch {
 		case isToken(b):
-		case e.scanned > e.begin && (b == ' ' || b == '\t'):
+		case e.scanned > e.begin && isSpace(b):
 			e.word = string(e.heard[e.begin:e.scanned])
-		case e.scanned == e.begin && strings.IndexByte(" \t\r\n", b) >= 0:
+		case e.scanned == e.begin && isSpace(b):
 			e.begin++
 		default:
 			return e.notHTTP()
@@ -112,6 +127,37 @@ func (e *ear) notHTTP() language {
 	return langOther
 }
 
+// A firstLine watches what is said in no known language: another host could be asked for by a first line that is HTTP's to
+// some server, even if no method that we know begins it.
+type firstLine struct {
+	tail []byte // the end of what was said, in upper case
+	said int
+	over bool
+}
+
+// isHTTP says whether the line, of which p is the next part, names HTTP. What a line of text cannot hold ends it, too.
+func (l *firstLine) isHTTP(p []byte) bool {
+	const version = "HTTP/"
+	if l.over {
+		return false
+	}
+	for l.said == 0 && len(p) > 0 && isSpace(p[0]) {
+		p = p[1:]
+	}
+	end := bytes.IndexFunc(p, func(r rune) bool { return r == '\n' || r < ' ' && !isSpace(byte(r)) })
+	if end >= 0 {
+		p, l.over = p[:end], true
+	}
+	l.said += len(p)
+	l.over = l.over || l.said > maxSpeech
+	l.tail = append(l.tail, bytes.ToUpper(p)...)
+	if bytes.Contains(l.tail, []byte(version)) {
+		return true
+	}
+	l.tail = append([]byte(nil), l.tail[max(0, len(l.tail)-len(version)+1):]...)
+	return false
+}
+
 // listenTLS puts the ClientHello together from the records that it may be spread over.
 func (e *ear) listenTLS() language {
 	const (
@@ -123,7 +169,7 @@ func (e *ear) listenTLS() language {
 	for len(e.heard) >= e.next+recordHeader {
 		h := e.heard[e.next:]
 		size := int(binary.BigEndian.Uint16(h[3:]))
-		if h[0] != 0x16 || h[1] != 3 || size == 0 || size > maxRecord {
+		if h[0] != recordHandshake || h[1] != 3 || size == 0 || size > maxRecord {
 			return e.bad("the TLS handshake is malformed")
 		}
 		if len(h) < recordHeader+size {

@@ -102,8 +102,16 @@ func speeches(t testing.TB) map[string]struct {
 		"large record":      text("\x16\x03\x01\x50\x00", langBad),
 		"large hello":       {append([]byte{0x16, 3, 1, 0, 4}, 1, 2, 0, 0), langBad, ""},
 		"bad inside":        {append([]byte{0x16, 3, 1, 0, 5}, 1, 0, 0, 1, 0), langBad, ""},
-		"alert":             text("\x15\x03\x01\x00\x02\x01\x00", langOther),
-		"not tls":           text("\x16\x01", langOther),
+		"alert":             text("\x15\x03\x01\x00\x02\x01\x00", langBad),
+		"data":              text("\x17\x03\x03", langBad),
+		"cipher spec":       text("\x14", langBad),
+		"odd version":       text("\x16\x02", langBad),
+		"vertical tab":      text("GET\v/\vHTTP/1.1\r\n", langHTTP),
+		"form feed":         text("\fGET\f/", langHTTP),
+		"carriage return":   text("GET\r/", langHTTP),
+		"separator":         text("\x1cGET\x1f/", langHTTP),
+		"latin-1 space":     text("\x85GET\xa0/", langHTTP),
+		"xml":               text("<?xml version", langOther),
 		"get":               text("GET / HTTP/1.1\r\n", langHTTP),
 		"get at once":       text("GET ", langHTTP),
 		"tab":               text("GET\t/", langHTTP),
@@ -140,6 +148,35 @@ func TestEar(t *testing.T) {
 			}
 			if got != s.lang || e.name != s.name || (got == langBad) != (e.reason != "") {
 				t.Errorf("%s, %d bytes at a time: %v, name %q, reason %q; want %v, %q", name, step, got, e.name, e.reason, s.lang, s.name)
+			}
+		}
+	}
+}
+
+func TestFirstLine(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want bool
+	}{
+		{"(GET) / HTTP/1.1\r\n", true},
+		{"<x> http/1.0", true},
+		{"\r\n (GET) / HTTP/1.1\r\n", true},
+		{"<x>\nGET / HTTP/1.1", false},
+		{"\xc3\x89 / HTTP/1.1\r\n", true},
+		{"\x05\x01\x00 / HTTP/1.1\r\n", false},
+		{"(" + strings.Repeat("a", maxSpeech) + strings.Repeat("b", 8) + "HTTP/", true},
+		{"(HTTP-1.1", false},
+	} {
+		for _, step := range []int{len(c.text), 1} {
+			if len(c.text) > maxSpeech && step == 1 {
+				continue // that much is text, in small pieces
+			}
+			l, got := &firstLine{}, false
+			for i := 0; i < len(c.text) && !got; i += step {
+				got = l.isHTTP([]byte(c.text[i:min(i+step, len(c.text))]))
+			}
+			if got != c.want {
+				t.Errorf("%.40q, %d bytes at a time: %v, want %v", c.text, step, got, c.want)
 			}
 		}
 	}
@@ -218,6 +255,8 @@ func TestTLS(t *testing.T) {
 		{"not a name", withExtension(clientHello(t, ""), 0, sni("good.example\x00.bad")), 1 << 20, "not a name"},
 		{"two names", withExtension(good, 0, sni("bad.example")), 1 << 20, "malformed"},
 		{"http", []byte("GET / HTTP/1.1\r\nHost: good.example\r\n\r\n"), 1 << 20, "only TLS"},
+		{"alert first", append([]byte{0x15, 3, 1, 0, 2, 1, 90}, bad...), 1 << 20, "before the ClientHello"},
+		{"odd version", append([]byte{0x16, 2}, bad[2:]...), 1 << 20, "version of the TLS record"},
 		{"ssh", []byte("SSH-2.0-x\r\n"), 1 << 20, "only TLS"},
 		{"cut", good[:100], 1 << 20, "ended within its first words"},
 	} {

@@ -327,6 +327,12 @@ func TestRawOnOtherPorts(t *testing.T) {
 	wantEnd(t, slow)
 	w.reportedDenied("request", "too little was said")
 
+	odd := w.mustDial("192.0.2.1:7") // is carried, until it becomes HTTP
+	wantEcho(t, odd, "(GET) / HT")
+	io.WriteString(odd, "TP/1.1\r\nHost: bad.example\r\n\r\n")
+	wantEnd(t, odd)
+	w.reportedDenied("request", "looks like HTTP")
+
 	proxied := w.mustDial("192.0.2.1:7")
 	io.WriteString(proxied, "PROXY TCP4 1.2.3.4 1.2.3.4 1 1\r\nGET / HTTP/1.1\r\n")
 	wantEnd(t, proxied)

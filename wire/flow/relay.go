@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	caisson "github.com/caisson-dev/caisson"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -33,11 +34,15 @@ func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
 	return &relay{c: c, g: g, up: up, conn: conn, out: make(chan struct{}), in: make(chan struct{})}, nil
 }
 
-// startOut begins to carry what the sandbox says, after what it has said already.
-func (r *relay) startOut(head []byte) {
+// startOut begins to carry what the sandbox says, after what it has said already, unless line, if not nil, finds HTTP in it.
+func (r *relay) startOut(head []byte, line *firstLine) {
 	r.ends.Go(func() {
 		defer close(r.out)
-		if err := r.sendOut(head); !errors.Is(err, io.EOF) || r.up.CloseWrite() != nil {
+		err := r.sendOut(head, line)
+		if errors.Is(err, errHTTP) {
+			r.c.refuse("", caisson.Verdict{Rule: -1, Reason: errHTTP.Error()})
+		}
+		if !errors.Is(err, io.EOF) || r.up.CloseWrite() != nil {
 			r.c.end("")
 		}
 	})
@@ -90,19 +95,25 @@ func (r *relay) wait() {
 	r.g.Close()
 }
 
-func (r *relay) sendOut(head []byte) error {
+var errHTTP = errors.New("the first line looks like HTTP, but does not begin as its requests do")
+
+func (r *relay) sendOut(head []byte, line *firstLine) error {
+	write := func(p []byte) error {
+		if line != nil && line.isHTTP(p) {
+			return errHTTP
+		}
+		_, err := r.up.Write(p)
+		return err
+	}
 	if len(head) > 0 {
-		if _, err := r.up.Write(head); err != nil {
+		if err := write(head); err != nil {
 			return err
 		}
 	}
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)
 	defer r.g.wq.EventUnregister(&entry)
-	return r.g.receive(ready, func(p []byte) error {
-		_, err := r.up.Write(p)
-		return err
-	})
+	return r.g.receive(ready, write)
 }
 
 var errUnclaimed = errors.New("the other side was first")
