@@ -83,8 +83,8 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 		if s == http.StatusTooManyRequests {
 			code = "rate_limited"
 		}
-		if ctx.Err() != nil {
-			o.word, _ = contextError(ctx)
+		if ctx.Err() != nil || c.gone() {
+			o.word, _ = c.endedBy(ctx)
 		}
 		o.status = min(s, 599)
 		return c.fail(o, &dialect.Refusal{Status: o.status, Code: code, Message: "the provider of model " + strconv.Quote(c.model.Alias) + " answered " + strconv.Itoa(s) + "; try again later", Retry: retry})
@@ -131,6 +131,8 @@ type answer struct {
 	guard  guard
 	out    *http.ResponseController
 	until  time.Time // write deadline
+	ending bool      // the answer's own end was seen
+	unread int64     // bytes that were read for no guest
 }
 
 // read takes the next piece into buf, after what is there.
@@ -145,10 +147,17 @@ func (a *answer) read(have int) (int, error) {
 	p := a.buf[have : have+n]
 	a.meter.Write(p)
 	a.record.Write(p)
-	if a.meter.Done() {
-		a.idle.Reset(drain)
-	} else {
+	switch {
+	case !a.meter.Done():
 		a.idle.Reset(a.g.config.Timeouts.Idle)
+	case !a.ending:
+		a.ending = true
+		a.idle.Reset(drain)
+	}
+	if a.gone() {
+		if a.unread += int64(n); a.unread > maxLinger {
+			return n, errLinger
+		}
 	}
 	return n, err
 }
@@ -214,8 +223,14 @@ func (a *answer) plain() error {
 	}
 }
 
-// write gives p to the guest.
+// write gives p to the guest, if it is still there. If not, and the row is written, this is the end.
 func (a *answer) write(p []byte) {
+	if a.gone() {
+		if a.settled {
+			panic(http.ErrAbortHandler)
+		}
+		return
+	}
 	if !a.sent {
 		a.sent = true
 		a.row.Status = a.resp.StatusCode
@@ -234,7 +249,8 @@ func (a *answer) write(p []byte) {
 		err = a.out.Flush()
 	}
 	if err != nil {
-		a.abort(a.estimateNow("aborted"))
+		a.lost = true
+		a.left()
 	}
 }
 
@@ -243,6 +259,9 @@ func (a *answer) end(err error) error {
 	if err != io.EOF && !a.settled {
 		return a.broken(err)
 	}
+	if a.lost {
+		panic(http.ErrAbortHandler)
+	}
 	a.out.SetWriteDeadline(time.Time{}) // the connection may have more requests
 	return nil
 }
@@ -250,14 +269,14 @@ func (a *answer) end(err error) error {
 // broken ends an answer in the middle.
 func (a *answer) broken(err error) error {
 	word, status := "upstream", http.StatusBadGateway
-	if a.ctx.Err() != nil {
-		word, status = contextError(a.ctx)
+	if a.ctx.Err() != nil || a.gone() {
+		word, status = a.endedBy(a.ctx)
 	}
-	why := refuse(status, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
+	why := refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
 	switch {
 	case err == errLeak:
 		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.from.Name, "call", string(a.row.ID))
-		word, why = "leak", refuse(status, "upstream", "the answer of model %.80q is withheld, as it has what no sandbox may see in it", a.model.Alias)
+		word, why = "leak", refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is withheld, as it has what no sandbox may see in it", a.model.Alias)
 	case word == "timeout":
 		why = refuse(status, "timeout", "the answer of model %.80q stopped; try again", a.model.Alias)
 	}
@@ -271,8 +290,9 @@ func (a *answer) broken(err error) error {
 // metered settles an answer that has come to its end.
 func (a *answer) metered() error {
 	o := a.estimateNow("")
-	o.status = a.resp.StatusCode
-	if o.estimated {
+	if a.gone() {
+		o.word = "aborted"
+	} else if o.status = a.resp.StatusCode; o.estimated {
 		o.word = "unmetered"
 	}
 	err := a.settle(o)
@@ -293,7 +313,7 @@ func (a *answer) estimateNow(word string) outcome {
 		return outcome{word: word}
 	case complete && (said.Total() > 0 || a.meter.Seen() == 0):
 		return outcome{word: word, tokens: said, cost: a.model.prices.Cost(said)}
-	case a.stream:
+	case a.stream && a.meter.Done():
 		return a.estimate(word, 0, said, a.meter.Seen()+a.hidden())
 	}
 	return a.estimate(word, 0, said, math.MaxInt64)

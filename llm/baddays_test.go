@@ -142,16 +142,16 @@ func (h *hang) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.gone <- struct{}{}
 }
 
-// TestGuestGone: whose guest goes away is cancelled at the provider, and charged what can be told.
+// TestGuestGone: a call whose guest went away, and of which nothing more is heard, ends at the provider after some time and is charged
+// all that was granted.
 func TestGuestGone(t *testing.T) {
 	delta := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("a", 30) + "\"}}]}\n\n"
 	for _, c := range []struct {
 		name, kind, before, body string
-		least, most              int64 // tokens of output
 	}{
-		{"before a status", "", "", hello, 1000, 1000},
-		{"before a status, stream", "", "", `{"stream":true,` + hello[1:], 1, 999},
-		{"in a stream", "text/event-stream", delta, `{"stream":true,` + hello[1:], 31, 999},
+		{"before a status", "", "", hello},
+		{"before a status, stream", "", "", `{"stream":true,` + hello[1:]},
+		{"in a stream", "text/event-stream", delta, `{"stream":true,` + hello[1:]},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newHang(c.kind, c.before)
@@ -173,7 +173,7 @@ func TestGuestGone(t *testing.T) {
 			<-p.gone
 			poll.Until(t, patience, func() bool { return len(f.meter.rows()) == 1 })
 			row := f.row()
-			if !row.Estimated || row.Error != "aborted" || row.Tokens.Input < 50 || row.Tokens.Output < c.least || row.Tokens.Output > c.most || row.Cost == 0 {
+			if !row.Estimated || row.Error != "aborted" || row.Tokens.Input < 50 || row.Tokens.Output != 1000 || row.Cost == 0 {
 				t.Errorf("%+v", row)
 			}
 			if wantStatus := map[bool]int{true: 200}[c.kind != ""]; row.Status != wantStatus {

@@ -1,11 +1,11 @@
 package llm
 
 import (
-	"context"
 	"log/slog"
 	"math"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -37,7 +37,10 @@ type call struct {
 	row      caisson.Call
 	reserved caisson.Reservation
 	settled  bool
-	sent     bool // the guest has part of an answer
+	sent     bool        // the guest has part of an answer
+	lost     bool        // the guest does not take it
+	left     func()      // tells that
+	written  atomic.Bool // something of the request may have gone to the provider
 	record   *recording
 }
 
@@ -327,12 +330,4 @@ func (c *call) fail(o outcome, why error) error {
 func (c *call) abort(o outcome) error {
 	c.settle(o)
 	panic(http.ErrAbortHandler)
-}
-
-// contextError is why a call ended before its answer did.
-func contextError(ctx context.Context) (word string, status int) {
-	if context.Cause(ctx) == errIdle {
-		return "timeout", http.StatusGatewayTimeout
-	}
-	return "aborted", 0
 }

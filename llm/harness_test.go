@@ -146,6 +146,9 @@ func open(t testing.TB, provider http.Handler, change ...func(*fixture)) *fixtur
 	for _, c := range change {
 		c(f)
 	}
+	if f.config.Timeouts.Linger == 0 {
+		f.config.Timeouts.Linger = 50 * time.Millisecond
+	}
 	g, err := llm.New(f.config)
 	if err != nil {
 		t.Fatal(err)

@@ -12,13 +12,17 @@
 // What an answer cost is what the provider says. Where it does not say, the row is marked as estimated:
 //
 //   - The connection broke before there was a status: everything that was set aside.
-//   - An answer broke off, or its guest went away (which ends the call at the provider): the input that the provider stated at the
-//     beginning, else the bound of it; for a stream as many tokens of output as bytes of it were seen, and 500
-//     for each second, because models reason without showing it; for other answers all that was granted. Never more
-//     output than was granted.
-//   - An answer came to its end without saying: the same.
+//   - An answer broke off: the input that the provider stated at the beginning, else the bound of it, and all the output
+//     that was granted. Whoever is cut off need not have stopped, and models reason without showing it.
+//   - An answer came to its end without saying: of a stream as many tokens of output as bytes of it were seen, and 500 for
+//     each second, but never more than was granted; of other answers, and of streams without an end of their own, as if it had
+//     broken off.
 //   - The provider answered with an error: nothing, if it is the API's own (JSON) or below 500; all that was set aside if
 //     something between broke (502, 504 and others that are not JSON, except 503).
+//
+// A guest that goes away does not end its call at the provider, as that does not make it cheaper with all of them: the answer
+// is read to its end, which says what it cost. That takes at most [Timeouts].Linger, and ends with the guest's grant, as
+// when its sandbox does; then the answer has broken off.
 package llm
 
 import (
@@ -74,13 +78,14 @@ type Timeouts struct {
 	Header  time.Duration // until the provider begins its answer; 10 min
 	Idle    time.Duration // between two pieces of an answer, and for the guest to take one; 5 min
 	Body    time.Duration // for the guest to send its request; 60 s
+	Linger  time.Duration // for the rest of an answer whose guest went away; 60 s
 }
 
 func (t Timeouts) orDefaults() Timeouts {
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
-	}{{&t.Connect, 10 * time.Second}, {&t.Header, 10 * time.Minute}, {&t.Idle, 5 * time.Minute}, {&t.Body, time.Minute}} {
+	}{{&t.Connect, 10 * time.Second}, {&t.Header, 10 * time.Minute}, {&t.Idle, 5 * time.Minute}, {&t.Body, time.Minute}, {&t.Linger, time.Minute}} {
 		if *d.v == 0 {
 			*d.v = d.def
 		}

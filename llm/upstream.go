@@ -28,7 +28,7 @@ var errIdle = errors.New("the provider was silent for too long")
 
 // forward makes the call and passes the answer on.
 func (c *call) forward(allow dialect.Allow) error {
-	ctx, cancel := context.WithCancelCause(c.r.Context())
+	ctx, cancel := c.outlive()
 	defer cancel(nil)
 	idle := time.AfterFunc(c.g.config.Timeouts.Header, func() { cancel(errIdle) })
 	defer idle.Stop()
@@ -56,20 +56,21 @@ func (c *call) query() string {
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
 	u := c.model.url(c.e.Path, c.query())
 	for attempt := 0; ; attempt++ {
-		body := &tracked{Reader: *bytes.NewReader(c.body)}
+		c.written.Store(false) // of what was sent before, nothing came
+		body := c.newBody()
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}).WithContext(ctx)
 		if attempt == 0 {
 			// The transport may start over as long as nothing was written.
-			req.GetBody = func() (io.ReadCloser, error) { return &tracked{Reader: *bytes.NewReader(c.body)}, nil }
+			req.GetBody = func() (io.ReadCloser, error) { return c.newBody(), nil }
 		}
 		resp, err := c.model.from.trip.RoundTrip(req)
-		again := attempt < maxRetries
+		again := attempt < maxRetries && !c.gone()
 		if err != nil {
-			if ctx.Err() != nil || body.read.Load() || !again || !sleep(ctx, time.Duration(50<<(2*attempt))*time.Millisecond) {
-				return nil, c.unanswered(ctx, body.read.Load(), err)
+			if ctx.Err() != nil || c.written.Load() || !again || !sleep(c.r.Context(), time.Duration(50<<(2*attempt))*time.Millisecond) {
+				return nil, c.unanswered(ctx, c.written.Load(), err)
 			}
 			continue
 		}
@@ -79,8 +80,8 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 		}
 		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be used again
 		resp.Body.Close()
-		if !sleep(ctx, wait) {
-			word, status := contextError(ctx)
+		if c.written.Store(false); !sleep(c.r.Context(), wait) {
+			word, status := c.endedBy(ctx)
 			return nil, c.fail(outcome{word: word, status: status}, refuse(http.StatusGatewayTimeout, "timeout", "the provider took too long"))
 		}
 		if c.model.from.Kind == caisson.ProviderOpenAI {
@@ -95,8 +96,8 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	if sent {
 		why = refuse(http.StatusBadGateway, "upstream", "the connection to the provider of model %.80q broke before it answered; the call may have been charged", c.model.Alias)
 	}
-	if ctx.Err() != nil {
-		if word, status = contextError(ctx); word == "timeout" {
+	if ctx.Err() != nil || c.gone() {
+		if word, status = c.endedBy(ctx); word == "timeout" {
 			why = refuse(status, "timeout", "the provider of model %.80q did not answer in time; the call may have been charged", c.model.Alias)
 		}
 	}
@@ -105,9 +106,6 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	o := outcome{word: word, status: status}
 	if sent {
 		o = c.worst(word, status)
-		if word == "aborted" && c.row.Stream {
-			o = c.estimate(word, status, caisson.TokenCount{}, c.hidden())
-		}
 	}
 	return c.fail(o, why)
 }
@@ -140,11 +138,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// tracked is a body that knows whether any of it may have been sent.
+// tracked is a body that tells when any of it may have been sent.
 type tracked struct {
 	bytes.Reader
-	read atomic.Bool
+	read *atomic.Bool
 }
+
+func (c *call) newBody() *tracked { return &tracked{*bytes.NewReader(c.body), &c.written} }
 
 func (t *tracked) Read(p []byte) (int, error) {
 	t.read.Store(true)

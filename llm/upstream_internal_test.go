@@ -1,0 +1,21 @@
+package llm
+
+import (
+	"io"
+	"testing"
+)
+
+// TestSentByAnyBody: a transport that starts over gets another body, of which the call has to hear, too.
+func TestSentByAnyBody(t *testing.T) {
+	c := &call{body: []byte("{}")}
+	first, again := c.newBody(), c.newBody()
+	if c.written.Load() {
+		t.Fatal("nothing was read yet")
+	}
+	if b, err := io.ReadAll(again); string(b) != "{}" || err != nil || !c.written.Load() {
+		t.Errorf("%q, %v, %v", b, err, c.written.Load())
+	}
+	if b, _ := io.ReadAll(first); string(b) != "{}" {
+		t.Errorf("%q: the bodies share their position", b)
+	}
+}
