@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/ledger"
@@ -82,7 +83,7 @@ func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
 		}
 		if p.Credential != "" {
-			if _, err := m.secrets.Secret(ctx, accountOf(p), p.Credential); caisson.KindOf(err) == caisson.NotFound {
+			if _, err := m.key(ctx, p); caisson.KindOf(err) == caisson.NotFound {
 				g.Problem = fmt.Sprintf("its provider's credential is missing; run caisson credential set %s", p.Credential)
 			} else if err != nil {
 				g.Problem = caisson.MessageOf(err)
@@ -92,6 +93,17 @@ func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 	}
 	slices.SortFunc(list, func(a, b caisson.GatewayModel) int { return strings.Compare(a.Alias, b.Alias) })
 	return list, nil
+}
+
+// key returns a provider's key. One that no header of a request can carry is Invalid: the gateway would refuse all settings
+// because of it.
+func (m *models) key(ctx context.Context, p caisson.Provider) (caisson.Secret, error) {
+	key, err := m.secrets.Secret(ctx, accountOf(p), p.Credential)
+	if err == nil && strings.ContainsFunc(key.Reveal(), unicode.IsControl) {
+		return caisson.Secret{}, caisson.Errorf(caisson.Invalid,
+			"its provider's credential has a line break or another control character in it; run caisson credential rotate %s", p.Credential)
+	}
+	return key, err
 }
 
 func accountOf(p caisson.Provider) string {
@@ -171,7 +183,8 @@ func (m *models) Check(_ context.Context, g *caisson.ModelGrant) error {
 	return nil
 }
 
-// settings is what the wire process has to know. Providers whose key is missing have none, and their models are refused.
+// settings is what the wire process has to know. Providers whose key is missing or cannot be used have none, and their models
+// are refused.
 func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg := &caisson.GatewayConfig{
 		Providers: m.providers, Keys: map[string]string{}, Scripts: map[string]string{}, Forbidden: m.forbidden, Roots: m.roots,
@@ -201,7 +214,7 @@ func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 		if p.Credential == "" {
 			continue
 		}
-		key, err := m.secrets.Secret(ctx, accountOf(p), p.Credential)
+		key, err := m.key(ctx, p)
 		if err != nil {
 			m.log.WarnContext(ctx, "a provider's key cannot be had; its models are refused", "provider", p.Name, "credential", p.Credential, "err", err)
 			continue
@@ -218,7 +231,7 @@ func (m *models) spendLogs(ctx context.Context, provider string, since time.Time
 		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
 	}
 	p := m.providers[i]
-	key, err := m.secrets.Secret(ctx, accountOf(p), p.Credential)
+	key, err := m.key(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -282,8 +282,14 @@ func (m *Manager) settle(ctx context.Context, l *link) error {
 	if err != nil {
 		return errDown(err)
 	}
-	return r.err()
+	if err := r.err(); err != nil {
+		return fmt.Errorf("%w: %w", errSettings, err)
+	}
+	return nil
 }
+
+// errSettings says that a process refuses its settings: it keeps those that it had, and nothing is wrong with it.
+var errSettings = errors.New("the settings are refused")
 
 // Detach implements [caisson.Wires]. It returns when the wire process has let go of the TAP, or is about to end.
 func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -26,10 +27,17 @@ type testGateway struct {
 	runs map[string]bool // guarded by mu
 }
 
-func (*testGateway) Hosts() map[string]http.Handler        { return nil }
-func (*testGateway) Configure(caisson.GatewayConfig) error { return nil }
-func (*testGateway) Journal(caisson.ID, *os.File) error    { return errNoGateway }
-func (*testGateway) Forget([]string)                       {}
+func (*testGateway) Hosts() map[string]http.Handler     { return nil }
+func (*testGateway) Journal(caisson.ID, *os.File) error { return errNoGateway }
+func (*testGateway) Forget([]string)                    {}
+
+// Configure refuses a provider of that name.
+func (*testGateway) Configure(c caisson.GatewayConfig) error {
+	if len(c.Providers) > 0 && c.Providers[0].Name == "refuse" {
+		return caisson.Invalidf("providers", "refused")
+	}
+	return nil
+}
 
 func (g *testGateway) Runs(c caisson.GatewayRunChange) error {
 	g.mu.Lock()
@@ -230,4 +238,30 @@ func TestRefreshWhileItStarts(t *testing.T) {
 		defer mu.Unlock()
 		return asked == 2
 	})
+}
+
+// TestRefusedSettings: settings that the gateway refuses take nothing else down, neither at the start nor later.
+func TestRefusedSettings(t *testing.T) {
+	needWire(t)
+	w := newWorld(t, func(c *Config) {
+		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
+			return &caisson.GatewayConfig{Providers: []caisson.Provider{{Name: "refuse"}}}, nil
+		}
+	})
+	pid := w.pid(t)
+	if err := w.Refresh(t.Context()); !errors.Is(err, errSettings) {
+		t.Errorf("refresh: %v", err)
+	}
+	id := caisson.NewID(caisson.SandboxPrefix)
+	ns, err := w.Attach(t.Context(), id, caisson.WireSpec{Guest: caisson.Guest{Sandbox: id, Account: "a", Run: string(id)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	if err := w.Detach(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+	if now := w.pid(t); now != pid {
+		t.Errorf("the process %d was replaced by %d", pid, now)
+	}
 }

@@ -153,7 +153,9 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if changed { // between its settings and now, when Refresh did not know of it
 		if err := m.settle(ctx, l); err != nil && ctx.Err() == nil {
 			m.log.ErrorContext(ctx, "wire process cannot be given new settings", "err", err)
-			l.kill()
+			if !errors.Is(err, errSettings) {
+				l.kill()
+			}
 		}
 	}
 	if err := ses.serveOthers(ctx); err != nil && ctx.Err() == nil {
@@ -170,7 +172,11 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 
 // prepare gives the process what it needs before the first wire.
 func (s *session) prepare(ctx context.Context) error {
-	if err := s.m.settle(ctx, s.link); err != nil {
+	switch err := s.m.settle(ctx, s.link); {
+	case errors.Is(err, errSettings):
+		// What sandboxes reach besides models does not depend on it.
+		s.m.log.ErrorContext(ctx, "the model gateway refuses its settings; sandboxes have no models until they are changed", "err", err)
+	case err != nil:
 		return fmt.Errorf("settings: %w", err)
 	}
 	if s.m.cfg.Ledger == nil {

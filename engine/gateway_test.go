@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/sqlite"
+)
+
+// secretMap is values by account/name.
+type secretMap map[string]string
+
+func (s secretMap) Secret(_ context.Context, account, name string) (caisson.Secret, error) {
+	v, ok := s[account+"/"+name]
+	if !ok {
+		return caisson.Secret{}, caisson.Errorf(caisson.NotFound, "there is no credential %s", name)
+	}
+	return caisson.NewSecret(v), nil
+}
+
+func newStore(t *testing.T) *sqlite.Store {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), sqlite.Config{
+		Path:     filepath.Join(t.TempDir(), "caisson.db"),
+		AuditKey: func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), true, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// as returns the context of a caller.
+func as(t *testing.T, account string, local bool) context.Context {
+	return caisson.WithCaller(t.Context(), caisson.Caller{Account: account, Local: local})
+}
+
+// TestUnusableKey: a key that no request can carry costs its own models only.
+func TestUnusableKey(t *testing.T) {
+	for _, bad := range []string{"sk-1\nX-Header: 1", "sk-1\r", "sk\x00", "sk-1\n", "\x1b[2J"} {
+		var log bytes.Buffer
+		m := &models{
+			providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
+			models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
+			secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, ledger: newStore(t).Ledger(),
+			log: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		cfg, err := m.settings(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := cfg.Keys["bad"]; ok || cfg.Keys["good"] != "sk-2" {
+			t.Errorf("%q: keys of %d providers", bad, len(cfg.Keys))
+		}
+		if !strings.Contains(log.String(), "provider=bad") || strings.Contains(log.String(), "sk-1") {
+			t.Errorf("%q: log %s", bad, log.String())
+		}
+		list, err := m.ListModels(as(t, "a", false))
+		if err != nil || len(list) != 2 || !strings.Contains(list[0].Problem, "control character") || list[1].Problem != "" {
+			t.Errorf("%q: %+v, %v", bad, list, err)
+		}
+	}
+}
