@@ -188,15 +188,22 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
 	return a
 }
 
+func (r *Resolver) tooManyLookups(name string, most int) reply {
+	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
+	r.decided(name, netip.Addr{}, v)
+	return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
+}
+
 // lookup answers with those addresses of name, which allowed is about, that the policy allows.
 func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed caisson.Verdict) reply {
 	select {
 	case r.lookups <- struct{}{}:
 		defer func() { <-r.lookups }()
 	default:
-		v := refusal("more than %d names are being looked up for this sandbox; try again", r.c.Lookups)
-		r.decided(name, netip.Addr{}, v)
-		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
+		return r.tooManyLookups(name, r.c.Lookups)
+	}
+	if len(r.lookups) > r.c.BusyLookups && r.c.Upstream.Busy() {
+		return r.tooManyLookups(name, r.c.BusyLookups)
 	}
 	r.decided(name, netip.Addr{}, allowed)
 	found, err := r.c.Upstream.Lookup(ctx, name, t)

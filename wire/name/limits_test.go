@@ -78,6 +78,30 @@ func TestLookupsAreBounded(t *testing.T) {
 	}
 }
 
+// TestLookupsOfBusyUpstream: while all wires together have very many lookups, each may have but few.
+func TestLookupsOfBusyUpstream(t *testing.T) {
+	z := newZone(t, nil)
+	arrived, release := make(chan struct{}, 100), make(chan struct{})
+	z.answerWith(func(q *dns.Msg, _ bool) *dns.Msg {
+		arrived <- struct{}{}
+		<-release
+		return new(dns.Msg).SetReply(q)
+	})
+	b := newBench(t, allowing{names: []string{"*"}}, []netip.AddrPort{z.addr}, func(c *Config) { c.BusyLookups = 2 })
+	b.up.active = maxFlights / 2
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() { b.ask(t, fmt.Sprintf("n%d.example", i), dns.TypeA) })
+		<-arrived
+	}
+	m := b.ask(t, "one.more.example", dns.TypeA)
+	if _, text := ede(m); m.Rcode != dns.RcodeServerFailure || !strings.Contains(text, "more than 2 names") {
+		t.Errorf("the third: %v", m)
+	}
+	close(release)
+	wg.Wait()
+}
+
 // TestWildcardNames: names that real services make up pass, data does not.
 func TestWildcardNames(t *testing.T) {
 	sum := sha256.Sum256([]byte("x"))

@@ -37,6 +37,7 @@ type Limits struct {
 	QueriesPerSecond int // answered, on average [200]
 	QueryBurst       int // answered at once [400]
 	Lookups          int // under way upstream at the same time [32]
+	BusyLookups      int // the same while all wires together have very many [8]
 	Conns            int // TCP connections at the same time [16]
 
 	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most
@@ -59,6 +60,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.QueriesPerSecond, 200)
 	set(&l.QueryBurst, 400)
 	set(&l.Lookups, 32)
+	set(&l.BusyLookups, 8)
 	set(&l.Conns, 16)
 	set(&l.GuestLength, 100)
 	set(&l.GuestBits, 360)

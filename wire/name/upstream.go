@@ -25,7 +25,9 @@ const (
 	lookupTimeout = 5 * time.Second // stubs ask again after as long
 	tryTimeout    = 1500 * time.Millisecond
 	cacheSize     = 4096 // answers, of a few hundred bytes each
-	maxFlights    = 1024 // lookups under way for all wires, each with one socket
+	maxFlights    = 1024 // lookups under way, each with one socket
+	reserved      = 128  // of them, for the hosts of the configuration
+	maxGuests     = maxFlights - reserved
 
 	minTTL      = 5 * time.Second // shorter ones would let a guest make us ask without end
 	maxTTL      = time.Hour
@@ -100,9 +102,22 @@ func (u *Upstream) SetServers(servers []netip.AddrPort) {
 }
 
 // Lookup returns the addresses of name, which is in lower case and without the final dot. Lookups of the same question
-// share one exchange. It takes at most 5 seconds. Callers must not change the answer's addresses.
+// share one exchange. It takes at most 5 seconds. Callers must not change the answer's addresses. It is for guests: some
+// lookups are reserved for [Upstream.Addrs].
 // Errors: Invalid for what is no host name, Unavailable if no server answers, Exhausted if too many lookups are under way.
 func (u *Upstream) Lookup(ctx context.Context, name string, t Type) (Answer, error) {
+	return u.lookup(ctx, name, t, maxGuests)
+}
+
+// Busy reports whether so many lookups are under way that each guest should be content with few.
+func (u *Upstream) Busy() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.active > maxFlights/2
+}
+
+// lookup is Lookup if no more than most are under way.
+func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)
 	}
@@ -114,9 +129,9 @@ func (u *Upstream) Lookup(ctx context.Context, name string, t Type) (Answer, err
 	}
 	f := u.flights[q]
 	if f == nil {
-		if u.active >= maxFlights {
+		if u.active >= most {
 			u.mu.Unlock()
-			return Answer{}, caisson.Errorf(caisson.Exhausted, "%d names are being looked up; try again", maxFlights)
+			return Answer{}, caisson.Errorf(caisson.Exhausted, "%d names are being looked up; try again", most)
 		}
 		f = &flight{done: make(chan struct{})}
 		u.flights[q] = f
@@ -160,7 +175,7 @@ func (a answered) left(now time.Time) (Answer, error) {
 }
 
 // Addrs returns the addresses of host, those of IPv4 first: of a name, or the one that host itself is. "localhost" and what
-// is below it are this host.
+// is below it are this host. It is for the hosts of the configuration: guests cannot use up its lookups.
 // Errors: as for Lookup, and NotFound if the name has no address.
 func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -175,9 +190,9 @@ func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		six, err6 = u.Lookup(ctx, host, AAAA)
+		six, err6 = u.lookup(ctx, host, AAAA, maxFlights)
 	}()
-	four, err4 := u.Lookup(ctx, host, A)
+	four, err4 := u.lookup(ctx, host, A, maxFlights)
 	<-done
 	addrs := slices.Concat(four.Addrs, six.Addrs)
 	switch {

@@ -254,8 +254,18 @@ func TestOneExchangeForMany(t *testing.T) {
 
 func TestFlightsAreBounded(t *testing.T) {
 	u := newUpstream(t, nil, netip.MustParseAddrPort("127.0.0.1:1"))
-	u.active = maxFlights
+	u.active = maxGuests
 	if _, err := u.Lookup(t.Context(), "e.example", A); caisson.KindOf(err) != caisson.Exhausted {
+		t.Errorf("%v", err)
+	}
+	// The hosts of the configuration have lookups of their own.
+	if _, err := u.Addrs(t.Context(), "provider.example"); caisson.KindOf(err) != caisson.Unavailable {
+		t.Errorf("%v", err)
+	}
+	u.mu.Lock()
+	u.active = maxFlights
+	u.mu.Unlock()
+	if _, err := u.Addrs(t.Context(), "e.example"); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("%v", err)
 	}
 }
