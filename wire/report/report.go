@@ -2,7 +2,8 @@
 //
 // A sandbox can make a wire decide a hundred thousand times a second. A [Recorder] takes every decision in well under a
 // microsecond, passes a new one on at once and sums up equal ones for ten seconds, so that what reaches logs, events and the
-// database is bounded whatever a sandbox does, and no decision is lost from the sums. [WhyHandler] shows to the sandbox
+// database is bounded whatever a sandbox does, and no decision is lost from the sums. At first 64 different ones are told
+// apart in ten seconds; a sandbox that goes on making new ones has 16. [WhyHandler] shows to the sandbox
 // itself what was refused.
 package report
 
@@ -20,7 +21,8 @@ import (
 const (
 	window      = 10 * time.Second
 	batch       = 50 * time.Millisecond // decisions come in bursts
-	maxDistinct = 64                    // per window
+	maxDistinct = 64                    // per window, after a rest
+	sustained   = 16                    // the same on average
 	maxRecent   = 64
 	maxText     = 256 // bytes of a name, address or reason that are kept; names may be a guest's own invention
 )
@@ -43,7 +45,8 @@ type Recorder struct {
 	soon     *time.Timer // nil: nothing is fresh
 	later    *time.Timer // ends the window; nil: none is open
 	sums     map[key]*sum
-	active   int    // of sums
+	active   int    // of sums, at most room
+	room     int    // how many may be active in this window
 	fresh    []*sum // of sums, those that nobody has heard of
 	others   map[otherKey]*sum
 	recent   *lru.Map[key, *caisson.Decision] // refused
@@ -90,6 +93,7 @@ func New(c Config) (*Recorder, error) {
 	return &Recorder{
 		handOn:  c.HandOn,
 		handing: make(chan struct{}, 1),
+		room:    maxDistinct,
 		sums:    map[key]*sum{},
 		others:  map[otherKey]*sum{},
 		recent:  lru.New[key, *caisson.Decision](maxRecent),
@@ -122,11 +126,11 @@ func (r *Recorder) Report(d caisson.Decision) {
 
 	s := r.sums[k]
 	switch {
-	case s != nil:
-	case r.active < maxDistinct:
-		s = r.start(d)
-	default:
+	case s != nil && s.active:
+	case r.active >= r.room:
 		s = r.other(d)
+	case s == nil:
+		s = r.start(d)
 	}
 	if !s.active {
 		s.active = true
@@ -279,7 +283,8 @@ func (r *Recorder) takeFresh() (ds []caisson.Decision) {
 	return ds
 }
 
-// endWindow returns everything that has changed, and forgets what has not. Another window follows if anything is left.
+// endWindow returns everything that has changed, and forgets what has not. Another window follows if anything is left, or not
+// all of the room is back.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
@@ -297,8 +302,9 @@ func (r *Recorder) endWindow() (ds []caisson.Decision) {
 		ds = append(ds, s.take())
 	}
 	clear(r.others)
+	r.room = min(r.room-r.active+sustained, maxDistinct)
 	r.fresh, r.active, r.later = nil, 0, nil
-	if len(r.sums) > 0 {
+	if len(r.sums) > 0 || r.room < maxDistinct {
 		r.openWindow()
 	}
 	return ds

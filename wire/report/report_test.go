@@ -130,6 +130,48 @@ func TestSteadyOnes(t *testing.T) {
 	})
 }
 
+// TestLongFlood: a sandbox that does not stop has few rows, old and new decisions alike, and all of them again after a rest.
+func TestLongFlood(t *testing.T) {
+	for name, of := range map[string]func(window, i int) string{
+		"the same": func(_, i int) string { return fmt.Sprintf("n%d.example", i) },
+		"others":   func(w, i int) string { return fmt.Sprintf("n%d.w%d.example", i, w) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(r *Recorder, h *handed) {
+				const windows = 100
+				for w := range windows {
+					for range 2 {
+						for i := range maxDistinct {
+							r.Report(denied(of(w, i)))
+						}
+						time.Sleep(window / 2)
+					}
+				}
+				time.Sleep(window)
+				synctest.Wait()
+				got := h.all()
+				// A decision may be a row when it is new and another at the end of its window.
+				if most := 2*maxDistinct + windows*(2*sustained+1); len(got) > most {
+					t.Errorf("%d rows, want at most %d", len(got), most)
+				}
+				if count, _, _ := sums(got); count != 2*windows*maxDistinct {
+					t.Errorf("the sum is %d", count)
+				}
+				time.Sleep(maxDistinct / sustained * window)
+				before := len(h.all())
+				for i := range maxDistinct {
+					r.Report(denied(of(windows, i)))
+				}
+				time.Sleep(batch)
+				synctest.Wait()
+				if n := len(h.all()) - before; n != maxDistinct {
+					t.Errorf("after a rest %d rows, want %d", n, maxDistinct)
+				}
+			})
+		})
+	}
+}
+
 func TestDifferencesThatCount(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		base := flow("192.0.2.1:443", 1, 1)
