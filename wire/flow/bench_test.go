@@ -72,3 +72,26 @@ func BenchmarkConnect(b *testing.B) {
 		c.Close()
 	}
 }
+
+// BenchmarkNarrow is BenchmarkIn on a connection that came when the large buffers were taken.
+func BenchmarkNarrow(b *testing.B) {
+	w := newWorld(b, func(c *Config, _ *times) { c.Budget = NewBudget(10, 0) })
+	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
+		buf := make([]byte, 256<<10)
+		for {
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	})
+	w.policy(allowAll)
+	c := w.mustDial("192.0.2.1:7")
+	c.SetDeadline(time.Time{})
+	buf := make([]byte, 256<<10)
+	b.SetBytes(int64(len(buf)))
+	for b.Loop() {
+		if _, err := io.ReadFull(c, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

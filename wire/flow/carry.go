@@ -63,11 +63,13 @@ func (c *flow) carryNamed(r *relay) {
 		r.up.SetReadDeadline(time.Time{})
 		r.g.unread(e.heard)
 		c.serveHTTP(r.g, r.up)
-	case langTLS:
-		r.startOut(e.heard, nil)
-		r.wait()
-	case langOther:
-		r.startOut(e.heard, &firstLine{})
+	case langTLS, langOther:
+		var line *firstLine
+		if lang == langOther {
+			line = &firstLine{}
+		}
+		r.startOut(e.heard, line)
+		e = ear{} // may be large, and the flow may be long
 		r.wait()
 	case langBad:
 		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})

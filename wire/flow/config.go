@@ -32,6 +32,8 @@ type Config struct {
 	// Report gets every decision once, with Count 1, and the bytes of an allowed flow at its end, with Count 0.
 	Report func(caisson.Decision)
 	Limits Limits
+	// Budget is shared with other Forwarders. Nil means that only Limits bound this one.
+	Budget *Budget
 }
 
 // A Dialer connects to the world. Safe for concurrent use. An error of kind [caisson.Denied] says that no policy can allow
@@ -49,7 +51,7 @@ type Limits struct {
 	InFlight  int // connections being decided, dialled or accepted; 128
 	TCP       int // connections, those in flight and those not quite gone included; 1024
 	UDP       int // datagram flows; 256
-	Wide      int // connections with large buffers, about 5 MB each at worst; 32. Others have about 0.5 MB, and as much in the kernel
+	Wide      int // connections to the world with large buffers, about 5 MB each at worst; 32. Others have about 0.1 MB, and 0.25 MB in the kernel
 	PerSecond int // new flows in a second; 500. What is beyond is dropped in silence
 	Burst     int // how many may begin at once after a rest; 1000
 	Queries   int // datagrams at LocalUDP services being answered; 64

@@ -23,6 +23,6 @@
 // # Bounds
 //
 // Everything from the sandbox is hostile. Connections, datagram flows, and how many of them begin in a second are limited;
-// so are the buffers of each, of which only the first flows get large ones. A connection holds its place until the
+// so are the buffers of each, of which only the first flows get large ones; a Budget bounds what all sandboxes have together. A connection holds its place until the
 // sandbox's side of it is gone, so that what lingers is counted too.
 package flow

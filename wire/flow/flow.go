@@ -129,6 +129,7 @@ func (c *flow) done() {
 	if c.wide {
 		f.wide--
 	}
+	f.cfg.Budget.give(c.wide)
 	f.bytesOut.Add(out)
 	f.bytesIn.Add(in)
 	f.mu.Unlock()

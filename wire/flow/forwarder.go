@@ -17,11 +17,16 @@ import (
 )
 
 // Receive and send buffers of the stack's endpoints. The wire's round trip is tens of microseconds, so that they need not
-// grow with anybody's bandwidth; gVisor's window is half a receive buffer.
+// grow with anybody's bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow has about 100 KiB.
 const (
-	narrowBuffer = 128 << 10
-	wideBuffer   = 2 << 20
+	firstReceive  = 128 << 10 // until the handshake is over; the scale of the window, which stays, follows from it
+	narrowReceive = 48 << 10
+	narrowSend    = 32 << 10
+	wideBuffer    = 2 << 20
 )
+
+// narrowSocket is what a narrow flow's socket to the world buffers each way; Linux takes twice that.
+const narrowSocket = 64 << 10
 
 // A Forwarder carries one sandbox's flows. Safe for concurrent use.
 type Forwarder struct {
@@ -68,9 +73,10 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 		f.cancel()
 		return nil, err
 	}
-	f.syns = tcp.NewForwarder(cfg.Stack, narrowBuffer, cfg.Limits.InFlight, f.connect)
+	f.syns = tcp.NewForwarder(cfg.Stack, firstReceive, cfg.Limits.InFlight, f.connect)
 	cfg.Stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.handleTCP)
 	cfg.Stack.SetTransportProtocolHandler(udp.ProtocolNumber, f.handleUDP)
+	cfg.Budget.join()
 	return f, nil
 }
 
@@ -79,8 +85,8 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 func configure(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: narrowBuffer, Max: wideBuffer}
-	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: narrowBuffer, Max: wideBuffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: firstReceive, Max: wideBuffer}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: narrowSend, Max: wideBuffer}
 	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
 	retries := tcpip.TCPSynRetriesOption(3)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &receive, &send, &timeWait, &retries} {
@@ -94,6 +100,9 @@ func configure(s *stack.Stack) error {
 // Close ends all flows, and waits until nothing of them is left. The stack refuses from then on.
 func (f *Forwarder) Close() {
 	f.mu.Lock()
+	if !f.closed {
+		f.cfg.Budget.leave()
+	}
 	f.closed = true
 	flows := f.list()
 	f.mu.Unlock()
@@ -179,12 +188,14 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 		return nil, "the wire is closing"
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
+	case !f.cfg.Budget.takeFlow(f.tcp + f.udp):
+		return nil, "all sandboxes together have too many flows, and this one has its share"
 	}
 	*count++
 	f.work.Add(1)
 	c = &flow{f: f, start: time.Now(), local: f.isGateway(dst.Addr())}
 	c.what = caisson.Flow{Protocol: protocol, Dst: dst}
-	if protocol == "tcp" && f.wide < f.cfg.Limits.Wide {
+	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.takeWide(f.wide) {
 		f.wide++
 		c.wide = true
 	}

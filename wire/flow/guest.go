@@ -13,12 +13,6 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// chunkSize is how much is carried at a time: a few of the wire's largest packets.
-const chunkSize = 256 << 10
-
-// chunkPool is shared by all forwarders. A flow takes a chunk only once there is something to carry.
-var chunkPool = &sync.Pool{New: func() any { return new([chunkSize]byte) }}
-
 var errGuest = errors.New("the sandbox's side of the connection failed")
 
 // A guest is the sandbox's end of a TCP connection. It counts what passes.
@@ -125,16 +119,17 @@ func (g *guest) linger(c *flow) {
 // receive reads into a chunk once there is something, and hands it to use, which must not keep it. The error is io.EOF at
 // the end.
 func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
+	chunks := g.flow.chunks()
 	for {
-		chunk := chunkPool.Get().(*[chunkSize]byte)
-		w := tcpip.SliceWriter(chunk[:])
+		chunk := chunks.get()
+		w := tcpip.SliceWriter(*chunk)
 		r, terr := g.ep.Read(&w, tcpip.ReadOptions{})
 		var err error
 		if r.Count > 0 {
 			g.flow.out.Add(int64(r.Count))
-			err = use(chunk[:r.Count])
+			err = use((*chunk)[:r.Count])
 		}
-		chunkPool.Put(chunk)
+		chunks.put(chunk)
 		switch terr.(type) {
 		case nil:
 			if err != nil {

@@ -122,8 +122,9 @@ func (r *relay) sendIn(claim func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)
 	defer r.g.wq.EventUnregister(&entry)
+	chunks := r.c.chunks()
 	for {
-		chunk, n, err := r.receive()
+		chunk, n, err := r.receive(chunks)
 		if claim != nil && !claim() {
 			if err == nil { // too late: it cannot be given back
 				r.c.end("")
@@ -132,11 +133,9 @@ func (r *relay) sendIn(claim func() bool) error {
 		}
 		claim = nil
 		if err == nil {
-			err = r.g.send(ready, chunk[:n])
+			err = r.g.send(ready, (*chunk)[:n])
 		}
-		if chunk != nil {
-			chunkPool.Put(chunk)
-		}
+		chunks.put(chunk)
 		if err != nil {
 			return err
 		}
@@ -144,8 +143,8 @@ func (r *relay) sendIn(claim func() bool) error {
 }
 
 // receive reads from the world; the error is io.EOF at the end.
-func (r *relay) receive() (chunk *[chunkSize]byte, n int, err error) {
-	chunk, n, err = readChunk(r.conn)
+func (r *relay) receive(chunks *chunks) (chunk *[]byte, n int, err error) {
+	chunk, n, err = readChunk(r.conn, chunks)
 	if err == nil && n == 0 {
 		err = io.EOF
 	}
@@ -153,18 +152,18 @@ func (r *relay) receive() (chunk *[chunkSize]byte, n int, err error) {
 }
 
 // readChunk reads into a chunk that it takes only once there is something. The caller gives the chunk back unless it is nil.
-func readChunk(conn syscall.RawConn) (chunk *[chunkSize]byte, n int, err error) {
+func readChunk(conn syscall.RawConn, chunks *chunks) (chunk *[]byte, n int, err error) {
 	var errno error
 	err = conn.Read(func(fd uintptr) bool {
-		chunk = chunkPool.Get().(*[chunkSize]byte)
+		chunk = chunks.get()
 		for {
-			n, errno = unix.Read(int(fd), chunk[:])
+			n, errno = unix.Read(int(fd), *chunk)
 			if errno != unix.EINTR {
 				break
 			}
 		}
 		if errno == unix.EAGAIN {
-			chunkPool.Put(chunk)
+			chunks.put(chunk)
 			chunk = nil
 			return false
 		}

@@ -133,8 +133,8 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 	}
 	c.onEnd(func() { reset(up) })
 	if !c.wide { // the kernel's buffers would grow to megabytes each; without them, setting a size cannot fail
-		up.SetReadBuffer(narrowBuffer)
-		up.SetWriteBuffer(narrowBuffer)
+		up.SetReadBuffer(narrowSocket)
+		up.SetWriteBuffer(narrowSocket)
 	}
 	// What changed before the flow was in the table, Recheck has not seen.
 	if v := c.again(); !v.Allowed {
@@ -201,6 +201,9 @@ func prepare(ep tcpip.Endpoint, wide bool) {
 	if wide {
 		o.SetReceiveBufferSize(wideBuffer, true)
 		o.SetSendBufferSize(wideBuffer, true)
+	} else {
+		o.SetReceiveBufferSize(narrowReceive, true)
+		o.SetSendBufferSize(narrowSend, true)
 	}
 	o.SetKeepAlive(true)
 	idle, interval := tcpip.KeepaliveIdleOption(keepaliveIdle), tcpip.KeepaliveIntervalOption(keepaliveInterval)

@@ -178,15 +178,15 @@ func (e *exchange) carryOut() {
 	e.wq.EventRegister(&entry)
 	defer e.wq.EventUnregister(&entry)
 	for {
-		chunk := chunkPool.Get().(*[chunkSize]byte)
-		w := tcpip.SliceWriter(chunk[:])
+		chunk := datagramChunks.get()
+		w := tcpip.SliceWriter(*chunk)
 		r, terr := e.ep.Read(&w, tcpip.ReadOptions{})
 		var err error
 		if terr == nil {
 			e.count(&e.c.out, r.Count)
-			_, err = e.up.Write(chunk[:r.Count])
+			_, err = e.up.Write((*chunk)[:r.Count])
 		}
-		chunkPool.Put(chunk)
+		datagramChunks.put(chunk)
 		if _, wait := terr.(*tcpip.ErrWouldBlock); wait {
 			select {
 			case <-ready:
@@ -208,16 +208,14 @@ func (e *exchange) carryIn() {
 		return
 	}
 	for {
-		chunk, n, err := readChunk(conn)
+		chunk, n, err := readChunk(conn, datagramChunks)
 		if err == nil {
 			e.count(&e.c.in, n)
 			var r bytes.Reader
-			r.Reset(chunk[:n])
+			r.Reset((*chunk)[:n])
 			e.ep.Write(&r, tcpip.WriteOptions{}) // what the wire has no room for is lost
 		}
-		if chunk != nil {
-			chunkPool.Put(chunk)
-		}
+		datagramChunks.put(chunk)
 		if err != nil {
 			return
 		}

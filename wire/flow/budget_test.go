@@ -1,0 +1,136 @@
+package flow
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+func TestBudget(t *testing.T) {
+	b := NewBudget(100, 8)
+	b.join()
+	b.join()
+	first := 0
+	for b.takeFlow(first) {
+		first++
+	}
+	if first != 75 {
+		t.Errorf("one of two took %d of 100, want 75", first)
+	}
+	second := 0
+	for b.takeFlow(second) {
+		second++
+	}
+	if second != 12 {
+		t.Errorf("the other took %d, want its share of what was left, 12", second)
+	}
+	b.give(false)
+	if b.takeFlow(first - 1) {
+		t.Error("who has most got one more while they are scarce")
+	}
+	wide := 0
+	for b.takeWide(wide) {
+		wide++
+	}
+	if wide != 6 {
+		t.Errorf("%d wide flows, want 6", wide)
+	}
+	b.give(true)
+	if !b.takeWide(wide) {
+		t.Error("a wide flow that ended is not free")
+	}
+	var none *Budget
+	if !none.takeFlow(1e9) || !none.takeWide(1e9) {
+		t.Error("no budget has no room")
+	}
+}
+
+// What all forwarders have together is bounded, and given back.
+func TestSharedBudget(t *testing.T) {
+	b := NewBudget(8, 0)
+	w := newWorld(t, func(c *Config, _ *times) { c.Budget = b })
+	w.listen("192.0.2.1:7", echo)
+	w.policy(allowAll)
+	var conns []net.Conn
+	for range 6 {
+		conns = append(conns, w.mustDial("192.0.2.1:7"))
+	}
+	for b.takeFlow(0) { // another forwarder
+	}
+	w.mustRefuse("192.0.2.1:7")
+	w.reportedDenied("flow", "all sandboxes together")
+	if s := w.f.Stats(); s.Limited != 1 {
+		t.Errorf("%+v", s)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	eventually(t, w.empty)
+	wantEcho(t, w.mustDial("192.0.2.1:7"), "hello")
+}
+
+// A sandbox that fills connections both ways and never reads makes each hold only so much. The sandbox's own stack is in this
+// process, too.
+func TestNarrowMemory(t *testing.T) {
+	const flows, most = 100, 256 << 10 // per flow, of which the sandbox's own stack has some
+	small := func(c *Config, _ *times) { c.Budget = NewBudget(2*flows, 0) }
+	w := newWorld(t, small)
+	// Or the sandbox's stack would buffer megabytes.
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive} {
+		if err := w.guest.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
+		b := make([]byte, 4<<10)
+		for {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	w.policy(allowAll)
+	before := heapNow()
+	for range flows {
+		c := w.mustDial("192.0.2.1:7")
+		c.SetDeadline(time.Time{})
+		go func() {
+			b := make([]byte, 4<<10)
+			for {
+				if _, err := c.Write(b); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	var last int64
+	eventually(t, func() error { // until nothing moves any more
+		s := w.f.Stats()
+		moved := s.BytesIn + s.BytesOut
+		defer func() { last = moved }()
+		if moved != last || s.BytesOut < flows*narrowChunk {
+			return fmt.Errorf("%d bytes carried, %d before", moved, last)
+		}
+		return nil
+	})
+	if got := int64(heapNow()) - int64(before); got > flows*most {
+		t.Errorf("%d KiB for each flow, want at most %d", got/flows>>10, most>>10)
+	} else {
+		t.Logf("%d KiB for each flow", got/flows>>10)
+	}
+}
+
+func heapNow() uint64 {
+	runtime.GC()
+	runtime.GC() // pools let go at the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
