@@ -122,6 +122,9 @@ func (c *checker) inline(v strictjson.Value) error {
 	if data == nil || mime == "" {
 		return strictjson.Refuse("", "it needs the strings mimeType and data")
 	}
+	if kind := strings.ToLower(strings.TrimSpace(mime)); strings.HasPrefix(kind, "audio/") || strings.HasPrefix(kind, "video/") {
+		return strictjson.Refuse("mimeType", "sound and films have prices of their own, which are not known here; send a transcript or single images")
+	}
 	if strings.HasPrefix(mime, "text/") {
 		return nil // the bytes count, as those of other text
 	}

@@ -72,6 +72,8 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown tool", part(hi, `"tools":[{"teleport":{}}]`), all, "tools[0].teleport", "not known"},
 		{"field of a function", part(hi, `"tools":[{"functionDeclarations":[{"name":"x","url":"http://x"}]}]`), all, "tools[0].functionDeclarations[0].url", "not known"},
 		{"tool config", part(hi, `"toolConfig":{"retrievalConfig":{}}`), dialect.Allow{}, "toolConfig.retrievalConfig", "provider-tools"},
+		{"sound", part(`{"inlineData":{"mimeType":"audio/wav","data":"AAAA"}}`, ""), all, "contents[0].parts[0].inlineData.mimeType", "transcript"},
+		{"film", part(`{"inline_data":{"data":"AAAA","mime_type":" Video/MP4"}}`, ""), all, "contents[0].parts[0].inlineData.mimeType", "transcript"},
 		{"unknown part", part(`{"video":"x"}`, ""), all, "contents[0].parts[0].video", "not known"},
 		{"field of contents", `{"contents":[{"role":"user","parts":[],"name":"x"}]}`, all, "contents[0].name", "not known"},
 		{"text of another kind", part(`{"text":["x"]}`, ""), all, "contents[0].parts[0].text", "string"},
@@ -225,7 +227,7 @@ func TestInput(t *testing.T) {
 		{"large image", inline("image/jpeg", picture(3000, 2000, true)), 258 * 4 * 3, 258*6*5 + 400, true},
 		{"long image", inline("image/png", picture(20000, 100, false)), 258 * 79, 258*80*3 + 400, true},
 		{"no image", inline("image/png", strings.Repeat("A", 10000)), 0, 400, false},
-		{"image as sound", inline("audio/mp3", picture(10, 10, false)), 0, 400, false},
+		{"image as a document", inline("application/pdf", picture(10, 10, false)), 0, 400, false},
 		{"pdf", inline("application/pdf", strings.Repeat("A", 10000)), 0, 400, false},
 		{"text file", inline("text/plain", strings.Repeat("A", 10000)), 10000, 10400, true},
 	} {
