@@ -118,11 +118,19 @@ func checkImage(p *parser, v value) error {
 }
 
 func checkImageURL(p *parser, v value) error {
-	if err := p.url(v); err != nil {
+	if err := p.image(v); err != nil {
 		return err
 	}
 	p.extra += imageTokens - int64(len(v)) // an image is not read as text
 	return nil
+}
+
+// image is url for what has to be an image: some providers take documents and films in its place, which have no bound.
+func (p *parser) image(v value) error {
+	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
+		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
+	}
+	return p.url(v)
 }
 
 // url copies a data URL, or one that the provider may fetch.

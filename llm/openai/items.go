@@ -139,7 +139,10 @@ func (p *parser) references(v value) error {
 // reference checks one value without copying it.
 func (p *parser) reference(name string, v value) error {
 	check := p.serverID
-	if name == "image_url" || name == "file_url" {
+	switch name {
+	case "image_url":
+		check = p.image
+	case "file_url":
 		check = p.url
 	}
 	keep := len(p.out)

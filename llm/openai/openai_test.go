@@ -97,6 +97,8 @@ func TestWaysOut(t *testing.T) {
 		{"chat", chat(`{"image_url":"https://evil/?secret","type":"image_url"}`), "messages[0].content[0].image_url", urls},
 		{"chat", chat(`{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}`), "messages[0].content[0].image_url.url", never},
 		{"chat", chat(`{"type":"image_url","image_url":{"url":"gs://bucket/x"}}`), "messages[0].content[0].image_url.url", never},
+		{"chat", chat(`{"type":"image_url","image_url":{"url":"data:application/pdf;base64,AAAA"}}`), "messages[0].content[0].image_url.url", never},
+		{"responses", item(`{"role":"user","content":[{"type":"input_image","image_url":"data:video/mp4;base64,AAAA"}]}`), "input[0].content[0].image_url", never},
 		{"chat", chat(`{"type":"text","image_url":{"url":"https://evil/"}}`), "messages[0].content[0].image_url.url", urls},
 		{"chat", chat(`{"type":"video_url","video_url":{"url":"https://evil/"}}`), "messages[0].content[0].type", never},
 		{"chat", chat(`{"image_url":{"url":"data:image/png;base64,AA"}}`), "messages[0].content[0].type", never},
