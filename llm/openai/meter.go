@@ -11,6 +11,9 @@ import (
 )
 
 const (
+	// maxNesting is how deep is looked into what a provider sends: every level is read again for the one above.
+	maxNesting = 16
+
 	maxEvent = 8 << 20 // the last event of a response has all of it
 	maxIDs   = 256     // ids of items that are remembered of an answer
 )
@@ -106,7 +109,7 @@ func (m *streamMeter) chunk(v strictjson.Value) {
 		case "choices":
 			for _, choice := range x.Elements() {
 				empty = false
-				m.seen += text(choice.Get("delta"))
+				m.seen += text(choice.Get("delta"), maxNesting)
 			}
 		}
 	}
@@ -114,15 +117,18 @@ func (m *streamMeter) chunk(v strictjson.Value) {
 }
 
 // text is how many bytes of strings a delta has. A tool call's name is output too.
-func text(v strictjson.Value) (n int64) {
+func text(v strictjson.Value, levels int) (n int64) {
 	if v.Kind() == '"' {
 		return int64(len(v.Bytes()))
 	}
+	if levels == 0 {
+		return int64(len(v)) // which is more than is in it
+	}
 	for _, x := range v.Members() {
-		n += text(x)
+		n += text(x, levels-1)
 	}
 	for _, x := range v.Elements() {
-		n += text(x)
+		n += text(x, levels-1)
 	}
 	return n
 }
@@ -141,7 +147,7 @@ func (m *streamMeter) response(v strictjson.Value) {
 	case "error":
 		m.done = true
 	default:
-		m.seen += text(v.Get("delta"))
+		m.seen += text(v.Get("delta"), maxNesting)
 	}
 }
 
