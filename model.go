@@ -54,10 +54,12 @@ type TokenCount struct {
 	CacheWrite int64 `json:"cacheWrite,omitempty"`
 }
 
-// Total returns all tokens.
-func (t TokenCount) Total() int64 { return t.Input + t.Output + t.CacheRead + t.CacheWrite }
+// Total returns all tokens; it saturates.
+func (t TokenCount) Total() int64 {
+	return addSat(addSat(t.Input, t.Output), addSat(t.CacheRead, t.CacheWrite))
+}
 
-// Cost returns what t costs, rounded up to a nanodollar.
+// Cost returns what t costs, rounded up to a nanodollar; it saturates.
 func (p Prices) Cost(t TokenCount) USD {
 	read, write := p.CacheRead, p.CacheWrite
 	if read == 0 {
@@ -66,7 +68,11 @@ func (p Prices) Cost(t TokenCount) USD {
 	if write == 0 {
 		write = p.Input
 	}
-	return perMillion(p.Input, t.Input) + perMillion(p.Output, t.Output) + perMillion(read, t.CacheRead) + perMillion(write, t.CacheWrite)
+	sum := Amount{USD: perMillion(p.Input, t.Input)}
+	for _, part := range []USD{perMillion(p.Output, t.Output), perMillion(read, t.CacheRead), perMillion(write, t.CacheWrite)} {
+		sum = sum.Plus(Amount{USD: part})
+	}
+	return sum.USD
 }
 
 // MaxInput returns the highest price that a token of input may have.
