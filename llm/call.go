@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -17,12 +16,12 @@ const freeOutput = 32_768
 
 // A call is one request of a guest from its arrival to its row in the ledger. One goroutine has it.
 type call struct {
+	life
 	g     *Gateway
 	w     http.ResponseWriter
 	r     *http.Request
 	api   *API
 	e     dialect.Endpoint
-	guest caisson.Guest
 	grant *caisson.ModelGrant
 	seat  *seat
 	setup *setup
@@ -37,10 +36,7 @@ type call struct {
 	row      caisson.Call
 	reserved caisson.Reservation
 	settled  bool
-	sent     bool        // the guest has part of an answer
-	lost     bool        // the guest does not take it
-	left     func()      // tells that
-	written  atomic.Bool // something of the request may have gone to the provider
+	sent     bool // the guest has part of an answer
 	record   *recording
 }
 
@@ -49,7 +45,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Gu
 	if err := check(r); err != nil {
 		return err
 	}
-	c := &call{g: g, w: w, r: r, api: api, e: e, guest: guest, started: time.Now()}
+	c := &call{life: life{config: &g.config, guest: guest, asked: r.Context()}, g: g, w: w, r: r, api: api, e: e, started: time.Now()}
 	if c.grant = g.config.Grant(r.Context(), guest); c.grant == nil {
 		return refuse(http.StatusForbidden, "model_not_allowed", "this sandbox has no grant for models; ask for one")
 	}
@@ -268,7 +264,8 @@ func (c *call) estimate(word string, status int, said caisson.TokenCount, output
 	o.tokens.Output = max(said.Output, min(output, c.reserved.Output()))
 	o.cost = c.model.prices.Cost(o.tokens)
 	if fresh {
-		o.cost = c.inputAtWorst() + c.model.prices.Cost(caisson.TokenCount{Output: o.tokens.Output})
+		output := caisson.Amount{USD: c.model.prices.Cost(caisson.TokenCount{Output: o.tokens.Output})}
+		o.cost = caisson.Amount{USD: c.inputAtWorst()}.Plus(output).USD
 	}
 	return o
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
+
+	"github.com/caisson-dev/caisson"
 )
 
 const (
@@ -14,15 +17,25 @@ const (
 
 var errLinger = errors.New("the guest went away, and what was left of the answer could not be read")
 
+// A life is how long a call goes on.
+type life struct {
+	config  *Config
+	guest   caisson.Guest
+	asked   context.Context // ends when the guest goes away
+	lost    bool            // the guest does not take its answer
+	left    func()          // tells that
+	written atomic.Bool     // something of the request may have gone to the provider
+}
+
 // outlive returns a context for a call that goes on when its guest goes away: providers go on too, and charge it, so that
 // only the end of the answer says what it cost. It ends after some time, with the guest's sandbox, or at once as long as
 // nothing was sent.
-func (c *call) outlive() (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.r.Context()))
-	stop := context.AfterFunc(c.r.Context(), func() { c.linger(ctx, cancel) })
-	c.left = func() {
+func (l *life) outlive() (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.asked))
+	stop := context.AfterFunc(l.asked, func() { l.linger(ctx, cancel) })
+	l.left = func() {
 		if stop() { // and so is linger not called yet
-			go c.linger(ctx, cancel)
+			go l.linger(ctx, cancel)
 		}
 	}
 	return ctx, func(cause error) {
@@ -32,12 +45,12 @@ func (c *call) outlive() (context.Context, context.CancelCauseFunc) {
 }
 
 // linger ends ctx when nothing is worth waiting for any more.
-func (c *call) linger(ctx context.Context, cancel context.CancelCauseFunc) {
-	end := time.NewTimer(c.g.config.Timeouts.Linger)
+func (l *life) linger(ctx context.Context, cancel context.CancelCauseFunc) {
+	end := time.NewTimer(l.config.Timeouts.Linger)
 	defer end.Stop()
 	look := time.NewTicker(lingerLook)
 	defer look.Stop()
-	for c.written.Load() && c.g.config.Grant(ctx, c.guest) != nil {
+	for l.written.Load() && l.config.Grant(ctx, l.guest) != nil {
 		select {
 		case <-ctx.Done():
 			return
@@ -51,11 +64,11 @@ func (c *call) linger(ctx context.Context, cancel context.CancelCauseFunc) {
 }
 
 // gone reports whether there is still a guest to answer.
-func (c *call) gone() bool { return c.lost || c.r.Context().Err() != nil }
+func (l *life) gone() bool { return l.lost || l.asked.Err() != nil }
 
 // endedBy is why a call ended before its answer did.
-func (c *call) endedBy(ctx context.Context) (word string, status int) {
-	if !c.gone() && context.Cause(ctx) == errIdle {
+func (l *life) endedBy(ctx context.Context) (word string, status int) {
+	if !l.gone() && context.Cause(ctx) == errIdle {
 		return "timeout", http.StatusGatewayTimeout
 	}
 	return "aborted", 0

@@ -57,14 +57,14 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 	u := c.model.url(c.e.Path, c.query())
 	for attempt := 0; ; attempt++ {
 		c.written.Store(false) // of what was sent before, nothing came
-		body := c.newBody()
+		body := c.newBody(c.body)
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}).WithContext(ctx)
 		if attempt == 0 {
 			// The transport may start over as long as nothing was written.
-			req.GetBody = func() (io.ReadCloser, error) { return c.newBody(), nil }
+			req.GetBody = func() (io.ReadCloser, error) { return c.newBody(c.body), nil }
 		}
 		resp, err := c.model.from.trip.RoundTrip(req)
 		again := attempt < maxRetries && !c.gone()
@@ -144,7 +144,7 @@ type tracked struct {
 	read *atomic.Bool
 }
 
-func (c *call) newBody() *tracked { return &tracked{*bytes.NewReader(c.body), &c.written} }
+func (l *life) newBody(b []byte) *tracked { return &tracked{*bytes.NewReader(b), &l.written} }
 
 func (t *tracked) Read(p []byte) (int, error) {
 	t.read.Store(true)

@@ -7,8 +7,8 @@ import (
 
 // TestSentByAnyBody: a transport that starts over gets another body, of which the call has to hear, too.
 func TestSentByAnyBody(t *testing.T) {
-	c := &call{body: []byte("{}")}
-	first, again := c.newBody(), c.newBody()
+	var c life
+	first, again := c.newBody([]byte("{}")), c.newBody([]byte("{}"))
 	if c.written.Load() {
 		t.Fatal("nothing was read yet")
 	}
