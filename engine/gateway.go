@@ -301,17 +301,28 @@ func forbidden(listen ...string) ([]netip.AddrPort, error) {
 		}
 		addrs := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 		if host != "" {
-			a, err := netip.ParseAddr(host)
-			if err != nil {
-				continue // a name: the host's own addresses are refused anyway
+			if addrs, err = hostAddrs(host); err != nil {
+				return nil, caisson.Wrap(err, caisson.Invalid, "the address of the listener %.100q cannot be found; give it as a number", l)
 			}
-			addrs = []netip.Addr{a}
 		}
 		for _, a := range addrs {
 			list = append(list, netip.AddrPortFrom(a.Unmap(), uint16(n)))
 		}
 	}
 	return list, nil
+}
+
+// lookupTime bounds finding a listener's addresses.
+const lookupTime = 10 * time.Second
+
+// hostAddrs returns all addresses of a host: net.Listen takes one of them.
+func hostAddrs(host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
 // watchInterval is how soon a change of the host's nameservers is noticed.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +66,34 @@ func TestUnusableKey(t *testing.T) {
 		list, err := m.ListModels(as(t, "a", false))
 		if err != nil || len(list) != 2 || !strings.Contains(list[0].Problem, "control character") || list[1].Problem != "" {
 			t.Errorf("%q: %+v, %v", bad, list, err)
+		}
+	}
+}
+
+// TestForbidden: no sandbox reaches what the daemon listens on, however that is written.
+func TestForbidden(t *testing.T) {
+	for listen, want := range map[string]string{
+		"":                    "",
+		":80":                 "0.0.0.0:80",
+		"127.0.0.1:80":        "127.0.0.1:80",
+		"[::1]:80":            "[::1]:80",
+		"[::ffff:1.2.3.4]:80": "1.2.3.4:80",
+		"localhost:80":        "127.0.0.1:80",
+	} {
+		list, err := forbidden(listen)
+		if err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+		if want == "" && len(list) == 0 {
+			continue
+		}
+		if !slices.Contains(list, netip.MustParseAddrPort(want)) {
+			t.Errorf("%s: %v, want %s", listen, list, want)
+		}
+	}
+	for _, listen := range []string{"localhost", "127.0.0.1:http", "no-such-host.invalid:80"} {
+		if list, err := forbidden(listen); caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%s: %v, %v, want it to be invalid", listen, list, err)
 		}
 	}
 }
