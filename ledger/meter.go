@@ -172,7 +172,7 @@ func (m *Meter) Run(ctx context.Context) error {
 
 // rotate goes on with the next page. Calls under way stay on theirs.
 func (m *Meter) rotate(ctx context.Context) {
-	if m.next == nil || m.now().Before(m.retry) {
+	if wait := m.retry.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // more: the clock went back
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)

@@ -524,3 +524,45 @@ func BenchmarkHotPath(b *testing.B) {
 		must(b, r.Settle(a))
 	}
 }
+
+// TestClockCorrected: a clock that was days ahead and is put right loses no call and no money.
+func TestClockCorrected(t *testing.T) {
+	for _, period := range []string{"", "day"} {
+		t.Run(period, func(t *testing.T) {
+			w := newWorld(t)
+			right := time.Date(2026, 5, 10, 12, 0, 0, 0, time.UTC)
+			w.clock.set(right.Add(48 * time.Hour))
+			g := w.guest("a")
+			w.budget("account/a", caisson.Limits{Tokens: limit[int64](1000)}, period)
+			gw := w.gateway()
+			under := get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t)
+			must(t, get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t).Settle(answer(10, 5)))
+			w.clock.set(right)
+			must(t, w.book.Ingest(t.Context())) // what was written by the wrong clock
+			must(t, under.Settle(answer(10, 5)))
+			for range 8 {
+				must(t, get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t).Settle(answer(10, 90)))
+			}
+			must(t, w.book.Ingest(t.Context()))
+			if period == "" {
+				if b := w.look("account/a"); b.Used.Tokens != 830 || b.Used.Tokens+b.Held.Tokens > 1000 {
+					t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
+				}
+			}
+			gw.finish()
+			rows := w.rows()
+			if len(rows) != 10 {
+				t.Errorf("%d rows, want 10:\n%s", len(rows), w.log.String())
+			}
+			used := int64(0)
+			for _, row := range rows {
+				if row.At.Equal(right) || period == "" { // one was read before the clock was put right
+					used += row.Amount().Tokens
+				}
+			}
+			if b := w.look("account/a"); b.Used.Tokens != used || used < 815 || b.Held.Tokens != 0 {
+				t.Errorf("used %d of %d, held %d", b.Used.Tokens, used, b.Held.Tokens)
+			}
+		})
+	}
+}

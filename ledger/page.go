@@ -31,9 +31,19 @@ func newPage(p Page, now func() time.Time) *page {
 	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[string]*pool{}}
 }
 
-// tell returns the time, which for a page never goes back: a call must not fall into a period that has ended. It needs mu.
+// tell returns the time, which for a page does not go back: a call must not fall into a period that has ended. But a clock
+// that went back by more than a day was wrong before, and nothing that was known by it is believed. It needs mu.
 func (p *page) tell() time.Time {
-	if t := p.now().UTC().Round(0); t.After(p.clock) {
+	t := p.now().UTC().Round(0)
+	if t.Before(p.clock.Add(-maxSkew)) {
+		for _, b := range p.pools {
+			b.version++
+			b.known, b.err, b.refused = false, nil, nil
+			b.checked, b.usedAt = time.Time{}, t
+		}
+		p.clock = t
+	}
+	if t.After(p.clock) {
 		p.clock = t
 	}
 	return p.clock

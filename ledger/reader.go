@@ -21,7 +21,7 @@ const (
 	readBytes  = 1 << 20
 	maxJournal = 2 * rotateAt
 	maxBegun   = 100_000
-	maxSkew    = 24 * time.Hour
+	maxSkew    = 24 * time.Hour // that a meter may be ahead of us, see tell
 )
 
 // reader reads a journal into the store.
@@ -166,6 +166,10 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 			return errors.New("a call begins twice, or too many are under way")
 		}
 		o := begun{row: rec.call, lies: r.lies(&rec.call)}
+		// The host's clock was put right, or the process that wrote it has been taken over: in either case it was made by now.
+		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxSkew)) {
+			o.row.At = now
+		}
 		o.row.Error, o.row.Status, o.row.Estimated = "lost", 0, true
 		pending[id] = &o
 		c.changes = append(c.changes, change{begin: true, id: id, opened: o})
@@ -188,12 +192,12 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 func (r *reader) lies(c *caisson.Call) bool {
 	account, ok := r.book.known(c.Guest)
 	switch {
-	case ok && account == c.Account && c.At.Before(r.book.now().Add(maxSkew)):
+	case ok && account == c.Account:
 		return false
 	case !ok && r.offset < r.known:
 		return false // it was believed when it was read first, and its sandbox has been removed since
 	}
-	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's, or its time has not come",
+	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
 		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true
 }

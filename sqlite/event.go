@@ -55,28 +55,45 @@ func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 
 // Append implements [caisson.EventStore].
 func (s *events) Append(ctx context.Context, e *caisson.Event) error {
-	doc, err := json.Marshal(e)
-	if err != nil {
-		return fmt.Errorf("encode event: %w", err)
+	return s.AppendAll(ctx, []*caisson.Event{e})
+}
+
+// AppendAll implements [caisson.EventStore].
+func (s *events) AppendAll(ctx context.Context, list []*caisson.Event) error {
+	if len(list) == 0 {
+		return nil
 	}
-	l := link{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
-	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	links := make([]link, len(list))
+	for i, e := range list {
+		doc, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		links[i] = link{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
+	}
+	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		h, err := s.end(ctx, tx)
 		if err != nil {
 			return err
 		}
-		l.seq = h.seq + 1
-		l.hash = s.chain.next(h.hash, &l)
-		if _, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, l.seq, l.at, l.account, l.subject, string(doc), l.hash); err != nil {
-			return err
+		for i := range links {
+			l := &links[i]
+			l.seq = h.seq + 1
+			l.hash = s.chain.next(h.hash, l)
+			if _, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, l.seq, l.at, l.account, l.subject, string(l.doc), l.hash); err != nil {
+				return err
+			}
+			h.seq, h.hash = l.seq, l.hash
 		}
-		h.seq, h.hash = l.seq, l.hash
 		return s.moveEnd(ctx, tx, h)
 	})
-	if err == nil {
-		e.Seq = l.seq
+	if err != nil {
+		return err
 	}
-	return err
+	for i, e := range list {
+		e.Seq = links[i].seq
+	}
+	return nil
 }
 
 // selectNewest is the greatest number that an event ever had.

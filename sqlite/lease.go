@@ -27,7 +27,7 @@ func newLeaseStmts(p *preparer) leaseStmts {
 	return leaseStmts{
 		since: p.write(`SELECT since` + one),
 		add: p.write(`INSERT INTO lease (journal, budget, period_start, since, usd, tokens, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
+			ON CONFLICT DO UPDATE SET since = iif(excluded.since = 0, since, min(since, excluded.since)), ` + added("usd", "tokens", "calls")),
 		// What one holder owes makes no room for others.
 		held: p.write(heldQuery + ` AND journal <> ?`),
 		own:  p.write(`SELECT usd, tokens, calls` + one),
