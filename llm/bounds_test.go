@@ -63,3 +63,16 @@ func TestEmbeddingsBound(t *testing.T) {
 		t.Errorf("%d %s; want 402, as this may be 500,000 tokens", status, body)
 	}
 }
+
+// TestRateBeforeParse: what a call may not be made for is not read either, as reading takes time.
+func TestRateBeforeParse(t *testing.T) {
+	f := open(t, &mock{})
+	f.grant.Rate.Requests = 1
+	large := `{"messages":` + strings.Repeat(" ", 2<<20) + `1}`
+	if status, _, body := f.post("/v1/chat/completions", large); status != http.StatusBadRequest {
+		t.Error(status, body)
+	}
+	if status, _, body := f.post("/v1/chat/completions", large); status != http.StatusTooManyRequests {
+		t.Error(status, body)
+	}
+}

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"net/http"
@@ -9,6 +10,11 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/llm/dialect"
+)
+
+const (
+	largeBody = 1 << 20 // bytes
+	maxParses = 2       // of large bodies at once
 )
 
 // freeOutput is the limit of answers of free models that have none.
@@ -105,8 +111,11 @@ func (c *call) read(b *body) error {
 
 // serve handles a request whose body has arrived.
 func (c *call) serve(body []byte) (err error) {
+	if _, wait := c.seat.admit(caisson.Rate{Requests: c.grant.Rate.Requests}, 0, c.started); wait > 0 {
+		return tooFast(wait, c.grant.Rate)
+	}
 	allow := c.allow()
-	if c.req, err = c.api.Dialect.Parse(c.e, body, allow); err != nil {
+	if c.req, err = c.g.parse(c.asked, c.api.Dialect, c.e, body, allow); err != nil {
 		return err
 	}
 	c.setup = c.g.setup.Load()
@@ -125,8 +134,8 @@ func (c *call) serve(body []byte) (err error) {
 		return err
 	}
 	var wait time.Duration
-	if c.taken, wait = c.seat.admit(c.grant.Rate, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
-		return later(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", c.grant.Rate.Requests, c.grant.Rate.Tokens)
+	if c.taken, wait = c.seat.admit(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
+		return tooFast(wait, c.grant.Rate)
 	}
 	c.describe()
 	if c.reserved, err = c.g.config.Meter.Reserve(c.r.Context(), c.row, demand); err != nil {
@@ -141,6 +150,19 @@ func (c *call) serve(body []byte) (err error) {
 		c.record = newRecording(c.g.config.Record(c.guest), c.setup.secrets, c.body)
 	}
 	return c.forward(allow)
+}
+
+// parse reads a body. Of large ones only a few are read at once, as what that takes grows with them.
+func (g *Gateway) parse(ctx context.Context, d dialect.Dialect, e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
+	if len(body) > largeBody {
+		select {
+		case g.parses <- struct{}{}:
+			defer func() { <-g.parses }()
+		case <-ctx.Done():
+			return nil, refuse(http.StatusRequestTimeout, "timeout", "the connection ended before the body was read; send it again")
+		}
+	}
+	return d.Parse(e, body, allow)
 }
 
 func (c *call) allow() (a dialect.Allow) {

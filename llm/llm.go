@@ -100,7 +100,8 @@ type Gateway struct {
 	change sync.Mutex // held by Configure
 	seats  seats
 	states states
-	memory atomic.Int64 // bytes of bodies that are held
+	memory atomic.Int64  // bytes of bodies that are held
+	parses chan struct{} // holds one for each large body that is being parsed
 }
 
 var _ http.Handler = (*Gateway)(nil)
@@ -114,7 +115,7 @@ func New(c Config) (*Gateway, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Timeouts = c.Timeouts.orDefaults()
-	g := &Gateway{config: c, seats: newSeats(), states: newStates()}
+	g := &Gateway{config: c, seats: newSeats(), states: newStates(), parses: make(chan struct{}, maxParses)}
 	g.setup.Store(&setup{})
 	return g, nil
 }

@@ -26,6 +26,10 @@ func later(wait time.Duration, format string, args ...any) error {
 	return &dialect.Refusal{Status: http.StatusTooManyRequests, Code: "rate_limited", Message: fmt.Sprintf(format, args...), Retry: max(1, seconds)}
 }
 
+func tooFast(wait time.Duration, r caisson.Rate) error {
+	return later(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", r.Requests, r.Tokens)
+}
+
 // refuseBudget says why nothing could be reserved.
 func (g *Gateway) refuseBudget(ctx context.Context, err error) error {
 	if over, ok := errors.AsType[*caisson.OverBudget](err); ok {

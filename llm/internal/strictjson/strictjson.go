@@ -13,8 +13,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxDepth is how deep arrays and objects may nest.
-const MaxDepth = 100
+const (
+	// MaxDepth is how deep arrays and objects may nest.
+	MaxDepth = 100
+	// MaxMembers is how many members all objects may have together. Each name is remembered to find it twice, which takes far
+	// more time and memory than the name itself.
+	MaxMembers = 200_000
+	// MaxElements is how many elements and members there may be together.
+	MaxElements = 2_000_000
+)
 
 // A Value is the text of one JSON value, without white space around it. Its methods never fail or panic, whatever the
 // bytes: where the text is not valid they stop early. Values from [Parse] are valid; those of an answer that passes by need
@@ -22,14 +29,18 @@ const MaxDepth = 100
 type Value []byte
 
 // Parse checks that body is exactly one JSON value: valid UTF-8, no name twice in an object at any level, however it is
-// escaped, no nesting beyond [MaxDepth], nothing after it. The error is a refusal (see [Refuse]). The value is part of body.
+// escaped, no nesting beyond [MaxDepth], no more members than [MaxMembers], nothing after it. The error is a refusal (see [Refuse]). The value is part of body.
 func Parse(body []byte) (Value, error) {
 	v := Value(bytes.Trim(body, " \t\r\n"))
-	switch {
-	case len(v) == 0:
+	if len(v) == 0 {
 		return nil, Refuse("", "the body is empty; send a JSON object")
-	case tooDeep(v):
+	}
+	depth, members, elements := measure(v)
+	switch {
+	case depth > MaxDepth:
 		return nil, Refuse("", "the body nests deeper than %d levels; make it flatter", MaxDepth)
+	case members > MaxMembers || elements > MaxElements:
+		return nil, Refuse("", "the body has more than %d members of objects, or %d elements; send less at once", MaxMembers, MaxElements)
 	case !jsontext.Value(v).IsValid():
 		return nil, explain(v)
 	}
@@ -48,26 +59,33 @@ func ParseObject(body []byte) (*Object, error) {
 	return v.Object(), nil
 }
 
-// tooDeep looks at brackets only, and so works on anything.
-func tooDeep(b []byte) bool {
-	depth := 0
+// measure looks at punctuation only, and so works on anything. It stops at what is too deep.
+func measure(b []byte) (depth, members, elements int) {
+	now := 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':
 			end := stringEnd(b, i)
 			if end < 0 {
-				return false
+				return depth, members, elements
 			}
 			i = end - 1
+		case ':':
+			members++
+		case ',':
+			elements++
 		case '{', '[':
-			if depth++; depth > MaxDepth {
-				return true
+			if now++; now > depth {
+				depth = now
+			}
+			if depth > MaxDepth {
+				return depth, members, elements
 			}
 		case '}', ']':
-			depth--
+			now--
 		}
 	}
-	return false
+	return depth, members, elements
 }
 
 // explain says what is wrong with a body.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -257,5 +258,24 @@ func BenchmarkParse50K(b *testing.B) {
 		if _, err := Parse(body); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestTooMany: what is cheap to send and dear to check is refused before it is checked.
+func TestTooMany(t *testing.T) {
+	var members strings.Builder
+	for i := range MaxMembers + 1 {
+		fmt.Fprintf(&members, `,"%x":0`, i)
+	}
+	for name, body := range map[string]string{
+		"members":  "{" + members.String()[1:] + "}",
+		"elements": "[0" + strings.Repeat(",0", MaxElements+1) + "]",
+	} {
+		if _, err := Parse([]byte(body)); err == nil || !strings.Contains(err.Error(), "more than") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Parse([]byte(`["` + strings.Repeat(":,", MaxElements) + `"]`)); err != nil {
+		t.Errorf("punctuation in a string: %v", err)
 	}
 }
