@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -159,6 +160,10 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 		return nil, err
 	}
 	defer release()
+	// As it is now that nobody else changes it: another policy may have been set meanwhile.
+	if sb, err = s.c.find(ctx, string(sb.ID)); err != nil {
+		return nil, err
+	}
 	old := sb.Spec.Policy
 	set := func(ctx context.Context, p caisson.Policy) (*caisson.Sandbox, error) {
 		return s.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
@@ -243,8 +248,12 @@ func (s *PolicyService) Presets(context.Context) ([]caisson.Preset, error) {
 	return s.c.Egress.Presets(), nil
 }
 
-// maxDecisions bounds how many lists of decisions wait to be recorded.
-const maxDecisions = 256
+// maxDecisions bounds how many lists of decisions wait to be recorded, and droppedInterval how often the log says that there
+// were more.
+const (
+	maxDecisions    = 256
+	droppedInterval = 10 * time.Second
+)
 
 // decisions records what wires decide, in the background: they must not wait for the disk. It has a goroutine only while
 // there is something to record.
@@ -254,6 +263,8 @@ type decisions struct {
 	mu      sync.Mutex
 	queue   []decided // guarded by mu
 	running bool      // guarded by mu
+	dropped int       // decisions since warned; guarded by mu
+	warned  time.Time // guarded by mu
 }
 
 type decided struct {
@@ -268,7 +279,11 @@ func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.queue) >= maxDecisions {
-		c.Log.Warn("decisions of a wire were not recorded: there are too many", "sandbox", g.Sandbox, "decisions", len(list))
+		d.dropped += len(list)
+		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
+			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
+			d.dropped, d.warned = 0, now
+		}
 		return
 	}
 	d.queue = append(d.queue, decided{g, list})
