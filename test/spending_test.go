@@ -22,6 +22,10 @@ turns:
   text: "This answer has a beginning, and it never comes to an end."
   tokens: {input: 60, output: 30}
   break: {how: hang, after: 16}
+- when: {last: drip}
+  text: "This answer goes on for some time, whether somebody listens or not."
+  tokens: {input: 60, output: 30}
+  delay: {chunk: 20ms}
 - when: {last: silent}
   text: "Nothing of this is ever sent."
   delay: {first: 10m}
@@ -47,12 +51,15 @@ func TestPromise5EveryCallOnce(t *testing.T) {
 	h.wantBroken(end())
 	h.lasts(7)
 
-	gone := streamed("gone", "m", "hang")
+	gone := streamed("gone", "m", "drip Answer.") // which the provider makes and bills all the same
 	gone.Leave = 1
 	if a := h.call("b", gone); a.Status != http.StatusOK || a.Error != "" {
 		t.Errorf("a client that went away saw %+v", a)
 	}
 	h.lasts(8)
+	if last := h.ledger()[7]; last.Error != "aborted" || last.Estimated {
+		t.Errorf("of a client that went away the ledger has %+v", last)
+	}
 
 	end = h.hold(u, "b", append(many(4, streamed("", "m", "hang")), many(2, chat("", "m", "silent"))...))
 	kill(t, wireOf(t, d))

@@ -76,7 +76,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
 	env.Grant = func(ctx context.Context) *caisson.ModelGrant {
-		if w := wireOf(ctx); w != nil {
+		if w := wireOf(ctx); w != nil && w.gone.Err() == nil {
 			return w.spec.Load().Models
 		}
 		return nil
