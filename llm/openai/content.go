@@ -11,7 +11,7 @@ var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": scalar, "refusal": scalar,
 	"tool_calls": structure, "tool_call_id": scalar, "function_call": structure,
 	// What other models want back of their reasoning.
-	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": raw,
+	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
 	"audio":         refused("sound cannot be bounded; send text"),
 }
@@ -28,6 +28,9 @@ var partFields = map[string]rule{
 }
 
 var (
+	thinkingFields = map[string]rule{
+		"type": scalar, "thinking": scalar, "signature": scalar, "data": scalar, "cache_control": checkCacheControl,
+	}
 	imageFields = map[string]rule{"url": checkImageURL, "detail": scalar}
 	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": scalar}
 	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
@@ -184,6 +187,19 @@ func (p *parser) serverID(v value) error {
 	}
 	p.r.ids = append(p.r.ids, id)
 	return raw(p, v)
+}
+
+// checkThinking copies thoughts that a proxy wants back. Blocks of other types would be read as content.
+func checkThinking(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	return p.list(v, func(p *parser, x value) error {
+		if kind := x.Get("type"); !kind.Is("thinking") && !kind.Is("redacted_thinking") {
+			return strictjson.Refuse("type", "only thinking and redacted_thinking are thoughts; send other blocks as content")
+		}
+		return p.object(x, thinkingFields)
+	})
 }
 
 // checkCacheControl keeps the plain kind only, as a longer one costs more.

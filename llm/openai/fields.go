@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"regexp"
+
 	"github.com/caisson-dev/caisson/llm/dialect"
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
@@ -27,7 +29,7 @@ var (
 		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
 		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
-		"tools": checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": structure, "function_call": structure,
+		"tools": checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": checkFunctions, "function_call": structure,
 		"web_search_options": checkWebSearch,
 		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
 		"logprobs": scalar, "top_logprobs": scalar, "response_format": structure, "seed": scalar, "stop": raw,
@@ -264,7 +266,9 @@ func checkEmbed(p *parser, v value) error {
 	p.input = true
 	text := func(_ *parser, x value) error {
 		switch x.Kind() {
-		case '"', '0':
+		case '"':
+			return p.embedded(x)
+		case '0':
 			return raw(p, x)
 		case '[':
 			for i, t := range x.Elements() {
@@ -277,10 +281,21 @@ func checkEmbed(p *parser, v value) error {
 		return strictjson.Refuse("", "the value is neither text nor tokens; nothing else can be embedded here")
 	}
 	if v.Kind() == '"' {
-		return raw(p, v)
+		return p.embedded(v)
 	}
 	return p.list(v, func(_ *parser, x value) error {
 		p.extra += partOverhead
 		return text(p, x)
 	})
+}
+
+// places begin texts that proxies take for something to fetch, or to decode, and embed.
+var places = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
+
+// embedded copies a text to be embedded.
+func (p *parser) embedded(v value) error {
+	if !p.allow.RemoteURLs && places.Match(v.Bytes()) {
+		return strictjson.Refuse("", "a text that begins as the address of something may be fetched, which is not granted; put other words first, or ask for the grant remote-urls")
+	}
+	return raw(p, v)
 }

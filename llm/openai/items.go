@@ -28,10 +28,30 @@ var (
 	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
 		"type": scalar, "name": scalar, "description": scalar, "parameters": structure, "strict": scalar, "format": structure,
-		"function": structure, "custom": structure, "display_width": scalar, "display_height": scalar, "environment": scalar,
+		"function": checkFunction, "custom": checkFunction, "display_width": scalar, "display_height": scalar, "environment": scalar,
 		"cache_control": checkCacheControl,
 	}
 )
+
+// functionFields are those of function and custom.
+var functionFields = map[string]rule{
+	"name": scalar, "description": scalar, "parameters": raw, "strict": scalar, "format": raw, "cache_control": checkCacheControl,
+}
+
+func checkFunction(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.extra += v.Growth()
+	return p.object(v, functionFields)
+}
+
+func checkFunctions(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	return p.list(v, checkFunction)
+}
 
 func checkItems(p *parser, v value) error {
 	p.input = true
@@ -109,27 +129,34 @@ func checkTool(p *parser, v value) error {
 
 // provider copies a tool of the provider, or what it did, and notes what it refers to.
 func (p *parser) provider(v value) error {
-	if err := p.references(v); err != nil {
+	if err := p.references(v, maxNesting); err != nil {
 		return err
 	}
 	return raw(p, v)
 }
 
-// references finds ids of what the provider keeps, at any level.
-func (p *parser) references(v value) error {
+// references finds ids of what the provider keeps, and what it would fetch, at any level.
+func (p *parser) references(v value, levels int) error {
+	if levels == 0 {
+		return strictjson.Refuse("", "the value nests deeper than anything that the API knows; make it flatter")
+	}
 	for name, x := range v.Members() {
 		switch string(name) {
+		case "server_url":
+			if !p.allow.RemoteURLs {
+				return strictjson.Refuse("server_url", "a server that the provider calls is a way out that is not granted; ask for the grant remote-urls, too")
+			}
 		case "file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "image_url", "file_url":
 			if err := p.reference(string(name), x); err != nil {
 				return strictjson.In(err, string(name))
 			}
 		}
-		if err := p.references(x); err != nil {
+		if err := p.references(x, levels-1); err != nil {
 			return strictjson.In(err, string(name))
 		}
 	}
 	for i, x := range v.Elements() {
-		if err := p.references(x); err != nil {
+		if err := p.references(x, levels-1); err != nil {
 			return strictjson.At(err, i)
 		}
 	}

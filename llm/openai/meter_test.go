@@ -21,3 +21,27 @@ func TestDeepAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestNestedWaysOut: what is in thoughts and functions passes only as far as it is known, and servers need two grants.
+func TestNestedWaysOut(t *testing.T) {
+	parse := func(api, body string, allow dialect.Allow) (string, error) {
+		r, err := openai.New().Parse(dialect.Endpoint{API: api}, []byte(body), allow)
+		if err != nil {
+			return "", err
+		}
+		b, err := r.Encode(dialect.Target{Model: "m", Output: 100})
+		return string(b), err
+	}
+	b, err := parse("chat", `{"messages":[{"role":"assistant","content":"x","thinking_blocks":[{"type":"thinking","thinking":"hm","signature":"s","url":"https://evil/"}]}],
+		"tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object"},"cache_control":{"type":"ephemeral","ttl":"1h"}}}]}`, dialect.Allow{})
+	if err != nil || strings.Contains(b, "evil") || strings.Contains(b, "ttl") || !strings.Contains(b, `"signature":"s"`) || !strings.Contains(b, `"parameters":{"type":"object"}`) {
+		t.Errorf("%s %v", b, err)
+	}
+	mcp := `{"input":"x","tools":[{"type":"mcp","server_label":"a","server_url":"https://evil/"}]}`
+	if _, err := parse("responses", mcp, dialect.Allow{ProviderTools: true}); err == nil || !strings.Contains(err.Error(), "remote-urls") {
+		t.Errorf("mcp without remote-urls: %v", err)
+	}
+	if b, err := parse("responses", mcp, dialect.Allow{ProviderTools: true, RemoteURLs: true}); err != nil || !strings.Contains(b, "server_url") {
+		t.Errorf("mcp: %s %v", b, err)
+	}
+}
