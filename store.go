@@ -66,6 +66,8 @@ type TokenStore interface {
 type EventStore interface {
 	// Append stores e, sets e.Seq, and returns it.
 	Append(ctx context.Context, e *Event) error
+	// AppendAll does so with a list, in its order: with all or none.
+	AppendAll(ctx context.Context, list []*Event) error
 	// After returns at most limit events with a greater Seq, oldest first; subject "" means every object.
 	After(ctx context.Context, in Scope, subject string, seq int64, limit int) ([]Event, error)
 	// Last returns the greatest Seq ever given, 0 if there is none; Trim does not lower it.

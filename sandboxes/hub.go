@@ -35,7 +35,12 @@ func (h *hub) publish(ctx context.Context, account, kind, subject string, data m
 
 // record stores an event and wakes those who follow.
 func (h *hub) record(ctx context.Context, e *caisson.Event) error {
-	if err := h.store.Append(context.WithoutCancel(ctx), e); err != nil {
+	return h.recordAll(ctx, []*caisson.Event{e})
+}
+
+// recordAll stores events in their order, all or none, and wakes those who follow.
+func (h *hub) recordAll(ctx context.Context, list []*caisson.Event) error {
+	if err := h.store.AppendAll(context.WithoutCancel(ctx), list); err != nil {
 		return err
 	}
 	h.mu.Lock()

@@ -310,8 +310,10 @@ func (d *decisions) run(ctx context.Context) {
 	}
 }
 
+// record stores a list at once: a transaction for each decision would take longer than the wires to make them.
 func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
 	ctx = caisson.WithGuest(ctx, g)
+	events := make([]*caisson.Event, 0, len(list))
 	for _, dec := range list {
 		data := decisionData(&dec)
 		args := []any{"sandbox", g.Sandbox, "account", g.Account}
@@ -323,7 +325,12 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 			kind = "egress.allowed"
 		}
 		d.c.Log.InfoContext(ctx, kind, args...)
-		d.c.events.publish(ctx, g.Account, kind, string(g.Sandbox), data)
+		events = append(events, &caisson.Event{
+			At: now(), Account: g.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(g.Sandbox), Data: data,
+		})
+	}
+	if err := d.c.events.recordAll(ctx, events); err != nil {
+		d.c.Log.ErrorContext(ctx, "decisions of a wire could not be stored", "sandbox", g.Sandbox, "decisions", len(events), "err", err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 func testEvents(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.EventStore){
-		"Append": testAppendEvent, "After": testEventsAfter, "Trim": testTrimEvents, "Concurrent": testConcurrentEvents,
+		"Append": testAppendEvent, "AppendAll": testAppendEvents, "After": testEventsAfter, "Trim": testTrimEvents, "Concurrent": testConcurrentEvents,
 		"Verify": testVerifyEvents, "VerifyHead": testVerifyHead, "VerifyTrimmed": testVerifyTrimmed,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t).Events()) })
@@ -48,6 +48,30 @@ func testAppendEvent(t *testing.T, s caisson.EventStore) {
 	}
 	if last := get[int64](t)(s.Last(t.Context())); last != want[2].Seq {
 		t.Errorf("the last event is %d, want %d", last, want[2].Seq)
+	}
+}
+
+func testAppendEvents(t *testing.T, s caisson.EventStore) {
+	must(t, s.AppendAll(t.Context(), nil))
+	want := []caisson.Event{event(t, s, "a", "x", noon())}
+	var list []*caisson.Event
+	for i := range 3 {
+		list = append(list, &caisson.Event{At: noon(), Account: "a", Type: "test.happened", Subject: fmt.Sprint(i)})
+	}
+	must(t, s.AppendAll(t.Context(), list))
+	for _, e := range list {
+		if e.Seq <= want[len(want)-1].Seq {
+			t.Errorf("event %d follows %d", e.Seq, want[len(want)-1].Seq)
+		}
+		want = append(want, *e)
+	}
+	want = append(want, event(t, s, "a", "x", noon()))
+	got := get[[]caisson.Event](t)(s.After(t.Context(), caisson.In("a"), "", 0, 100))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events came back changed (-want +got):\n%s", diff)
+	}
+	if r := verified(t, s, ""); r.Problem != "" || r.Events != int64(len(want)) {
+		t.Errorf("verified: %+v", r)
 	}
 }
 
