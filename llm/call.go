@@ -62,7 +62,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Gu
 		return later(time.Second, "this sandbox has %d calls under way, which is the most it may have; wait for one to end", maxCalls)
 	}
 	defer func() { c.seat.leave(time.Now()) }()
-	b := g.newBody(c.seat)
+	b := g.newBody(c.seat, guest.Account)
 	defer b.free()
 	if err := c.read(b); err != nil {
 		return err

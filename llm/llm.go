@@ -100,7 +100,7 @@ type Gateway struct {
 	change sync.Mutex // held by Configure
 	seats  seats
 	states states
-	memory atomic.Int64  // bytes of bodies that are held
+	memory memory
 	parses chan struct{} // holds one for each large body that is being parsed
 }
 

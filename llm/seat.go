@@ -157,15 +157,45 @@ var (
 	chunks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 )
 
+// memory is what bodies take, by account. The zero value is ready to use.
+type memory struct {
+	mu    sync.Mutex
+	total int64
+	held  map[string]int64
+}
+
+// hold counts n more bytes of an account; false if they are too many. An account has at most half of what the others leave, so
+// that there is always something for one more.
+func (m *memory) hold(account string, n int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mine := m.held[account]
+	if others := m.total - mine; n > 0 && mine+n > (maxBodies-others)/2 {
+		return false
+	}
+	if m.held == nil {
+		m.held = map[string]int64{}
+	}
+	m.total += n
+	if m.held[account] = mine + n; mine+n == 0 {
+		delete(m.held, account)
+	}
+	return true
+}
+
 // A body is one that was read, and what it takes of the bounds.
 type body struct {
 	g    *Gateway
 	seat *seat
 	buf  *[]byte
 	held int64
+
+	account string
 }
 
-func (g *Gateway) newBody(t *seat) *body { return &body{g: g, seat: t, buf: bodies.Get().(*[]byte)} }
+func (g *Gateway) newBody(t *seat, account string) *body {
+	return &body{g: g, seat: t, buf: bodies.Get().(*[]byte), account: account}
+}
 
 func (b *body) bytes() []byte { return *b.buf }
 
@@ -176,7 +206,9 @@ func (b *body) grow(n int) error {
 		return later(time.Second, "the bodies of the calls under way are too large together; wait for them")
 	}
 	b.held += more
-	if b.g.memory.Add(more) > maxBodies {
+	if !b.g.memory.hold(b.account, more) {
+		b.seat.hold(-more)
+		b.held -= more
 		return later(time.Second, "the gateway has too many large bodies to handle; try again")
 	}
 	*b.buf = append(make([]byte, 0, n), *b.buf...)
@@ -218,7 +250,7 @@ func tooLarge() error {
 
 func (b *body) free() {
 	b.seat.hold(-b.held)
-	b.g.memory.Add(-b.held)
+	b.g.memory.hold(b.account, -b.held)
 	if cap(*b.buf) <= maxPooledBody {
 		*b.buf = (*b.buf)[:0]
 		bodies.Put(b.buf)
