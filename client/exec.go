@@ -226,6 +226,11 @@ func (s *session) Signal(_ context.Context, signal int) error {
 
 // ask sends a control message; NotFound if the process has ended.
 func (s *session) ask(m protocol.Message) error {
+	select {
+	case <-s.done: // the connection may take a message for a moment longer
+		return caisson.Errorf(caisson.NotFound, "the process has ended")
+	default:
+	}
 	if err := s.tell(m); err != nil {
 		return caisson.Wrap(err, caisson.NotFound, "the process has ended")
 	}
