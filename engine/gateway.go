@@ -113,12 +113,24 @@ func accountOf(p caisson.Provider) string {
 	return p.Account
 }
 
-// ListModels implements [caisson.Models].
+// usable reports whether an account may use a model. A provider without an account is the operator's, and for everybody.
+func (m *models) usable(account string, model caisson.Model) bool {
+	return slices.ContainsFunc(m.providers, func(p caisson.Provider) bool {
+		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
+	})
+}
+
+// ListModels implements [caisson.Models]. Callers with a token see the models that they may use.
 func (m *models) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
-	if _, err := caisson.CallerOf(ctx); err != nil {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
 		return nil, err
 	}
-	return m.resolved(ctx)
+	list, err := m.resolved(ctx)
+	if err != nil || caller.Local {
+		return list, err
+	}
+	return slices.DeleteFunc(list, func(g caisson.GatewayModel) bool { return !m.usable(caller.Account, g.Model) }), nil
 }
 
 // ImportPrices implements [caisson.Models].
@@ -158,13 +170,18 @@ func (m *models) ListPrices(ctx context.Context, match string) ([]caisson.Listed
 
 var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
 
-// Check says whether a grant can be given.
-func (m *models) Check(_ context.Context, g *caisson.ModelGrant) error {
+// Check says whether a grant can be given to the account that the caller acts for.
+func (m *models) Check(ctx context.Context, g *caisson.ModelGrant) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
 	if len(g.Models) == 0 {
 		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
 	}
 	for _, alias := range g.Models {
-		if m.gateway.RemoteURL == "" && !slices.ContainsFunc(m.models, func(m caisson.Model) bool { return m.Alias == alias }) {
+		known := func(model caisson.Model) bool { return model.Alias == alias && m.usable(caller.Account, model) }
+		if m.gateway.RemoteURL == "" && !slices.ContainsFunc(m.models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
 	}

@@ -97,3 +97,45 @@ func TestForbidden(t *testing.T) {
 		}
 	}
 }
+
+// TestOthersProviders: nobody spends, or sees, what is another account's.
+func TestOthersProviders(t *testing.T) {
+	m := &models{
+		providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
+		models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
+		secrets:   secretMap{}, ledger: newStore(t).Ledger(), log: slog.New(slog.DiscardHandler),
+	}
+	for _, c := range []struct {
+		account string
+		local   bool
+		may     bool
+		sees    int
+	}{{"a", false, true, 2}, {"b", false, false, 1}, {"local", true, false, 2}, {"a", true, true, 2}} {
+		ctx := as(t, c.account, c.local)
+		if err := m.Check(ctx, &caisson.ModelGrant{Models: []string{"everybody"}}); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		err := m.Check(ctx, &caisson.ModelGrant{Models: []string{"everybody", "private"}})
+		if c.may != (err == nil) || !c.may && caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("%+v: %v", c, err)
+		}
+		list, err := m.ListModels(ctx)
+		if err != nil || len(list) != c.sees {
+			t.Errorf("%+v: %+v, %v", c, list, err)
+		}
+	}
+	if err := m.Check(t.Context(), &caisson.ModelGrant{Models: []string{"everybody"}}); err == nil {
+		t.Error("nobody was granted a model")
+	}
+	// A run on another machine is its account's, whoever makes it.
+	w := newGatewayWorld(t)
+	w.check = m.Check
+	for _, account := range []string{"a", "b"} {
+		_, err := w.PutGatewayRun(as(t, "local", true), caisson.GatewayRun{
+			Run: "run-" + account, Account: account, Models: caisson.ModelGrant{Models: []string{"private"}},
+		})
+		if (account == "a") != (err == nil) {
+			t.Errorf("%s: %v", account, err)
+		}
+	}
+}

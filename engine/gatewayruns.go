@@ -112,7 +112,8 @@ func (s *gatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 			return caisson.Invalidf(f.field, "is not text of at most %d bytes without control characters", maxRunName)
 		}
 	}
-	if err := s.check(ctx, &r.Models); err != nil {
+	caller.Account = r.Account // it pays, and so it is its providers that are meant
+	if err := s.check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
 		if f := caisson.FieldOf(err); f != "" {
 			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
 		}

@@ -35,7 +35,7 @@ func newGatewayWorld(t *testing.T) *gatewayWorld {
 	t.Cleanup(func() { store.Close() })
 	w := &gatewayWorld{}
 	usd := 10 * caisson.Dollar
-	models := &models{models: []caisson.Model{{Alias: "m"}}}
+	models := &models{providers: []caisson.Provider{{Name: "p"}}, models: []caisson.Model{{Alias: "m", Provider: "p"}}}
 	w.gatewayRuns = &gatewayRuns{
 		serves: true, store: store, check: models.Check, budget: caisson.Limits{USD: &usd}, log: slog.New(slog.DiscardHandler),
 		change: func(_ context.Context, c caisson.GatewayRunChange) error {
