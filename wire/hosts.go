@@ -11,6 +11,7 @@ import (
 	"time"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/flow"
 )
 
 // Bounds of HTTP on the virtual hosts; those of a call of a model are the gateway's.
@@ -20,13 +21,28 @@ const (
 	maxHeader  = 32 << 10
 )
 
+// Connections of one wire to the gateway's services.
+const (
+	maxHostConns = 64
+	maxNameConns = 16
+)
+
+// What the flows of all wires may be together; those with large buffers are among them.
+const (
+	maxFlows     = 16384
+	maxWideFlows = 256
+)
+
 // hosts serves HTTP at the gateway's address, for all wires.
 type hosts struct {
 	handlers map[string]http.Handler
 	server   *http.Server
+	flows    *flow.Budget // of all wires
 	conns    chan net.Conn
 	done     chan struct{}
 	end      sync.Once
+
+	renderings chan struct{} // pages of /why being made
 }
 
 // A hostConn is a connection to a virtual host, and knows over which wire it came.
@@ -44,7 +60,10 @@ func wireOf(ctx context.Context) *served {
 }
 
 func newHosts(handlers map[string]http.Handler) *hosts {
-	h := &hosts{handlers: handlers, conns: make(chan net.Conn), done: make(chan struct{})}
+	h := &hosts{
+		handlers: handlers, flows: flow.NewBudget(maxFlows, maxWideFlows),
+		conns: make(chan net.Conn), done: make(chan struct{}), renderings: make(chan struct{}, maxRenderings),
+	}
 	h.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(nowhere{}, "", 0),
@@ -110,7 +129,7 @@ func (h *hosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if host == Domain {
-		w.why.ServeHTTP(rw, r)
+		h.why(rw, r, w)
 		return
 	}
 	name, ok := strings.CutSuffix(host, "."+Domain)

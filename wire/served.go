@@ -27,6 +27,7 @@ type served struct {
 	resolver *name.Resolver
 	report   *report.Recorder
 	why      http.Handler
+	turn     chan struct{}   // for a page of why; holds a token while one is asked for
 	gone     context.Context // ends when the wire does
 	end      context.CancelFunc
 
@@ -41,7 +42,7 @@ type served struct {
 
 // newServed brings up a wire. It owns file and record, also if it fails.
 func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *served, err error) {
-	w := &served{}
+	w := &served{turn: make(chan struct{}, 1)}
 	w.gone, w.end = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -85,13 +86,14 @@ func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
 			80: func(c net.Conn) { s.hosts.serve(w, c) },
 			53: func(c net.Conn) { w.resolver.ServeTCP(w.gone, c) },
 		},
+		LocalMost: map[uint16]int{80: maxHostConns, 53: maxNameConns},
 		LocalUDP: map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
 			53: func(ctx context.Context, query []byte, _ netip.AddrPort) []byte {
 				return w.resolver.Answer(ctx, query, false)
 			},
 		},
 		Decide: func(f caisson.Flow) caisson.Verdict { return w.decide().DecideFlow(f) },
-		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report,
+		Names:  w.resolver.Names, Dialer: s.dialer, Report: w.report.Report, Budget: s.hosts.flows,
 	}
 }
 

@@ -21,6 +21,8 @@ type Config struct {
 	// Local are TCP services at the gateway's addresses, by port; other ports refuse. A service owns its connection, may
 	// return before it closes it, and sees it fail when the Forwarder closes.
 	Local map[uint16]func(net.Conn)
+	// LocalMost bounds the connections that a port of Local has at once; a port without one has the limits of all.
+	LocalMost map[uint16]int
 	// LocalUDP are datagram services at the gateway's addresses, by port. The context ends when the Forwarder closes; an
 	// empty answer is none.
 	LocalUDP map[uint16]func(ctx context.Context, query []byte, from netip.AddrPort) []byte

@@ -129,6 +129,11 @@ func (c *flow) done() {
 	if c.wide {
 		f.wide--
 	}
+	if port := c.what.Dst.Port(); c.local {
+		if f.local[port]--; f.local[port] == 0 {
+			delete(f.local, port)
+		}
+	}
 	f.cfg.Budget.give(c.wide)
 	f.bytesOut.Add(out)
 	f.bytesIn.Add(in)

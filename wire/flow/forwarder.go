@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -50,6 +51,7 @@ type Forwarder struct {
 	tcp    int                // guarded by mu
 	udp    int                // guarded by mu
 	wide   int                // guarded by mu
+	local  map[uint16]int     // guarded by mu; connections to services of the wire's own, by port
 }
 
 // New makes cfg.Stack forward what it has no endpoint for. It must be called before the stack's NIC is made, and then the
@@ -67,6 +69,7 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 		limiter: rate.NewLimiter(rate.Limit(cfg.Limits.PerSecond), cfg.Limits.Burst),
 		queries: make(chan struct{}, cfg.Limits.Queries),
 		flows:   map[*flow]struct{}{},
+		local:   map[uint16]int{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	if err := configure(cfg.Stack); err != nil {
@@ -183,9 +186,14 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 	if protocol == "udp" {
 		count, most = &f.udp, f.cfg.Limits.UDP
 	}
+	local := protocol == "tcp" && f.isGateway(dst.Addr())
+	port := dst.Port()
+	mostLocal, bounded := f.cfg.LocalMost[port]
 	switch {
 	case f.closed:
 		return nil, "the wire is closing"
+	case local && bounded && f.local[port] >= mostLocal:
+		return nil, limitReason(fmt.Sprintf("connections to port %d of the gateway", port), mostLocal)
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
 	case !f.cfg.Budget.takeFlow(f.tcp + f.udp):
@@ -193,7 +201,10 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 	}
 	*count++
 	f.work.Add(1)
-	c = &flow{f: f, start: time.Now(), local: f.isGateway(dst.Addr())}
+	c = &flow{f: f, start: time.Now(), local: local}
+	if local {
+		f.local[port]++
+	}
 	c.what = caisson.Flow{Protocol: protocol, Dst: dst}
 	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.takeWide(f.wide) {
 		f.wide++

@@ -339,3 +339,26 @@ func TestRateLimit(t *testing.T) {
 		return nil
 	})
 }
+
+// A service at the gateway has a limit of its own, and a sandbox that has reached it can still go elsewhere.
+func TestLocalMost(t *testing.T) {
+	w := newWorld(t, func(c *Config, _ *times) {
+		c.Local = map[uint16]func(net.Conn){80: func(c net.Conn) { io.Copy(c, c); c.Close() }, 53: func(c net.Conn) { io.Copy(c, c); c.Close() }}
+		c.LocalMost = map[uint16]int{80: 2}
+	})
+	first := w.mustDial("10.87.0.1:80")
+	w.mustDial("10.87.0.1:80")
+	w.mustRefuse("10.87.0.1:80")
+	w.reportedDenied("flow", "limit of 2 connections to port 80")
+	for range 3 {
+		wantEcho(t, w.mustDial("10.87.0.1:53"), "hello")
+	}
+	first.Close()
+	eventually(t, func() error {
+		c, err := w.dial("10.87.0.1:80")
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
