@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	caisson "github.com/caisson-dev/caisson"
 )
 
 const maxHeader = 128 << 10
@@ -37,6 +39,7 @@ type proxy struct {
 	over   bool   // guarded by mu; no more requests
 	taken  bool   // guarded by mu; the transport has up
 	gone   bool   // guarded by mu; the transport has closed up
+	begun  bool   // guarded by mu; something was said that is no request yet
 	idle   bool   // guarded by mu; no request is being served
 	before string // guarded by mu; the last name that was allowed
 }
@@ -74,7 +77,7 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 		ErrorLog:    silent,
 		BaseContext: func(net.Listener) context.Context { return c.ctx },
 	}
-	l := &single{conn: &patient{guest: g, past: make(chan struct{}, 1)}, until: g.shut, addr: g.LocalAddr()}
+	l := &single{conn: &patient{guest: g, p: p, past: make(chan struct{}, 1)}, until: g.shut, addr: g.LocalAddr()}
 	server.Serve(l) // returns once g has been closed
 	p.mu.Lock()
 	p.over = true
@@ -88,6 +91,7 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 func (p *proxy) start() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.begun = false
 	if !p.over {
 		p.busy.Add(1)
 	}
@@ -271,6 +275,7 @@ func (u *upstream) Close() error {
 func (p *proxy) state(_ net.Conn, s http.ConnState) {
 	p.mu.Lock()
 	p.idle = s == http.StateIdle
+	p.begun = s == http.StateActive
 	end := p.idle && p.gone
 	p.mu.Unlock()
 	if end {
@@ -282,6 +287,7 @@ func (p *proxy) state(_ net.Conn, s http.ConnState) {
 // waits, and during a request it looks for that by reading one byte.
 type patient struct {
 	*guest
+	p    *proxy
 	past chan struct{} // holds a token if the deadline for reading has been set to the past
 }
 
@@ -300,6 +306,18 @@ func (c *patient) Read(b []byte) (int, error) {
 	case <-most.C:
 	}
 	return 0, io.EOF
+}
+
+// Close reports what net/http refuses by itself, just before.
+func (c *patient) Close() error {
+	c.p.mu.Lock()
+	begun := c.p.begun
+	c.p.begun = false
+	c.p.mu.Unlock()
+	if begun && c.flow.ctx.Err() == nil {
+		c.flow.refuse("", caisson.Verdict{Rule: -1, Reason: "malformed HTTP, or the end of it is missing"})
+	}
+	return c.guest.Close()
 }
 
 func (c *patient) SetReadDeadline(t time.Time) error {
