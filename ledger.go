@@ -101,8 +101,9 @@ type Lease struct {
 
 // A Lessor hands out budgets.
 type Lessor interface {
-	// Lease sets aside at least need and at most want of a budget, or nothing if it has less than need left.
-	Lease(ctx context.Context, budget string, need, want Amount) (Lease, error)
+	// Lease sets aside at least need and at most want of a budget for calls of an account, or nothing if it has less than
+	// need left. A budget of another account is none.
+	Lease(ctx context.Context, account, budget string, need, want Amount) (Lease, error)
 	// Return gives back what of leases was not spent.
 	Return(ctx context.Context, budget string, a Amount) error
 }
@@ -194,14 +195,15 @@ type Ledger interface {
 // LedgerStore holds the ledger and the budgets.
 type LedgerStore interface {
 	// Ingest adds what a journal said up to offset to, which was ingested up to offset from before (Conflict if not), in one
-	// transaction: new rows, and for each its Amount is moved from held to used in the budgets of its guest. Rows
+	// transaction: new rows, and for each its Amount is moved from held to used in those budgets of its guest that are its
+	// account's. Rows
 	// that are there already, by source and reference, change nothing. Invalid if a row cannot be stored, whatever is
 	// tried. Sums stop at nine billion dollars, and at as many billionths of tokens.
 	Ingest(ctx context.Context, journal ID, from, to int64, calls []Call) error
 	// Offset returns how far a journal was ingested, 0 for an unknown one.
 	Offset(ctx context.Context, journal ID) (int64, error)
 	// Lease and Return are those of [Lessor] on behalf of the holder of a journal.
-	Lease(ctx context.Context, journal ID, budget string, need, want Amount, now time.Time) (Lease, error)
+	Lease(ctx context.Context, journal ID, account, budget string, need, want Amount, now time.Time) (Lease, error)
 	Return(ctx context.Context, journal ID, budget string, a Amount) error
 	// Close ends a journal after its last row was ingested. What it still holds of budgets is free again, or used if
 	// lost says that rows may be missing from it.

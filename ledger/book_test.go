@@ -286,7 +286,7 @@ func TestStillAlive(t *testing.T) {
 		t.Error("a journal was finished while its gateway lives")
 	}
 	gw.finish()
-	_, err := w.book.Lessor(gw.journal).Lease(t.Context(), "account/a", caisson.Amount{}, caisson.Amount{})
+	_, err := w.book.Lessor(gw.journal).Lease(t.Context(), "a", "account/a", caisson.Amount{}, caisson.Amount{})
 	wantKind(t, err, caisson.Conflict)
 }
 
@@ -312,7 +312,7 @@ func TestLessorBelievesNothing(t *testing.T) {
 	l := w.book.Lessor(gw.journal)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
 	for _, key := range []string{"", "account", "account/", "x/y", "sandbox/x", "run/" + strings.Repeat("x", 200), "run/a\nb", "sandbox/sb-aaaaaaaaaaaaaaaa"} {
-		if _, err := l.Lease(t.Context(), key, caisson.Amount{}, caisson.Amount{}); err == nil {
+		if _, err := l.Lease(t.Context(), "a", key, caisson.Amount{}, caisson.Amount{}); err == nil {
 			t.Errorf("%q: no error", key)
 		}
 	}
@@ -320,18 +320,18 @@ func TestLessorBelievesNothing(t *testing.T) {
 	for _, a := range [][2]caisson.Amount{
 		{{Tokens: -1}, one}, {one, {}}, {{}, {Tokens: 1 << 60}}, {{}, {USD: 1 << 62}}, {{}, {Calls: 1 << 40}}, {{USD: -1}, {USD: -1}},
 	} {
-		if _, err := l.Lease(t.Context(), "account/a", a[0], a[1]); err == nil {
+		if _, err := l.Lease(t.Context(), "a", "account/a", a[0], a[1]); err == nil {
 			t.Errorf("%+v: no error", a)
 		}
 	}
 	for _, a := range []caisson.Amount{{Tokens: -5}, {Tokens: 1}, {USD: 1}} {
 		wantKind(t, l.Return(t.Context(), "account/a", a), caisson.Invalid)
 	}
-	lease := get(l.Lease(t.Context(), "sandbox/"+string(g.Sandbox), one, one))(t)
+	lease := get(l.Lease(t.Context(), "a", "sandbox/"+string(g.Sandbox), one, one))(t)
 	if !lease.Unlimited {
 		t.Errorf("%+v", lease)
 	}
-	_, err := w.book.Lessor("jr-aaaaaaaaaaaaaaaa").Lease(t.Context(), "account/a", one, one)
+	_, err := w.book.Lessor("jr-aaaaaaaaaaaaaaaa").Lease(t.Context(), "a", "account/a", one, one)
 	wantKind(t, err, caisson.Conflict)
 	if b := w.look("account/a"); !b.Held.IsZero() {
 		t.Errorf("held %+v", b.Held)

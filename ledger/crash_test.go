@@ -75,7 +75,7 @@ func (p *pipeLessor) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-func (p *pipeLessor) Lease(_ context.Context, budget string, need, want caisson.Amount) (l caisson.Lease, err error) {
+func (p *pipeLessor) Lease(_ context.Context, _, budget string, need, want caisson.Amount) (l caisson.Lease, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.say("lease %s %d %d %d %d %d %d", budget, need.USD, need.Tokens, need.Calls, want.USD, want.Tokens, want.Calls)
@@ -124,7 +124,7 @@ func (w *world) runAndKill(g caisson.Guest, lines int) *child {
 				(*int64)(&want.USD), &want.Tokens, &want.Calls); n != 7 {
 				w.t.Errorf("the gateway said %q: %v", s.Text(), err)
 			}
-			l := get(lessor.Lease(ctx, key, need, want))(w.t)
+			l := get(lessor.Lease(ctx, "a", key, need, want))(w.t)
 			fmt.Fprintln(in, l.Unlimited, int64(l.Granted.USD), l.Granted.Tokens, l.Granted.Calls)
 		}
 		if seen == lines {

@@ -84,7 +84,7 @@ func TestJournalOfAnother(t *testing.T) {
 	w.book.store = &picky{LedgerStore: w.store.Ledger(), journal: bad.journal, call: -1}
 	costing(t, bad, mallory, 1)
 	costing(t, good, alice, 1)
-	_, err := w.book.Lessor(bad.journal).Lease(t.Context(), "account/a", caisson.Amount{}, caisson.Amount{Tokens: 1})
+	_, err := w.book.Lessor(bad.journal).Lease(t.Context(), "a", "account/a", caisson.Amount{}, caisson.Amount{Tokens: 1})
 	wantKind(t, err, caisson.Internal)
 }
 
@@ -165,5 +165,28 @@ func TestAbsurdCost(t *testing.T) {
 		if row.Cost != 10_000*caisson.Dollar || !row.Estimated || row.UpstreamCost != nil && *row.UpstreamCost != row.Cost {
 			t.Errorf("%+v", row)
 		}
+	}
+}
+
+// TestOthersSession: who says that he is in another account's session takes nothing of its budget.
+func TestOthersSession(t *testing.T) {
+	w := newWorld(t)
+	mallory, alice := w.guest("m"), w.guest("a")
+	mallory.Session, alice.Session = "s1", "s1"
+	w.budget("session/s1", caisson.Limits{Tokens: limit[int64](100)}, "")
+	gw := w.gateway()
+	for range 3 {
+		costing(t, gw, mallory, 1) // 100 at most each
+	}
+	costing(t, gw, alice, 1)
+	if _, err := w.book.Lessor(gw.journal).Lease(t.Context(), "m", "account/a", caisson.Amount{}, caisson.Amount{}); err == nil {
+		t.Error("an account asked for another's budget")
+	}
+	if _, err := w.book.Lessor(gw.journal).Lease(t.Context(), "m", "sandbox/"+string(alice.Sandbox), caisson.Amount{}, caisson.Amount{}); err == nil {
+		t.Error("an account asked for the budget of another's sandbox")
+	}
+	gw.finish()
+	if b := w.look("session/s1"); b.Used.Tokens != 15 || b.Held.Tokens != 0 {
+		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
 }

@@ -16,8 +16,8 @@ type lessor struct {
 }
 
 // Lease implements [caisson.Lessor].
-func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amount) (caisson.Lease, error) {
-	if err := l.check(budget); err != nil {
+func (l lessor) Lease(ctx context.Context, account, budget string, need, want caisson.Amount) (caisson.Lease, error) {
+	if err := l.check(account, budget); err != nil {
 		return caisson.Lease{}, err
 	}
 	if !maxLease.Covers(want) || !want.Covers(need) || !need.Covers(caisson.Amount{}) {
@@ -27,19 +27,20 @@ func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amo
 	if err := l.book.ingestFor(ctx, l.journal); err != nil {
 		return caisson.Lease{}, err
 	}
-	return l.book.store.Lease(ctx, l.journal, budget, need, want, l.book.now())
+	return l.book.store.Lease(ctx, l.journal, account, budget, need, want, l.book.now())
 }
 
 // Return implements [caisson.Lessor].
 func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
-	if err := l.check(budget); err != nil {
+	if err := l.check("", budget); err != nil {
 		return err
 	}
 	return l.book.store.Return(ctx, l.journal, budget, a)
 }
 
-// check refuses budgets that no guest of the holder has, and holders that have ended.
-func (l lessor) check(budget string) error {
+// check refuses budgets that no guest of the holder has, or none of that account, and holders that have ended. Without an account
+// it is about what is held already.
+func (l lessor) check(account, budget string) error {
 	l.book.mu.Lock()
 	_, open := l.book.journals[l.journal]
 	l.book.mu.Unlock()
@@ -50,8 +51,11 @@ func (l lessor) check(budget string) error {
 	if err != nil {
 		return err
 	}
+	if kind == "account" && account != "" && account != name {
+		return caisson.Invalidf("account", "%.40q has not the budget %.80q", account, budget)
+	}
 	if kind == "sandbox" {
-		if _, ok := l.book.known(caisson.Guest{Sandbox: caisson.ID(name)}); !ok {
+		if owner, ok := l.book.known(caisson.Guest{Sandbox: caisson.ID(name)}); !ok || account != "" && account != owner {
 			return caisson.Errorf(caisson.NotFound, "there is no sandbox %.40q", name)
 		}
 	}

@@ -325,7 +325,7 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 // lessorFunc lends without end.
 type lessorFunc func(budget string, need, want caisson.Amount) (caisson.Lease, error)
 
-func (f lessorFunc) Lease(_ context.Context, budget string, need, want caisson.Amount) (caisson.Lease, error) {
+func (f lessorFunc) Lease(_ context.Context, _, budget string, need, want caisson.Amount) (caisson.Lease, error) {
 	return f(budget, need, want)
 }
 

@@ -23,12 +23,12 @@ type page struct {
 	ended   sync.Once
 
 	mu    sync.Mutex
-	clock time.Time        // the last time told; it never goes back. Guarded by mu
-	pools map[string]*pool // by budget; guarded by mu, and so are they
+	clock time.Time         // the last time told; it never goes back. Guarded by mu
+	pools map[poolKey]*pool // guarded by mu, and so are they
 }
 
 func newPage(p Page, now func() time.Time) *page {
-	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[string]*pool{}}
+	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[poolKey]*pool{}}
 }
 
 // tell returns the time, which for a page does not go back: a call must not fall into a period that has ended. But a clock
@@ -84,7 +84,7 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 	for {
 		p.mu.Lock()
 		r.call.At = p.tell()
-		short, output := p.fit(keys, d, r.call.At)
+		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
 			r.output, r.worst = output, d.At(output)
 			p.take(r, keys, d)
@@ -112,13 +112,14 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 // take takes r's worst case out of its budgets. It needs mu.
 func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
-		if b := p.pools[key]; !b.unlimited {
+		b := p.pools[poolKey{r.call.Account, key}]
+		if !b.unlimited {
 			b.free = b.free.Minus(r.worst)
 			b.under++
 			r.shares[i] = poolShare{b, b.epoch}
 			p.ahead(b, d)
 		}
-		p.pools[key].usedAt = r.call.At
+		b.usedAt = r.call.At
 	}
 }
 

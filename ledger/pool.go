@@ -26,6 +26,7 @@ var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTo
 
 // pool is what a page knows and has of one budget.
 type pool struct {
+	account   string // whose calls come out of it
 	key       string
 	known     bool // what follows may be believed
 	unlimited bool // there is no such budget
@@ -46,6 +47,11 @@ type pool struct {
 	low     caisson.Amount // having less than that, b should ask for more
 	err     error
 }
+
+// poolKey tells the pools of a page apart. Of accounts that use the same id of a session or run, one at most has the budget.
+type poolKey struct{ account, budget string }
+
+func (b *pool) id() poolKey { return poolKey{b.account, b.key} }
 
 // usable reports whether calls may be taken from b, and voids what b has when its period has ended.
 func (b *pool) usable(now time.Time) bool {
@@ -74,13 +80,14 @@ func (b *pool) dry(a caisson.Amount) bool {
 }
 
 // fit returns how many tokens of output all budgets afford, or one that must be asked for more first. It needs mu.
-func (p *page) fit(keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
+func (p *page) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
-		b := p.pools[key]
+		k := poolKey{account, key}
+		b := p.pools[k]
 		if b == nil {
-			b = &pool{key: key, usedAt: now}
-			p.pools[key] = b
+			b = &pool{account: account, key: key, usedAt: now}
+			p.pools[k] = b
 		}
 		switch {
 		case !b.usable(now):
@@ -201,7 +208,7 @@ func (p *page) ask(b *pool, need, want caisson.Amount) {
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
-	lease, err := p.lessor.Lease(ctx, b.key, need, want)
+	lease, err := p.lessor.Lease(ctx, b.account, b.key, need, want)
 	if err == nil && !lease.Unlimited && (!lease.Granted.Covers(caisson.Amount{}) || !want.Covers(lease.Granted)) {
 		err = caisson.Errorf(caisson.Internal, "the lessor granted what was not asked for")
 	}
@@ -252,8 +259,8 @@ func (p *page) giveBack(b *pool, should bool) {
 func (p *page) forget(keys []string) {
 	p.mu.Lock()
 	var list []*pool
-	for key, b := range p.pools {
-		if keys == nil || slices.Contains(keys, key) {
+	for k, b := range p.pools {
+		if keys == nil || slices.Contains(keys, k.budget) {
 			b.version++
 			b.known, b.err, b.refused = false, nil, nil
 			list = append(list, b)
@@ -300,8 +307,8 @@ func (p *page) sweep(before time.Time) {
 		p.giveBackWhenFree(b)
 		p.mu.Lock()
 		// A debt is not forgotten: the lessor remembers it too.
-		if b.busy == nil && b.under == 0 && !b.known && b.free.IsZero() && p.pools[b.key] == b {
-			delete(p.pools, b.key)
+		if b.busy == nil && b.under == 0 && !b.known && b.free.IsZero() && p.pools[b.id()] == b {
+			delete(p.pools, b.id())
 		}
 		p.mu.Unlock()
 	}

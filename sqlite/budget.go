@@ -36,7 +36,7 @@ const (
 func newBudgetStmts(p *preparer) budgetStmts {
 	return budgetStmts{
 		get:    p.write(getBudget),
-		period: p.write(`SELECT period FROM budget WHERE key = ?`),
+		period: p.write(`SELECT period FROM budget WHERE key = ? AND account = ?`),
 		spent:  p.write(spentQuery),
 		add: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
@@ -142,7 +142,10 @@ func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now
 	q := &query{}
 	q.sql.WriteString(`SELECT ` + total("cost") + `, ` + total(atMost("input + output + cache_read + cache_write")) + `, ` + total("calls") + `
 		FROM usage WHERE true`)
-	q.and(columnOf(kind)+" = ?", name)
+	q.and("account = ?", b.Account)
+	if kind != "account" {
+		q.and(columnOf(kind)+" = ?", name)
+	}
 	q.and("at >= ?", start)
 	if !end.IsZero() {
 		q.and("at < ?", end.UnixMicro())

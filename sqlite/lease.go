@@ -58,7 +58,7 @@ func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k
 var errRefused = errors.New("refused")
 
 // Lease implements [caisson.LedgerStore].
-func (l *ledger) Lease(ctx context.Context, journal caisson.ID, budget string, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
+func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget string, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
 	if !need.Covers(caisson.Amount{}) || !want.Covers(need) {
 		return caisson.Lease{}, caisson.Invalidf("want", "a lease of %s needs 0 <= need <= want", budget)
 	}
@@ -78,6 +78,10 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, budget string, n
 		}
 		if err != nil {
 			return err
+		}
+		if b.Account != account {
+			lease = caisson.Lease{Unlimited: true} // what the journal holds is for the owner's calls
+			return errRefused
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)
 		return err

@@ -143,7 +143,7 @@ type batch struct {
 	journal caisson.ID
 	call    *sql.Stmt
 	receipt *sql.Stmt
-	budgets map[string]*sql.NullString // their periods, by key; not valid: there is no such budget
+	budgets map[budgetKey]*sql.NullString // their periods; not valid: there is no such budget
 	taken   map[periodKey]*share
 	sums    map[sumKey]*caisson.UsageRow
 }
@@ -151,9 +151,12 @@ type batch struct {
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
 	return &batch{
 		l: l, tx: tx, journal: journal, call: tx.StmtContext(ctx, l.call), receipt: tx.StmtContext(ctx, l.receipt),
-		budgets: map[string]*sql.NullString{}, taken: map[periodKey]*share{}, sums: map[sumKey]*caisson.UsageRow{},
+		budgets: map[budgetKey]*sql.NullString{}, taken: map[periodKey]*share{}, sums: map[sumKey]*caisson.UsageRow{},
 	}
 }
+
+// budgetKey is a budget for calls of an account.
+type budgetKey struct{ account, key string }
 
 // periodKey is a budget in one of its periods.
 type periodKey struct {
@@ -227,23 +230,23 @@ func oneIf(v bool) int64 {
 	return 0
 }
 
-// period returns the period of a budget; not valid if there is no such budget.
-func (b *batch) period(ctx context.Context, key string) (*sql.NullString, error) {
-	p := b.budgets[key]
+// period returns the period of a budget; not valid if the account has no such budget.
+func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error) {
+	p := b.budgets[k]
 	if p == nil {
 		p = &sql.NullString{}
-		err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, key).Scan(p)
+		err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, k.key, k.account).Scan(p)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, err
 		}
-		b.budgets[key] = p
+		b.budgets[k] = p
 	}
 	return p, nil
 }
 
 // take notes what c takes of a budget, if there is one.
 func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
-	period, err := b.period(ctx, key)
+	period, err := b.period(ctx, budgetKey{c.Account, key})
 	if err != nil || !period.Valid {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 func testBudgets(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.LedgerStore){
 		"Lease": testLease, "Balance": testBalance, "Debt": testDebt, "Period": testPeriod, "Lost": testLost, "Scopes": testBudgetScopes,
-		"Change": testChangeBudget, "Concurrent": testConcurrentLeases, "Absurd": testAbsurdSums,
+		"Change": testChangeBudget, "Concurrent": testConcurrentLeases, "Absurd": testAbsurdSums, "Others": testOthersBudgets,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t).Ledger()) })
 	}
@@ -46,7 +46,7 @@ func wantBudget(t *testing.T, s caisson.LedgerStore, account string, used, held 
 
 func lease(t *testing.T, s caisson.LedgerStore, j caisson.ID, account string, need, want int64) caisson.Lease {
 	t.Helper()
-	return get[caisson.Lease](t)(s.Lease(t.Context(), j, "account/"+account, tokens(need), tokens(want), time.Now()))
+	return get[caisson.Lease](t)(s.Lease(t.Context(), j, account, "account/"+account, tokens(need), tokens(want), time.Now()))
 }
 
 func testLease(t *testing.T, s caisson.LedgerStore) {
@@ -72,13 +72,13 @@ func testLease(t *testing.T, s caisson.LedgerStore) {
 	}
 	wantKind(t, s.Return(ctx, newJournal(), "account/a", tokens(1)), caisson.Invalid)
 	for _, a := range [][2]int64{{-1, 5}, {6, 5}} {
-		_, err := s.Lease(ctx, j, "account/a", tokens(a[0]), tokens(a[1]), time.Now())
+		_, err := s.Lease(ctx, j, "a", "account/a", tokens(a[0]), tokens(a[1]), time.Now())
 		wantKind(t, err, caisson.Invalid)
 	}
 	wantBudget(t, s, "a", 0, 80)
 	must(t, s.Close(ctx, k, false))
 	wantBudget(t, s, "a", 0, 40)
-	_, err := s.Lease(ctx, k, "account/a", tokens(1), tokens(1), time.Now())
+	_, err := s.Lease(ctx, k, "a", "account/a", tokens(1), tokens(1), time.Now())
 	wantKind(t, err, caisson.Conflict)
 	if ids := get[[]caisson.ID](t)(s.Open(ctx)); !slices.Equal(ids, []caisson.ID{j}) {
 		t.Errorf("open journals %v", ids)
@@ -92,7 +92,7 @@ func testBalance(t *testing.T, s caisson.LedgerStore) {
 	putBudget(t, s, "a", 100, "")
 	later := time.Now().Add(time.Second)
 	for _, id := range []caisson.ID{j, k} {
-		get[caisson.Lease](t)(s.Lease(ctx, id, "account/a", tokens(40), tokens(40), later))
+		get[caisson.Lease](t)(s.Lease(ctx, id, "a", "account/a", tokens(40), tokens(40), later))
 	}
 	must(t, s.Ingest(ctx, j, 0, 1, []caisson.Call{someCall("a", later.Add(1), 1), someCall("b", later, 1)}))
 	wantBudget(t, s, "a", 10, 70)
@@ -138,7 +138,7 @@ func testPeriod(t *testing.T, s caisson.LedgerStore) {
 		key := "account/" + period
 		putBudget(t, s, period, 100, period)
 		take := func(at time.Time) caisson.Lease {
-			return get[caisson.Lease](t)(s.Lease(ctx, j, key, tokens(90), tokens(90), at))
+			return get[caisson.Lease](t)(s.Lease(ctx, j, period, key, tokens(90), tokens(90), at))
 		}
 		if l := take(c.now); l.Granted.Tokens != 90 || !l.Until.Equal(c.end) || l.Title != "account "+period+" ("+period+")" {
 			t.Errorf("%s: %+v", period, l)
@@ -228,7 +228,7 @@ func testChangeBudget(t *testing.T, s caisson.LedgerStore) {
 	c.Session, c.Run = "s", "r"
 	must(t, s.Ingest(ctx, j, 0, 1, []caisson.Call{c, someCall("a", now, 1), someCall("a", now.AddDate(0, 0, -40), 1), someCall("b", now, 1)}))
 	for key, want := range map[string]int64{
-		"account/a": 30, "session/s": 40, "run/r": 10, "sandbox/" + string(c.Sandbox): 10, "run/none": 0,
+		"account/a": 30, "session/s": 30, "run/r": 10, "sandbox/" + string(c.Sandbox): 10, "run/none": 0,
 	} {
 		b := get[*caisson.Budget](t)(s.PutBudget(ctx, caisson.In("a"), &caisson.Budget{Key: key, Account: "a"}))
 		if b.Used.Tokens != want {
@@ -264,7 +264,7 @@ func testConcurrentLeases(t *testing.T, s caisson.LedgerStore) {
 			j, rng := newJournal(), rand.New(rand.NewPCG(uint64(i), 0))
 			have, at := int64(0), int64(0)
 			for range 40 {
-				l, err := s.Lease(t.Context(), j, "account/a", tokens(10), tokens(10+rng.Int64N(50)), time.Now())
+				l, err := s.Lease(t.Context(), j, "a", "account/a", tokens(10), tokens(10+rng.Int64N(50)), time.Now())
 				if err != nil {
 					t.Error(err)
 					return
@@ -339,5 +339,28 @@ func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 	}
 	if rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.In("a"), caisson.UsageQuery{})); len(rows) != 1 || rows[0].Cost != 7 {
 		t.Errorf("%+v", rows)
+	}
+}
+
+// testOthersBudgets: a budget is for its account's calls only, whatever sessions and runs others say they are in.
+func testOthersBudgets(t *testing.T, s caisson.LedgerStore) {
+	ctx, j := t.Context(), newJournal()
+	limit := int64(100)
+	for _, key := range []string{"session/s1", "run/r1"} {
+		get[*caisson.Budget](t)(s.PutBudget(ctx, caisson.In("a"), &caisson.Budget{Key: key, Account: "a", Limits: caisson.Limits{Tokens: &limit}}))
+		if l := get[caisson.Lease](t)(s.Lease(ctx, j, "a", key, tokens(40), tokens(40), time.Now())); l.Granted != tokens(40) {
+			t.Errorf("%+v", l)
+		}
+		if l := get[caisson.Lease](t)(s.Lease(ctx, j, "m", key, tokens(10), tokens(60), time.Now())); !l.Unlimited || !l.Granted.IsZero() {
+			t.Errorf("%s: another account got %+v", key, l)
+		}
+	}
+	own, others := someCall("a", time.Now(), 1), someCall("m", time.Now(), 1)
+	own.Session, own.Run, others.Session, others.Run = "s1", "r1", "s1", "r1"
+	must(t, s.Ingest(ctx, j, 0, 1, []caisson.Call{others, own}))
+	for _, key := range []string{"session/s1", "run/r1"} {
+		if b := budget(t, s, key); b.Used.Tokens != 10 || b.Held.Tokens != 30 {
+			t.Errorf("%s: used %d, held %d", key, b.Used.Tokens, b.Held.Tokens)
+		}
 	}
 }

@@ -31,9 +31,10 @@ type feedMessage struct {
 }
 
 type leaseBody struct {
-	Budget string         `json:"budget"`
-	Need   caisson.Amount `json:"need"`
-	Want   caisson.Amount `json:"want"`
+	Account string         `json:"account"`
+	Budget  string         `json:"budget"`
+	Need    caisson.Amount `json:"need"`
+	Want    caisson.Amount `json:"want"`
 }
 
 type returnBody struct {
@@ -147,8 +148,8 @@ type lessor struct {
 
 // Lease implements [caisson.Lessor]. A lease that arrives when nobody waits any more stays held until the journal is
 // finished.
-func (l lessor) Lease(ctx context.Context, budget string, need, want caisson.Amount) (caisson.Lease, error) {
-	a, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{budget, need, want}})
+func (l lessor) Lease(ctx context.Context, account, budget string, need, want caisson.Amount) (caisson.Lease, error) {
+	a, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{account, budget, need, want}})
 	return a.Lease, err
 }
 
@@ -305,7 +306,7 @@ func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessag
 	switch {
 	case lessor == nil:
 	case msg.Lease != nil:
-		a.Lease, err = lessor.Lease(ctx, msg.Lease.Budget, msg.Lease.Need, msg.Lease.Want)
+		a.Lease, err = lessor.Lease(ctx, msg.Lease.Account, msg.Lease.Budget, msg.Lease.Need, msg.Lease.Want)
 	default:
 		err = lessor.Return(ctx, msg.Return.Budget, msg.Return.Amount)
 	}
