@@ -248,10 +248,10 @@ func (s *PolicyService) Presets(context.Context) ([]caisson.Preset, error) {
 	return s.c.Egress.Presets(), nil
 }
 
-// maxDecisions bounds how many lists of decisions wait to be recorded, and droppedInterval how often the log says that there
+// maxDecisions bounds how many lists of decisions of one account wait to be recorded, and droppedInterval how often the log says that there
 // were more.
 const (
-	maxDecisions    = 256
+	maxDecisions    = 128
 	droppedInterval = 10 * time.Second
 )
 
@@ -261,10 +261,11 @@ type decisions struct {
 	c *Core
 
 	mu      sync.Mutex
-	queue   []decided // guarded by mu
-	running bool      // guarded by mu
-	dropped int       // decisions since warned; guarded by mu
-	warned  time.Time // guarded by mu
+	queue   []decided      // guarded by mu
+	waiting map[string]int // lists in queue, by account; guarded by mu
+	running bool           // guarded by mu
+	dropped int            // decisions since warned; guarded by mu
+	warned  time.Time      // guarded by mu
 }
 
 type decided struct {
@@ -278,7 +279,7 @@ func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 	d := c.decisions
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.queue) >= maxDecisions {
+	if d.waiting[g.Account] >= maxDecisions { // others' are recorded all the same
 		d.dropped += len(list)
 		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
 			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
@@ -286,6 +287,10 @@ func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 		}
 		return
 	}
+	if d.waiting == nil {
+		d.waiting = map[string]int{}
+	}
+	d.waiting[g.Account]++
 	d.queue = append(d.queue, decided{g, list})
 	if !d.running {
 		d.running = c.do(d.run)
@@ -298,7 +303,7 @@ func (d *decisions) run(ctx context.Context) {
 	for {
 		d.mu.Lock()
 		batch := d.queue
-		d.queue = nil
+		d.queue, d.waiting = nil, nil
 		d.running = len(batch) > 0
 		d.mu.Unlock()
 		for _, r := range batch {

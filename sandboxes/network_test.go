@@ -208,6 +208,25 @@ func TestDecisionsAreEvents(t *testing.T) {
 	}
 }
 
+// TestDecisionsOfOthers: an account whose sandboxes decide more than can be recorded takes nobody's place.
+func TestDecisionsOfOthers(t *testing.T) {
+	w := online(t)
+	sb := w.create(caisson.CreateRequest{})
+	list := []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it", Address: "192.0.2.1:443"}}
+	for range 5000 {
+		w.Decided(caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "noisy"}, list)
+	}
+	w.Decided(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, list)
+	waitFor(t, func() bool {
+		for _, e := range w.record(string(sb.ID)) {
+			if e.Type == "egress.denied" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 func limitsWithBudget() sandboxes.Limits {
 	usd := 10 * caisson.Dollar
 	return sandboxes.Limits{Budget: caisson.Limits{USD: &usd}}
