@@ -188,7 +188,8 @@ type Ledger interface {
 	// ListBudgets returns the account's budgets by key.
 	ListBudgets(ctx context.Context) ([]*Budget, error)
 	RemoveBudget(ctx context.Context, key string) error
-	// Reconcile compares the calls of a provider of kind litellm with its spend logs.
+	// Reconcile compares the calls of a provider of kind litellm with its spend logs. Denied unless the caller is local;
+	// Conflict while another Reconcile is under way.
 	Reconcile(ctx context.Context, provider string, since time.Time) ([]Discrepancy, error)
 }
 

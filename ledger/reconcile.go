@@ -23,12 +23,20 @@ const (
 	reconcile = 1000 // calls read at once
 )
 
-// Reconcile implements [caisson.Ledger], for the calls of the caller's account.
+// Reconcile implements [caisson.Ledger], for the calls of the caller's account. It reads up to a million entries with the
+// operator's key, so it is for local callers, one at a time.
 func (s *Service) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
+	if !caller.Local {
+		return nil, caisson.Errorf(caisson.Denied, "only over the unix socket can calls be compared with a provider's spend logs")
+	}
+	if !s.reconciling.TryLock() {
+		return nil, caisson.Errorf(caisson.Conflict, "calls are being compared with spend logs already; try again when that has ended")
+	}
+	defer s.reconciling.Unlock()
 	if s.spendLogs == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "no provider of kind litellm is configured")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -28,6 +29,8 @@ type Service struct {
 	changed   func(ctx context.Context, budgets ...string) error
 	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
 	record    func(ctx context.Context, e *caisson.Event) error
+
+	reconciling sync.Mutex // held while calls are compared with spend logs
 }
 
 var _ caisson.Ledger = (*Service)(nil)
@@ -37,7 +40,7 @@ func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Changed == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
 	}
-	return &Service{c.Book, c.Book.store, c.Changed, c.SpendLogs, c.Record}, nil
+	return &Service{book: c.Book, store: c.Book.store, changed: c.Changed, spendLogs: c.SpendLogs, record: c.Record}, nil
 }
 
 // scope returns whose calls the caller asks for.

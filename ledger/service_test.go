@@ -181,7 +181,7 @@ func TestReconcile(t *testing.T) {
 		}
 		return FetchSpendLogs(ctx, proxy.Client(), proxy.URL+"/v1", caisson.NewSecret("key"), since, w.clock.Now())
 	})
-	got := get(s.Reconcile(as("a", false), "p", start))(t)
+	got := get(s.Reconcile(as("a", true), "p", start))(t)
 	for i := range got {
 		got[i].Call = ""
 	}
@@ -193,10 +193,28 @@ func TestReconcile(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	_, err := s.Reconcile(as("a", false), "q", start)
+	_, err := s.Reconcile(as("a", true), "q", start)
 	wantKind(t, err, caisson.NotFound)
-	_, err = w.service(nil).Reconcile(as("a", false), "p", start)
+	_, err = s.Reconcile(as("a", false), "p", start)
+	wantKind(t, err, caisson.Denied)
+	_, err = w.service(nil).Reconcile(as("a", true), "p", start)
 	wantKind(t, err, caisson.NotFound)
+}
+
+// TestReconcileOnce: only one at a time reads so much.
+func TestReconcileOnce(t *testing.T) {
+	w := newWorld(t)
+	var s *Service
+	s = w.service(func(context.Context, string, string, time.Time) ([]SpendLog, error) {
+		_, err := s.Reconcile(as("b", true), "p", time.Time{})
+		wantKind(t, err, caisson.Conflict)
+		return nil, nil
+	})
+	for range 2 {
+		if _, err := s.Reconcile(as("a", true), "p", time.Time{}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestFetchFails: the key goes nowhere else, and half an answer is none.
