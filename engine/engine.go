@@ -186,8 +186,12 @@ func (e *Engine) money() (err error) {
 	}
 	if e.vault, err = credential.New(credential.Config{
 		Store: e.Store.Credentials(), Key: key, Log: e.cfg.Log,
-		Record:  func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
-		Changed: func(ctx context.Context, _, _ string) { e.refresh(ctx) },
+		Record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
+		Changed: func(ctx context.Context, account, name string) {
+			if e.models.needs(account, name) {
+				e.refresh(ctx)
+			}
+		},
 	}); err != nil {
 		return err
 	}

@@ -139,3 +139,18 @@ func TestOthersProviders(t *testing.T) {
 		}
 	}
 }
+
+func TestNeeds(t *testing.T) {
+	m := &models{
+		providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
+		gateway:   GatewayConfig{RunKeys: []SecretSource{{Credential: "RUN"}}},
+	}
+	for c, want := range map[[2]string]bool{
+		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,
+		{"a", "KEY"}: false, {"local", "OWN"}: false, {"b", "RUN"}: false, {"local", "OTHER"}: false,
+	} {
+		if got := m.needs(c[0], c[1]); got != want {
+			t.Errorf("%v: %v", c, got)
+		}
+	}
+}

@@ -190,3 +190,17 @@ func TestOthersSession(t *testing.T) {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
 }
+
+// TestSpoiltGetsNothing: whoever writes what no meter does spends only what he has.
+func TestSpoiltGetsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](100)}, "")
+	gw := w.gateway()
+	l, one := w.book.Lessor(gw.journal), caisson.Amount{Tokens: 1}
+	get(l.Lease(t.Context(), "a", "account/a", one, one))(t)
+	gw.write(make([]byte, 64))
+	must(t, w.book.Ingest(t.Context()))
+	_, err := l.Lease(t.Context(), "a", "account/a", one, one)
+	wantKind(t, err, caisson.Conflict)
+	wantKind(t, l.Return(t.Context(), "account/a", one), caisson.Conflict)
+}

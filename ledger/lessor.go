@@ -42,10 +42,13 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 // it is about what is held already.
 func (l lessor) check(account, budget string) error {
 	l.book.mu.Lock()
-	_, open := l.book.journals[l.journal]
+	r := l.book.journals[l.journal]
 	l.book.mu.Unlock()
-	if !open {
+	if r == nil {
 		return caisson.Errorf(caisson.Conflict, "journal %s is not open", l.journal)
+	}
+	if r.spoilt() {
+		return caisson.Errorf(caisson.Conflict, "journal %s is damaged; its holder gets nothing more", l.journal)
 	}
 	kind, name, err := parseKey(budget)
 	if err != nil {

@@ -282,6 +282,13 @@ func (r *reader) spoil(ctx context.Context, err error) {
 		"journal", r.id, "offset", r.offset, "err", err)
 }
 
+// spoilt reports whether the journal is not read any further.
+func (r *reader) spoilt() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.broken != nil
+}
+
 // finish closes the journal after its last row.
 func (r *reader) finish(ctx context.Context) error {
 	r.mu.Lock()
