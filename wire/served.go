@@ -215,7 +215,7 @@ func (w *served) recorder() io.Writer {
 	return w.record
 }
 
-// maxRecording bounds what is recorded of one sandbox by one wire process.
+// maxRecording bounds the file with what is recorded of one sandbox.
 const maxRecording = 64 << 20
 
 // A recording is a file for prompts and answers. What does not fit is not written, in whole lines.
@@ -225,7 +225,14 @@ type recording struct {
 	left int      // guarded by mu
 }
 
-func newRecording(f *os.File) *recording { return &recording{file: f, left: maxRecording} }
+// newRecording goes on where the file ends. What is there counts: a recording begins anew with each change of a policy.
+func newRecording(f *os.File) *recording {
+	r := &recording{file: f}
+	if info, err := f.Stat(); err == nil {
+		r.left = int(max(0, maxRecording-info.Size()))
+	}
+	return r
+}
 
 func (r *recording) Write(p []byte) (int, error) {
 	r.mu.Lock()
