@@ -64,6 +64,13 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 	if err != nil {
 		return nil, err
 	}
+	list, err := v.cfg.Store.List(ctx, caisson.In(caller.Account))
+	if err != nil {
+		return nil, err
+	}
+	if len(list) >= maxCredentials {
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d credentials, which is as many as it may have; remove some", len(list))
+	}
 	c := &caisson.Credential{Name: name, Account: caller.Account, Kind: Kind(name), CreatedAt: v.cfg.Now().UTC()}
 	if err := v.cfg.Store.Insert(ctx, c, sealed); err != nil {
 		return nil, err
@@ -71,6 +78,9 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 	v.changed(ctx, caller.Account, name, "credential.set")
 	return c, nil
 }
+
+// maxCredentials bounds the credentials of an account. Those who set some at the same moment may have a few more.
+const maxCredentials = 1000
 
 // RotateCredential implements [caisson.Credentials].
 func (v *Vault) RotateCredential(ctx context.Context, name string, value caisson.Secret) (*caisson.Credential, error) {

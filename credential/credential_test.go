@@ -352,3 +352,18 @@ func TestRecordFails(t *testing.T) {
 		t.Errorf("log: %s", w.log.String())
 	}
 }
+
+// TestTooMany: an account cannot fill the disk with credentials.
+func TestTooMany(t *testing.T) {
+	w := newWorld(t)
+	set(t, w.Vault, "a", "FIRST", "x") // makes the key
+	for i := range maxCredentials - 1 {
+		c := &caisson.Credential{Name: fmt.Sprint("N", i), Account: "a"}
+		if err := w.cfg.Store.Insert(t.Context(), c, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := w.SetCredential(as(t, "a"), "MORE", caisson.NewSecret("x"))
+	wantKind(t, err, caisson.Exhausted)
+	set(t, w.Vault, "b", "OWN", "x")
+}
