@@ -251,6 +251,9 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	if err := e.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
+	if _, err := e.models.lasting(ctx); err != nil {
+		return fmt.Errorf("settings of the model gateway: %w", err)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.wires.Run(ctx) })
 	g.Go(func() error { return e.book.Run(ctx) })

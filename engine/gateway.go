@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -36,6 +37,9 @@ type models struct {
 	refresh   func(ctx context.Context) error // gives the settings to the wire process again
 	record    func(ctx context.Context, e *caisson.Event) error
 	log       *slog.Logger
+
+	mu   sync.Mutex
+	last *caisson.GatewayConfig // guarded by mu; nil until there were settings
 }
 
 var _ caisson.Models = (*models)(nil)
@@ -204,6 +208,23 @@ func (m *models) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		return caisson.Invalidf("rate", "must not be negative")
 	}
 	return nil
+}
+
+// lasting returns the settings, or those of the last time if they cannot be had now: a script that somebody moves must not
+// take the network of all sandboxes down when the wire process starts again. At the start of the daemon it is an error.
+func (m *models) lasting(ctx context.Context) (*caisson.GatewayConfig, error) {
+	cfg, err := m.settings(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil {
+		m.last = cfg
+		return cfg, nil
+	}
+	if m.last == nil || ctx.Err() != nil {
+		return nil, err
+	}
+	m.log.ErrorContext(ctx, "the settings of the model gateway cannot be had; those it had last stay in force", "err", err)
+	return m.last, nil
 }
 
 // settings is what the wire process has to know. Providers whose key is missing or cannot be used have none, and their models

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -152,5 +153,28 @@ func TestNeeds(t *testing.T) {
 		if got := m.needs(c[0], c[1]); got != want {
 			t.Errorf("%v: %v", c, got)
 		}
+	}
+}
+
+// What cannot be read any more does not take the network down.
+func TestSettingsLast(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "script.yaml")
+	if err := os.WriteFile(script, []byte("fallback: {text: hello}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &models{providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}, log: slog.New(slog.DiscardHandler)}
+	first, err := m.lasting(t.Context())
+	if err != nil || first.Scripts["demo"] == "" {
+		t.Fatal(first, err)
+	}
+	if err := os.Remove(script); err != nil {
+		t.Fatal(err)
+	}
+	again, err := m.lasting(t.Context())
+	if err != nil || again.Scripts["demo"] != first.Scripts["demo"] {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if _, err := (&models{providers: m.providers, log: m.log}).lasting(t.Context()); err == nil {
+		t.Error("at the start it is no error")
 	}
 }

@@ -136,7 +136,7 @@ func (r *remoteAPI) get(ctx context.Context) (caisson.GatewayRuns, error) {
 // newManager constructs the wires.
 func (e *Engine) newManager() (*wire.Manager, error) {
 	cfg := wire.Config{
-		Exe: selfExe, NetNS: e.netNS, Settings: e.models.settings, Ledger: journals{e.book}, Record: e.record,
+		Exe: selfExe, NetNS: e.netNS, Settings: e.models.lasting, Ledger: journals{e.book}, Record: e.record,
 		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
 		Log:     e.cfg.Log.With("component", "wire"),
 	}
