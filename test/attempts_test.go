@@ -140,7 +140,7 @@ func nameAttempts() []attempt {
 		attempt{Do: "dns", Name: badName, TCP: true, why: "name " + badName + ": " + noRule},
 		attempt{Do: "dns", Name: "tcp.tunnel.example.org", TCP: true, Count: 50, why: "tcp.tunnel.example.org: " + noRule},
 		// Tunnels as fast as they can, until even the refusals are too many. It passes.
-		attempt{Do: "dns", Name: "udp.tunnel.example.org", Count: 300, why: "name: more than 50 queries a second"},
+		attempt{Do: "dns", Name: "udp.tunnel.example.org", Count: 900, why: "name: more than 200 queries a second"},
 		attempt{Do: "wait", Name: goodName, open: true},
 	)
 	return numbered("name", list)

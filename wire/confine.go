@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -42,7 +41,6 @@ func confine(uid int) (Confinement, error) {
 const maxMemory = 4 << 30
 
 func limit() error {
-	debug.SetMemoryLimit(maxMemory / 4)
 	for _, l := range []struct {
 		name     string
 		resource int

@@ -23,7 +23,7 @@ const (
 
 // Connections of one wire to the gateway's services.
 const (
-	maxHostConns = 64
+	maxHostConns = 256
 	maxNameConns = 16
 )
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -87,6 +88,7 @@ func run(arg string, p Process) error {
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
+	debug.SetMemoryLimit(maxMemory / 4)
 	s, err := newServer(conn, feed, p, Env{Roots: roots}, most)
 	if err != nil {
 		return err
