@@ -15,6 +15,8 @@ type Guest struct {
 	Session string `json:"session,omitempty"`
 	Agent   string `json:"agent,omitempty"`
 	User    string `json:"user,omitempty" doc:"The account's own name for the person behind the run"`
+	Lineage string `json:"lineage,omitempty" doc:"Ids of the runs that this one is part of, outermost first, with spaces between"`
+	Trace   string `json:"trace,omitempty" doc:"Names all that is recorded for the attempt"`
 }
 
 // Reference returns "run/attempt/call", which together with the source of a charge is unique.
@@ -47,4 +49,5 @@ type WireSpec struct {
 	Guest  Guest       `json:"guest"`
 	Policy Policy      `json:"policy"`
 	Models *ModelGrant `json:"models,omitempty"` // nil: no model gateway
+	Tools  bool        `json:"tools,omitempty"`  // whether runs of other agents may be started
 }

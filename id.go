@@ -22,6 +22,8 @@ const (
 	InstancePrefix = "in"
 	CallPrefix     = "ca"
 	JournalPrefix  = "jr"
+	RunPrefix      = "rn"
+	SessionPrefix  = "se"
 )
 
 const idLen = 2 + 1 + 16

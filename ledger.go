@@ -3,6 +3,7 @@ package caisson
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -128,6 +129,9 @@ func (g Guest) Budgets() []string {
 	}
 	if g.Run != "" && g.Run != string(g.Sandbox) {
 		keys = append(keys, "run/"+g.Run)
+	}
+	for run := range strings.FieldsSeq(g.Lineage) {
+		keys = append(keys, "run/"+run)
 	}
 	if g.Sandbox != "" {
 		keys = append(keys, "sandbox/"+string(g.Sandbox))

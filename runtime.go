@@ -74,9 +74,11 @@ type RuntimeSpec struct {
 	Workdir   string
 	User      string
 	Resources Resources
-	Stdout    *os.File // the command's output, kept open by the sandbox; nil discards. Must outlive the caller: a FIFO opened O_RDWR
-	Stderr    *os.File
-	NetNS     *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
+	// Randomness "openssl" makes OpenSSL's generators in processes that come out of a checkpoint seed themselves anew.
+	Randomness string
+	Stdout     *os.File // the command's output, kept open by the sandbox; nil discards. Must outlive the caller: a FIFO opened O_RDWR
+	Stderr     *os.File
+	NetNS      *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
 }
 
 // A RuntimeMount shows a host directory inside.

@@ -26,8 +26,10 @@ type Sandbox struct {
 	Pooled    bool        `json:"pooled,omitempty" doc:"Waits in its template's warm pool; not yet anybody's"`
 	CreatedAt time.Time   `json:"createdAt"`
 	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`
-	PauseAt   *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
-	RemoveAt  *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
+	// Assigned is the run that the sandbox serves; with none, nobody but the sandbox itself is charged for its calls.
+	Assigned *Assignment `json:"assigned,omitempty"`
+	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
+	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
 }
 
 // A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. But for its
@@ -45,6 +47,8 @@ type Spec struct {
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
 	Policy    Policy            `json:"policy,omitzero" doc:"What it may reach; the only part that can change later"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
+	// Randomness is what is done about random state in forks of a snapshot of it: see [Warm].
+	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -88,6 +92,9 @@ type CreateRequest struct {
 	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
 	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
+	Assigned  *Assignment       `json:"-"` // the run that it is made for
+	// Randomness is as in [Spec]; the engine's own business.
+	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
 }
@@ -130,6 +137,9 @@ type Sandboxes interface {
 	// itself into a session of its own (setsid), continue at Resume.
 	Pause(ctx context.Context, ref string) (*Sandbox, error)
 	Resume(ctx context.Context, ref string) (*Sandbox, error)
+	// Suspend makes every process stand still. It keeps its memory and needs no processor time; Wake lets it go on.
+	Suspend(ctx context.Context, ref string) (*Sandbox, error)
+	Wake(ctx context.Context, ref string) (*Sandbox, error)
 	// Extend sets ttl and hard ttl anew, counted from now; nil leaves one as it is.
 	Extend(ctx context.Context, ref string, ttl, hardTTL *Duration) (*Sandbox, error)
 	// Remove ends a sandbox in any state and deletes everything it had. Removing what does not exist is NotFound.

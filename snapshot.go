@@ -46,6 +46,10 @@ type ForkRequest struct {
 	// budget is not multiplied by forking.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
+	// Assigned is the run that the fork is made for.
+	Assigned *Assignment `json:"-"`
+	// Resources, where not zero, are the fork's own; its memory limit cannot be less than what the snapshot has.
+	Resources Resources `json:"-"`
 }
 
 // Snapshots is the capture and multiplication of sandboxes. References and errors are as for [Sandboxes].

@@ -11,22 +11,25 @@ type State string
 // The states. Those ending in -ing are passages: a change is under way, and after a crash reconcile decides from what
 // exists on the host how it ended.
 const (
-	Creating State = "creating" // intent is stored; host objects are being made
-	Created  State = "created"  // has a root file system, runs nothing yet
-	Starting State = "starting"
-	Running  State = "running"
-	Pausing  State = "pausing"
-	Paused   State = "paused" // memory and files are on disk; uses no memory and survives a reboot
-	Resuming State = "resuming"
-	Stopping State = "stopping"
-	Stopped  State = "stopped" // files are on disk, memory is gone
-	Removing State = "removing"
-	Failed   State = "failed" // Reason says why; can only be removed
+	Creating   State = "creating" // intent is stored; host objects are being made
+	Created    State = "created"  // has a root file system, runs nothing yet
+	Starting   State = "starting"
+	Running    State = "running"
+	Pausing    State = "pausing"
+	Paused     State = "paused" // memory and files are on disk; uses no memory and survives a reboot
+	Resuming   State = "resuming"
+	Suspending State = "suspending"
+	Suspended  State = "suspended" // stands still, in memory; continues at once
+	Waking     State = "waking"
+	Stopping   State = "stopping"
+	Stopped    State = "stopped" // files are on disk, memory is gone
+	Removing   State = "removing"
+	Failed     State = "failed" // Reason says why; can only be removed
 )
 
 // States lists all states.
 func States() []State {
-	return []State{Creating, Created, Starting, Running, Pausing, Paused, Resuming, Stopping, Stopped, Removing, Failed}
+	return []State{Creating, Created, Starting, Running, Pausing, Paused, Resuming, Suspending, Suspended, Waking, Stopping, Stopped, Removing, Failed}
 }
 
 // A Verb is a change, or a use, of a sandbox.
@@ -38,6 +41,8 @@ const (
 	VerbStop     Verb = "stop"
 	VerbPause    Verb = "pause"
 	VerbResume   Verb = "resume"
+	VerbSuspend  Verb = "suspend"
+	VerbWake     Verb = "wake"
 	VerbSnapshot Verb = "snapshot"
 	VerbFork     Verb = "fork"
 	VerbExec     Verb = "exec"
@@ -57,8 +62,10 @@ type passage struct {
 // passages is the one table of allowed changes; every verb consults it.
 var passages = map[Verb]passage{
 	VerbStart:    {From: []State{Created, Stopped}, Via: Starting, To: Running},
-	VerbStop:     {From: []State{Running, Paused}, Via: Stopping, To: Stopped},
-	VerbPause:    {From: []State{Running}, Via: Pausing, To: Paused},
+	VerbStop:     {From: []State{Running, Paused, Suspended}, Via: Stopping, To: Stopped},
+	VerbSuspend:  {From: []State{Running}, Via: Suspending, To: Suspended},
+	VerbWake:     {From: []State{Suspended}, Via: Waking, To: Running},
+	VerbPause:    {From: []State{Running, Suspended}, Via: Pausing, To: Paused},
 	VerbResume:   {From: []State{Paused}, Via: Resuming, To: Running},
 	VerbSnapshot: {From: []State{Running, Paused, Stopped}},
 	VerbFork:     {From: []State{Running, Paused, Stopped}},
@@ -70,11 +77,12 @@ var passages = map[Verb]passage{
 
 // hints says what to do instead, by state.
 var hints = map[State]string{
-	Created:  "start it first",
-	Paused:   "resume it first",
-	Stopped:  "start it first",
-	Failed:   "it can only be removed",
-	Removing: "it is being removed",
+	Created:   "start it first",
+	Paused:    "resume it first",
+	Suspended: "wake it first",
+	Stopped:   "start it first",
+	Failed:    "it can only be removed",
+	Removing:  "it is being removed",
 }
 
 // Allow reports whether v may be done to a sandbox in state s, as nil or a Conflict that says what is possible instead.
@@ -102,7 +110,7 @@ func (v Verb) Passage() (via, to State) {
 // Transient reports whether a change is under way in s.
 func (s State) Transient() bool {
 	switch s {
-	case Creating, Starting, Pausing, Resuming, Stopping, Removing:
+	case Creating, Starting, Pausing, Resuming, Suspending, Waking, Stopping, Removing:
 		return true
 	}
 	return false
@@ -111,7 +119,7 @@ func (s State) Transient() bool {
 // Live reports whether a sandbox in s has processes on its host.
 func (s State) Live() bool {
 	switch s {
-	case Starting, Running, Pausing, Resuming, Stopping:
+	case Starting, Running, Pausing, Resuming, Suspending, Suspended, Waking, Stopping:
 		return true
 	}
 	return false

@@ -21,6 +21,9 @@ type Store interface {
 	Credentials() CredentialStore
 	Ledger() LedgerStore
 	GatewayRuns() GatewayRunStore
+	Agents() Table[Agent]
+	Runs() RunStore
+	Sessions() Table[Session]
 	Close() error
 }
 

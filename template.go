@@ -37,6 +37,8 @@ type Template struct {
 type SetupStep struct {
 	Run     []string `json:"run" yaml:"run" doc:"Program and arguments; no shell unless you name one"`
 	Timeout Duration `json:"timeout,omitempty" yaml:"timeout" doc:"Default 10m"`
+	// Files are written before Run.
+	Files []SeedFile `json:"files,omitempty" yaml:"files"`
 }
 
 // Built is the outcome of building a template: a root file system that is ready to use.

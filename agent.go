@@ -1,0 +1,152 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// The drivers: how an agent is spoken to.
+const (
+	DriverExec     = "exec"     // a program that takes a prompt and prints an answer
+	DriverJSONL    = "jsonl"    // a program that prints a JSON value a line
+	DriverACP      = "acp"      // a program that speaks the Agent Client Protocol on its standard streams
+	DriverOpenClaw = "openclaw" // OpenClaw: its gateway in the sandbox, or its command line
+)
+
+// How a program gets its prompt, for [DriverExec] and [DriverJSONL].
+const (
+	PromptArgument = "argument" // as its last argument
+	PromptStdin    = "stdin"
+	PromptFile     = "file" // "{prompt}" in the command stands for the file's path
+)
+
+// An Agent is an entry of the catalog: what it starts from, how to talk to it, and what it may take.
+type Agent struct {
+	ID          string `json:"id" yaml:"id" doc:"1 to 63 of a-z, 0-9 and -, beginning with a letter; unique in the account"`
+	Account     string `json:"account,omitempty" yaml:"-" doc:"Empty for built-in agents, which everyone sees"`
+	Name        string `json:"name" yaml:"name"`
+	Description string `json:"description,omitempty" yaml:"description"`
+	Version     string `json:"version,omitempty" yaml:"version" doc:"Of the agent's program; recorded on every run"`
+
+	// Where it lives: a template by name, or what one is made of.
+	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; else image and setup say what to make"`
+	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
+	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; what they leave is frozen into a layer"`
+	// BuildPolicy is what set-up steps may reach; Policy is what a run may reach, besides the model gateway.
+	BuildPolicy Policy            `json:"buildPolicy,omitzero" yaml:"buildPolicy"`
+	Policy      Policy            `json:"policy,omitzero" yaml:"policy"`
+	Env         map[string]string `json:"env,omitempty" yaml:"env"`
+	Workdir     string            `json:"workdir,omitempty" yaml:"workdir" doc:"The workspace; default /workspace"`
+	User        string            `json:"user,omitempty" yaml:"user"`
+
+	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
+	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
+	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
+	// Answer says where a line of JSON has what, for jsonl; empty means the forms that are known.
+	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
+	// Service is what runs from the start in the sandbox, before and between runs (OpenClaw's gateway); Ready is asked until it answers.
+	Service []string   `json:"service,omitempty" yaml:"service"`
+	Ready   string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
+	Files   []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
+	// Memory says that the agent keeps conversations itself; for others the messages before are put into the workspace.
+	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
+	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
+	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all"`
+	Tools      ToolRule  `json:"tools,omitzero" yaml:"tools"`
+	Skills     []string  `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
+	SubAgents  []string  `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
+	Personas   []Persona `json:"personas,omitempty" yaml:"personas" doc:"For openclaw: the agents that its configuration has besides main"`
+
+	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
+	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`
+
+	// Ready state, not part of the file.
+	Status    AgentStatus `json:"status,omitzero" yaml:"-"`
+	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
+}
+
+// AgentLimits bound a run of an agent. Zero fields mean the default of [DefaultAgentLimits].
+type AgentLimits struct {
+	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Of a whole run; the agent has a tenth less"`
+	Memory Size     `json:"memory,omitempty" yaml:"memory"`
+	CPUs   float64  `json:"cpus,omitempty" yaml:"cpus"`
+	Disk   Size     `json:"disk,omitempty" yaml:"disk"`
+	PIDs   int      `json:"pids,omitempty" yaml:"pids"`
+	Output Size     `json:"output,omitempty" yaml:"output" doc:"Bytes of what it says that are kept"`
+	Cost   USD      `json:"cost,omitempty" yaml:"cost"`
+	Tokens int64    `json:"tokens,omitempty" yaml:"tokens"`
+	Calls  int64    `json:"calls,omitempty" yaml:"calls" doc:"Calls of models"`
+	Runs   int64    `json:"runs,omitempty" yaml:"runs" doc:"Runs that it may start, with those that they start"`
+}
+
+// DefaultAgentLimits returns the limits of an agent that says nothing.
+func DefaultAgentLimits() AgentLimits {
+	return AgentLimits{
+		Time: Duration(10 * time.Minute), Memory: 2 << 30, CPUs: 2, Disk: 10 << 30, PIDs: 1024, Output: 8 << 20,
+		Calls: 200, Runs: 8,
+	}
+}
+
+// A ToolRule narrows the tools that an agent offers to its model.
+type ToolRule struct {
+	Allow []string `json:"allow,omitempty" yaml:"allow" doc:"Empty means all that are not denied"`
+	Deny  []string `json:"deny,omitempty" yaml:"deny"`
+}
+
+// A Persona is one of several agents that one program can be.
+type Persona struct {
+	ID           string   `json:"id" yaml:"id"`
+	Model        string   `json:"model,omitempty" yaml:"model"`
+	Deny         []string `json:"deny,omitempty" yaml:"deny" doc:"Tools that it does not have"`
+	Instructions string   `json:"instructions,omitempty" yaml:"instructions"`
+}
+
+// A SeedFile is a small file that is written inside a sandbox.
+type SeedFile struct {
+	Path string `json:"path" yaml:"path" doc:"Absolute path inside the sandbox"`
+	Mode uint32 `json:"mode,omitempty" yaml:"mode" doc:"Default 0644"`
+	Data string `json:"data" yaml:"data"`
+}
+
+// Warm is the recipe of a warm snapshot.
+type Warm struct {
+	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"What the agent is asked once before the snapshot, on a scripted model"`
+	// Randomness says why forks of the snapshot draw randomness of their own. Without a reason there are no forks.
+	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
+	// Rotate names what was made at boot and is made anew in each fork.
+	Rotate []string `json:"rotate,omitempty" yaml:"rotate"`
+}
+
+// AgentStatus says what has been made of an agent for an account.
+type AgentStatus struct {
+	Built    bool      `json:"built,omitempty"`
+	Digest   string    `json:"digest,omitempty" doc:"Of the root file system"`
+	Snapshot ID        `json:"snapshot,omitempty" doc:"The warm snapshot that runs fork"`
+	WarmedAt time.Time `json:"warmedAt,omitzero"`
+	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
+	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although there is a recipe"`
+}
+
+// AgentCheck is one finding about what an agent lacks.
+type AgentCheck struct {
+	Subject string `json:"subject" doc:"The skill, program or setting"`
+	Status  string `json:"status" enum:"ok,warning,failed"`
+	Detail  string `json:"detail"`
+	Remedy  string `json:"remedy,omitempty" doc:"What to add, and where"`
+}
+
+// Agents is the catalog. Errors are as for [Sandboxes].
+type Agents interface {
+	// ListAgents returns the built-in agents and the account's, by id.
+	ListAgents(ctx context.Context) ([]*Agent, error)
+	GetAgent(ctx context.Context, id string) (*Agent, error)
+	// PutAgent stores an agent for the caller's account. Ids of built-in agents are Denied.
+	PutAgent(ctx context.Context, a Agent) (*Agent, error)
+	RemoveAgent(ctx context.Context, id string) error
+	// BuildAgent makes the root file system that the agent starts from. Progress may be nil.
+	BuildAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
+	// WarmAgent makes the agent's warm snapshot anew, building first if need be. Invalid for an agent without a recipe.
+	WarmAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
+	// CheckAgent says what the agent, and each of its skills, needs and lacks.
+	CheckAgent(ctx context.Context, id string) ([]AgentCheck, error)
+}

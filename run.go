@@ -1,0 +1,302 @@
+package caisson
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+)
+
+// RunState is where a run is in its life.
+type RunState string
+
+// The states of runs.
+const (
+	RunQueued    RunState = "queued"   // waits for room
+	RunStarting  RunState = "starting" // its sandbox is being made
+	RunRunning   RunState = "running"
+	RunSucceeded RunState = "succeeded"
+	RunFailed    RunState = "failed" // Result.Error says why; cancelled ones are among them
+)
+
+// Ended reports whether nothing more will happen in s.
+func (s RunState) Ended() bool { return s == RunSucceeded || s == RunFailed }
+
+// The codes of a run's error.
+const (
+	RunInvalid    = "invalid_request"
+	RunNotFound   = "not_found"
+	RunTimeout    = "timeout"
+	RunAborted    = "aborted" // cancelled by somebody
+	RunRateLimit  = "rate_limit"
+	RunNoCredits  = "insufficient_credits"
+	RunAgentError = "agent_error"
+	RunInternal   = "internal"
+)
+
+// A RunError says why a run failed.
+type RunError struct {
+	Code    string `json:"code" enum:"invalid_request,not_found,timeout,aborted,rate_limit,insufficient_credits,agent_error,internal"`
+	Message string `json:"message"`
+}
+
+// Error returns code and message.
+func (e *RunError) Error() string { return e.Code + ": " + e.Message }
+
+// A Message is one message of a conversation.
+type Message struct {
+	Role    string `json:"role" enum:"user,assistant"`
+	Content string `json:"content"`
+}
+
+// A RunRequest asks for a run. Zero fields take the agent's value.
+type RunRequest struct {
+	Agent   string            `json:"agent" doc:"Id in the catalog"`
+	Persona string            `json:"persona,omitempty"`
+	Prompt  string            `json:"prompt" minLength:"1" maxLength:"1048576"`
+	History []Message         `json:"history,omitempty" doc:"Messages before the prompt, where no session has them"`
+	Model   string            `json:"model,omitempty" doc:"Alias; must be one that the agent may use"`
+	Image   string            `json:"image,omitempty" doc:"Image instead of the agent's; the run then starts cold"`
+	Session string            `json:"session,omitempty" maxLength:"512" pattern:"^[A-Za-z0-9._:-]*$" doc:"Key of the conversation to begin or continue"`
+	User    string            `json:"user,omitempty" maxLength:"256" doc:"The account's own name for the person behind the run"`
+	Env     map[string]string `json:"env,omitempty"`
+	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; only narrower ones but over the unix socket"`
+	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
+	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	// Source is what people call the directory that is copied into the workspace; Directory is it, opened by the client and only over
+	// the unix socket. The callee owns and closes it.
+	Source    string `json:"source,omitempty"`
+	Directory Handle `json:"-"`
+	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
+	Workspace io.Reader `json:"-"`
+}
+
+// A Run is one task given to an agent: events in, one result out.
+type Run struct {
+	ID      ID         `json:"id"`
+	Account string     `json:"account"`
+	Agent   string     `json:"agent"`
+	Request RunRequest `json:"request"`
+	State   RunState   `json:"state"`
+	Attempt int        `json:"attempt" doc:"From 1"`
+	Session ID         `json:"session,omitempty"`
+	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
+	Parent  ID         `json:"parent,omitempty" doc:"The run whose agent started this one"`
+	Lineage []ID       `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
+	Trace   string     `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
+	// Limits are those that hold, resolved.
+	Limits    AgentLimits `json:"limits"`
+	Model     string      `json:"model,omitempty" doc:"Alias that holds"`
+	Result    *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
+	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
+	CreatedAt time.Time   `json:"createdAt"`
+	StartedAt time.Time   `json:"startedAt,omitzero"`
+	EndedAt   time.Time   `json:"endedAt,omitzero"`
+	Deadline  time.Time   `json:"deadline,omitzero"`
+	Children  int64       `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
+}
+
+// A RunResult is the outcome of an attempt.
+type RunResult struct {
+	Attempt  int               `json:"attempt"`
+	Trace    string            `json:"trace"`
+	Answer   string            `json:"answer"`
+	Error    *RunError         `json:"error,omitempty" doc:"Absent if the run succeeded"`
+	Usage    RunUsage          `json:"usage"`
+	Phases   []Phase           `json:"phases,omitempty" doc:"Where the time went"`
+	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
+	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
+	Changes  []FileChange      `json:"changes,omitempty" doc:"What the sandbox says has changed in its workspace; at most 1000"`
+	Patch    string            `json:"patch,omitempty" doc:"The same as a unified diff, as far as it is small text"`
+	Exit     *ExitStatus       `json:"exit,omitempty" doc:"Of the agent's program"`
+	Stdout   Size              `json:"stdout,omitempty" doc:"Bytes kept of what the program wrote"`
+	Stderr   Size              `json:"stderr,omitempty"`
+	Cut      bool              `json:"cut,omitempty" doc:"Whether it said more than was kept"`
+}
+
+// RunUsage is what the ledger has of a run.
+type RunUsage struct {
+	Calls     int64      `json:"calls"`
+	Failed    int64      `json:"failed,omitempty"`
+	Tokens    TokenCount `json:"tokens"`
+	Cost      USD        `json:"cost"`
+	Estimated bool       `json:"estimated,omitempty"`
+}
+
+// A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model (in calls of models),
+// agent (all else of the agent's own), teardown.
+type Phase struct {
+	Name string   `json:"name" enum:"queue,fork,create,resume,wire,workspace,prompt,model,agent,teardown"`
+	Time Duration `json:"time"`
+}
+
+// A FileChange is one difference between the workspace before and after.
+type FileChange struct {
+	Path    string `json:"path"`
+	Kind    string `json:"kind" enum:"added,modified,removed"`
+	Added   int    `json:"added,omitempty" doc:"Lines"`
+	Removed int    `json:"removed,omitempty"`
+}
+
+// The types of a run's events.
+const (
+	EventStatus     = "status"
+	EventTextDelta  = "text_delta"
+	EventToolStart  = "tool_call_start"
+	EventToolResult = "tool_call_result"
+	EventUsage      = "usage_report"
+	EventFinal      = "assistant_final"
+	EventError      = "error"
+	EventDone       = "done"
+)
+
+// A RunEvent is one thing that happened in a run. Exactly one per attempt has the type done, and it is the last; before it comes
+// either assistant_final, whose Content is all text_delta put together, or error.
+type RunEvent struct {
+	Seq     int64     `json:"seq" doc:"From 1 in each run; the cursor for replay"`
+	At      time.Time `json:"at"`
+	Type    string    `json:"type" enum:"status,text_delta,tool_call_start,tool_call_result,usage_report,assistant_final,error,done"`
+	Attempt int       `json:"attempt,omitempty"`
+
+	Phase  string `json:"phase,omitempty" doc:"Of status: queued, starting, running, thinking, tool_use, compacting, warning, ending"`
+	Label  string `json:"label,omitempty" doc:"Of status: at most the name of a tool or a sentence of Caisson's own"`
+	Delta  string `json:"delta,omitempty"`
+	CallID string `json:"toolCallId,omitempty"`
+	Tool   string `json:"toolName,omitempty"`
+	// Args is a JSON value, at most 8 KiB; what was longer is a string with its beginning.
+	Args    json.RawMessage `json:"args,omitempty"`
+	Result  string          `json:"result,omitempty" doc:"Of tool_call_result; at most 32 KiB"`
+	IsError bool            `json:"isError,omitempty"`
+	Usage   *RunUsage       `json:"usage,omitempty"`
+	Content string          `json:"content,omitempty"`
+	Error   *RunError       `json:"error,omitempty"`
+	Child   ID              `json:"child,omitempty" doc:"Of status: a run that was started from within this one"`
+}
+
+// A RunFilter chooses among runs. Zero fields choose everything.
+type RunFilter struct {
+	States  []RunState
+	Agent   string
+	Session ID
+	Parent  ID
+	// Under chooses a run and all that were started from within it.
+	Under ID
+	// Before is the id of the last run of the previous page; pages go from new to old. Limit is at most 1000; 0 means 100.
+	Before ID
+	Limit  int
+}
+
+// The streams of a run's log.
+const (
+	LogStdout  = "stdout"
+	LogStderr  = "stderr"
+	LogGateway = "gateway" // calls of models, a line of JSON each
+	LogEgress  = "egress"  // what its wire decided, a line of JSON each
+)
+
+// Runs is the execution of tasks by agents. References and errors are as for [Sandboxes]; NotFound if the caller's account has no such
+// run.
+type Runs interface {
+	// StartRun records a run and returns it at once; it waits its turn. Conflict if its session has another run under way, Exhausted if
+	// too many wait already.
+	StartRun(ctx context.Context, req RunRequest) (*Run, error)
+	GetRun(ctx context.Context, id ID) (*Run, error)
+	// ListRuns returns a page of runs, newest first.
+	ListRuns(ctx context.Context, f RunFilter) (page []*Run, more bool, err error)
+	// WatchRun returns the run's events after seq, stored ones first, and closes the channel after done or when ctx ends. A reader that is too slow
+	// misses nothing.
+	WatchRun(ctx context.Context, id ID, after int64) (<-chan RunEvent, error)
+	// CancelRun ends a run and those that were started from within it; it returns when they have ended. Of one that has ended it changes nothing.
+	CancelRun(ctx context.Context, id ID) (*Run, error)
+	// RetryRun begins another attempt of a run that has failed. Conflict if it has not.
+	RetryRun(ctx context.Context, id ID) (*Run, error)
+	// RemoveRun forgets a run that has ended, with its events and logs; its calls stay in the ledger.
+	RemoveRun(ctx context.Context, id ID) error
+	// RunLog returns what was kept of one of the streams of a run's last attempt.
+	RunLog(ctx context.Context, id ID, stream string) (io.ReadCloser, error)
+
+	ListSessions(ctx context.Context, f SessionFilter) ([]*Session, error)
+	// RemoveSession ends a conversation and removes its sandbox. Conflict while a run of it is under way.
+	RemoveSession(ctx context.Context, id ID) error
+}
+
+// A Session is a conversation: a sandbox kept between runs.
+type Session struct {
+	ID      ID     `json:"id"`
+	Account string `json:"account"`
+	Agent   string `json:"agent"`
+	User    string `json:"user,omitempty"`
+	Key     string `json:"key" doc:"Unique within account, user and agent"`
+	// Sandbox has the conversation's memory and files; empty if they are gone, in which case the next run begins with the messages only.
+	Sandbox   ID        `json:"sandbox,omitempty"`
+	Run       ID        `json:"run,omitempty" doc:"The run under way; empty if there is none"`
+	Runs      int64     `json:"runs"`
+	CreatedAt time.Time `json:"createdAt"`
+	UsedAt    time.Time `json:"usedAt" doc:"When its last run ended"`
+}
+
+// A SessionFilter chooses among sessions. Zero fields choose everything.
+type SessionFilter struct {
+	Agent string
+	User  string
+	Key   string
+}
+
+// GuestRuns is what an agent may do with runs of other agents. The [Guest] in ctx says whose agent it is; its run is the parent.
+// Denied if the guest has no run under way, or may not start runs of that agent.
+type GuestRuns interface {
+	// GuestAgents returns the agents that may be asked.
+	GuestAgents(ctx context.Context) ([]*Agent, error)
+	// StartGuestRun starts a run within what is left of the time, cost and count of every run that the guest's is part of; Exhausted if
+	// nothing is.
+	StartGuestRun(ctx context.Context, req RunRequest) (*Run, error)
+	// GuestRun returns a run that was started from within the guest's.
+	GuestRun(ctx context.Context, id ID) (*Run, error)
+	CancelGuestRun(ctx context.Context, id ID) (*Run, error)
+}
+
+// RunStore holds runs and their events.
+type RunStore interface {
+	// Insert adds a run. If it has a lineage, each run there must not have ended and must have started fewer runs than its Limits.Runs; all
+	// are counted up, in the same transaction, else nothing is changed and the error is Exhausted or Conflict. live, if not 0, bounds how many
+	// of the account's runs may be neither ended nor part of another (Exhausted).
+	Insert(ctx context.Context, r *Run, live int) error
+	Get(ctx context.Context, in Scope, id ID) (*Run, error)
+	// List returns a page, newest first, and whether there are more.
+	List(ctx context.Context, in Scope, f RunFilter) (page []*Run, more bool, err error)
+	// Update is as [Table.Update].
+	Update(ctx context.Context, in Scope, id ID, change func(*Run) error) (*Run, error)
+	// Delete removes a run and its events.
+	Delete(ctx context.Context, in Scope, id ID) error
+	// Append adds events, whose Seq must follow the last one's; all or none.
+	Append(ctx context.Context, run ID, events []RunEvent) error
+	// Events returns at most limit events with a greater Seq, oldest first.
+	Events(ctx context.Context, in Scope, run ID, after int64, limit int) ([]RunEvent, error)
+	// LastEvent returns the greatest Seq of a run, 0 if it has none.
+	LastEvent(ctx context.Context, run ID) (int64, error)
+	// Trim deletes runs that ended before, with their events, and returns their ids; at most limit.
+	Trim(ctx context.Context, before time.Time, limit int) ([]ID, error)
+}
+
+// SessionName is the name of a session in its table: one string for agent, user and key.
+func SessionName(agent, user, key string) string {
+	b, err := json.Marshal([]string{agent, user, key})
+	if err != nil {
+		return "" // strings marshal
+	}
+	return string(b)
+}
+
+// An Assignment is the run that a sandbox serves at present: who is charged on its wire, and what may be called.
+type Assignment struct {
+	Run     ID          `json:"run"`
+	Attempt int         `json:"attempt"`
+	Session ID          `json:"session,omitempty"`
+	Agent   string      `json:"agent"`
+	User    string      `json:"user,omitempty"`
+	Lineage []ID        `json:"lineage,omitempty"`
+	Trace   string      `json:"trace"`
+	Models  *ModelGrant `json:"models,omitempty"`
+	Tools   bool        `json:"tools,omitempty" doc:"Whether it may start runs of other agents"`
+}
