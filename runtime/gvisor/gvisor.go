@@ -39,6 +39,8 @@ type Config struct {
 	ToolsDir string
 	// Inside is the executable for /.caisson/inside in every sandbox.
 	Inside string
+	// Agent is the executable for /.caisson/agent, the built-in agent; "" leaves it out.
+	Agent string
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string
 	// Platform is gVisor's: systrap or ptrace; "" is systrap.
@@ -78,7 +80,11 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	tools, err := writeTools(cfg.ToolsDir, cfg.Inside)
+	programs, err := readTools(cfg.Inside, cfg.Agent)
+	if err != nil {
+		return nil, fmt.Errorf("read guest programs: %w", err)
+	}
+	tools, err := writeTools(cfg.ToolsDir, programs)
 	if err != nil {
 		return nil, fmt.Errorf("write guest programs: %w", err)
 	}

@@ -21,6 +21,12 @@ const testUIDBase = 0x50000000
 // open returns a Runtime on a fresh directory. What it made is gone when the test ends.
 func open(t *testing.T) *Runtime {
 	t.Helper()
+	return openWith(t, nil)
+}
+
+// openWith is open with a configuration that change, if there is one, has changed.
+func openWith(t *testing.T, change func(*Config)) *Runtime {
+	t.Helper()
 	testneed.Root(t)
 	dir := filepath.Join(t.TempDir(), "sandboxes")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -31,7 +37,7 @@ func open(t *testing.T) *Runtime {
 			os.Remove(group) // if another test still has it, that one removes it
 		}
 	})
-	return reopen(t, dir)
+	return reopenWith(t, dir, change)
 }
 
 func testCgroup() string { return fmt.Sprintf("/caisson-test/%d", os.Getpid()) }
@@ -39,12 +45,21 @@ func testCgroup() string { return fmt.Sprintf("/caisson-test/%d", os.Getpid()) }
 // reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
 func reopen(t *testing.T, dir string) *Runtime {
 	t.Helper()
-	r, err := New(Config{
+	return reopenWith(t, dir, nil)
+}
+
+func reopenWith(t *testing.T, dir string, change func(*Config)) *Runtime {
+	t.Helper()
+	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
 		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
 		Cgroup: testCgroup(),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	r, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ const (
 	toolsDir    = "/.caisson"
 	guestInit   = toolsDir + "/init"
 	guestInside = toolsDir + "/inside"
+	guestAgent  = toolsDir + "/agent"
 )
 
 // pidsBackstop is how many times the guest's limit of processes the host's cgroup allows: gVisor runs each guest thread in a

@@ -1,0 +1,64 @@
+package gvisor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testbin"
+)
+
+// TestAgentProgram: a runtime with an agent program shows it in its sandboxes, and one without does not.
+func TestAgentProgram(t *testing.T) {
+	agent := filepath.Join(t.TempDir(), "agent")
+	program, err := os.ReadFile(testbin.Path(t, "caisson-inside"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(agent, program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, agent, want string
+	}{{"with", agent, "works\n"}, {"without", "", "none\n"}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := openWith(t, func(cfg *Config) { cfg.Agent = c.agent })
+			id := caisson.NewID("sb")
+			if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
+				t.Fatal(err)
+			}
+			out, st := run(t, r, id, "/bin/sh", "-c", "test -e "+guestAgent+" || exec echo none; exec "+guestAgent+" test echo works")
+			if !st.Success() || out != c.want {
+				t.Errorf("%s says %q, %v", guestAgent, out, st)
+			}
+		})
+	}
+}
+
+func TestAgentProgramMissing(t *testing.T) {
+	if _, err := readTools("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("an agent program that is not there is ignored")
+	}
+}
+
+// TestLayerName: what is in a layer says what it is called, and programs cannot trade bytes unnoticed.
+func TestLayerName(t *testing.T) {
+	lists := [][]tool{
+		{{"/a", []byte("1")}},
+		{{"/a", []byte("2")}},
+		{{"/b", []byte("1")}},
+		{{"/a", []byte("1")}, {"/b", nil}},
+		{{"/a", []byte("1/b 0\n")}},
+		{{"/a", nil}, {"/b", []byte("1")}},
+	}
+	var names []string
+	for _, l := range lists {
+		names = append(names, layerName(l))
+	}
+	slices.Sort(names)
+	if n := len(slices.Compact(names)); n != len(lists) {
+		t.Errorf("%d lists of programs have %d names", len(lists), n)
+	}
+}
