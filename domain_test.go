@@ -37,7 +37,7 @@ func FuzzParseID(f *testing.F) {
 
 // TestStates: the table of passages is closed, and every refusal says what is possible.
 func TestStates(t *testing.T) {
-	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSnapshot, VerbFork, VerbExec, VerbFiles, VerbStats, VerbRemove}
+	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSuspend, VerbWake, VerbSnapshot, VerbFork, VerbExec, VerbFiles, VerbStats, VerbRemove}
 	if len(verbs) != len(passages) {
 		t.Fatalf("the test knows %d verbs, the table %d", len(verbs), len(passages))
 	}

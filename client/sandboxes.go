@@ -111,6 +111,16 @@ func (s sandboxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, er
 	return s.change(ctx, ref, "resume", nil)
 }
 
+// Suspend implements [caisson.Sandboxes].
+func (s sandboxes) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "suspend", nil)
+}
+
+// Wake implements [caisson.Sandboxes].
+func (s sandboxes) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return s.change(ctx, ref, "wake", nil)
+}
+
 // Extend implements [caisson.Sandboxes].
 func (s sandboxes) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
 	return s.change(ctx, ref, "extend", protocol.ExtendRequest{TTL: ttl, HardTTL: hardTTL})

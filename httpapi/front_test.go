@@ -294,6 +294,8 @@ func TestStoreOnlyFieldsStayInside(t *testing.T) {
 		{"POST", "/sandboxes/a/extend", `{"ttl":"1h"}`},
 		{"POST", "/sandboxes/a/pause", ""},
 		{"POST", "/sandboxes/a/resume", ""},
+		{"POST", "/sandboxes/a/suspend", ""},
+		{"POST", "/sandboxes/a/wake", ""},
 		{"POST", "/sandboxes/a/stop", ""},
 		{"POST", "/sandboxes/a/start", ""},
 		{"POST", "/sandboxes/a/snapshot", `{"name":"s"}`},

@@ -31,6 +31,8 @@ func (h sandboxRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "End every process; files are kept"), h.stop)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Make a sandbox stand still, in memory"), h.suspend)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Let a suspended sandbox go on"), h.wake)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set time limits anew, counted from now"), h.extend)
 }
 
@@ -120,6 +122,14 @@ func (h sandboxRoutes) pause(ctx context.Context, in *RefParam) (*sandboxBody, e
 
 func (h sandboxRoutes) resume(ctx context.Context, in *RefParam) (*sandboxBody, error) {
 	return answerSandbox(h.core.Resume(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) suspend(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Suspend(ctx, in.Ref))
+}
+
+func (h sandboxRoutes) wake(ctx context.Context, in *RefParam) (*sandboxBody, error) {
+	return answerSandbox(h.core.Wake(ctx, in.Ref))
 }
 
 func (h sandboxRoutes) extend(ctx context.Context, in *struct {

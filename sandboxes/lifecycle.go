@@ -70,9 +70,10 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		}
 		return nil, errors.Join(err, serr)
 	}
+	begins := to == caisson.Running && v != caisson.VerbWake // else what ran runs on, and has been followed all the time
 	done, err := l.c.setState(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
-		if to == caisson.Running {
+		if begins {
 			s.Build, s.Exit, s.PauseAt = old.Build, old.Exit, deadline(s.Spec.TTL)
 		}
 		return nil
@@ -81,7 +82,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		return nil, err
 	}
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
-	if to == caisson.Running {
+	if begins {
 		if err := l.c.dropSaved(id, pauseDir, filesTar); err != nil {
 			l.c.Log.ErrorContext(clean, "what a sandbox has continued from could not be removed", "sandbox", id, "err", err)
 		}
@@ -135,17 +136,31 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 		if sb.State == caisson.Paused {
 			return c.Sandboxes().stopPaused(sb)
 		}
-		if err := c.Sandboxes().terminate(ctx, sb.ID, grace); err != nil {
-			return err
+		if sb.State == caisson.Suspended { // it has to run to its end
+			if err := c.Sandboxes().thaw(ctx, sb.ID); err != nil {
+				return err
+			}
 		}
-		ctx = context.WithoutCancel(ctx) // nothing runs any longer: the way back is closed
-		tar := c.inDir(sb.ID, filesTar)
-		if err := writeTar(tar, func(f *os.File) error { return c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
-			return err
+		if err := c.Sandboxes().end(ctx, sb.ID, grace); err != nil {
+			// It runs, if it was suspended too.
+			return becameError{err, caisson.Running}
 		}
-		c.watches.unwatch(sb.ID)
-		return c.host.halt(ctx, sb.ID)
+		return nil
 	})
+}
+
+// end ends the processes of a sandbox that runs, keeps its files, and frees the rest.
+func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration) error {
+	if err := l.terminate(ctx, id, grace); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // nothing runs any longer: the way back is closed
+	tar := l.c.inDir(id, filesTar)
+	if err := writeTar(tar, func(f *os.File) error { return l.c.Runtime.SaveFiles(ctx, id, f) }); err != nil {
+		return err
+	}
+	l.c.watches.unwatch(id)
+	return l.c.host.halt(ctx, id)
 }
 
 // stopPaused keeps the files of a paused sandbox and drops its memory.
@@ -217,8 +232,10 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 		return copyDepends(l.c.sandboxDir(sb.ID), dir)
 	})
 	if err != nil {
-		// A failed checkpoint leaves the sandbox running; one that failed later has left it standing still.
-		_ = l.c.Runtime.Thaw(context.WithoutCancel(ctx), sb.ID)
+		if sb.State != caisson.Suspended {
+			// A failed checkpoint leaves the sandbox running; one that failed later has left it standing still.
+			_ = l.c.Runtime.Thaw(context.WithoutCancel(ctx), sb.ID)
+		}
 		return err
 	}
 	l.c.watches.unwatch(sb.ID)

@@ -121,6 +121,11 @@ func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
 
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
+// wired reports whether a sandbox has a wire while nothing changes it.
+func wired(sb *caisson.Sandbox) bool {
+	return sb.State == caisson.Running || sb.State == caisson.Suspended
+}
+
 // configure gives a running sandbox's wire the spec it is to have now.
 func (n network) configure(ctx context.Context, sb *caisson.Sandbox) error {
 	if n.c.Wires == nil {
@@ -179,7 +184,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	if err != nil {
 		return nil, err
 	}
-	if changed.State == caisson.Running {
+	if wired(changed) {
 		err := s.c.network.configure(ctx, changed)
 		if caisson.KindOf(err) == caisson.NotFound {
 			err = nil // it has lost its wire, and reaches nothing
@@ -212,7 +217,7 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 			return nil, err
 		}
 	}
-	if sb.State != caisson.Running || s.c.Gateway == nil {
+	if !wired(sb) || s.c.Gateway == nil {
 		return e, nil
 	}
 	if e.Recent, err = s.c.Gateway.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {

@@ -53,7 +53,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		return garbage, err
 	}
 	for _, sb := range boxes {
-		if sb.State == caisson.Running {
+		if wired(sb) {
 			if err := r.reattach(ctx, sb, netns); err != nil {
 				// It may have died just now, which its watch will find. If not, it has no way out, which is safe.
 				c.Log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
@@ -111,6 +111,12 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 		if err := r.c.Runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			r.c.Log.WarnContext(ctx, "a sandbox may stand still", "sandbox", sb.ID, "err", err)
 		}
+	case caisson.Suspended:
+		fctx, cancel := context.WithTimeout(ctx, thawTime)
+		defer cancel()
+		if err := r.c.Sandboxes().freeze(fctx, sb.ID); err != nil {
+			r.c.Log.WarnContext(ctx, "a suspended sandbox may not stand still", "sandbox", sb.ID, "err", err)
+		}
 	default:
 		if found.ID != "" {
 			if err := r.c.host.halt(ctx, sb.ID); err != nil {
@@ -134,7 +140,7 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 		return err
 	}
 	switch to {
-	case caisson.Running:
+	case caisson.Running, caisson.Suspended:
 		return r.c.dropSaved(sb.ID, pauseDir, filesTar)
 	case caisson.Paused:
 		return r.c.dropSaved(sb.ID, filesTar)
@@ -170,6 +176,11 @@ func fate(was caisson.State, running, paused, files bool) (to caisson.State, rea
 	case caisson.Pausing, caisson.Resuming:
 		if paused {
 			return caisson.Paused, ""
+		}
+	case caisson.Suspended, caisson.Suspending:
+		// What was suspended was perhaps not told of it, and stands still from now on.
+		if running {
+			return caisson.Suspended, ""
 		}
 	case caisson.Stopping:
 		// A stop has saved the files before it ends the sandbox, so either they are here or it still runs.

@@ -192,7 +192,7 @@ func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		return err
 	}
-	if sb.State == caisson.Running && sb.Build != c.Build && v != caisson.VerbStop && v != caisson.VerbRemove {
+	if wired(sb) && sb.Build != c.Build && v != caisson.VerbStop && v != caisson.VerbRemove {
 		return caisson.Errorf(caisson.Conflict, "cannot %s a sandbox that another build of caisson started; stop and start it first", v)
 	}
 	return nil

@@ -96,7 +96,7 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be removed", "sandbox", id, "err", err)
 		}
 		return
-	case due(sb.PauseAt) && sb.State == caisson.Running:
+	case due(sb.PauseAt) && wired(sb):
 		sb, err = d.c.Sandboxes().changeLocked(ctx, id, caisson.VerbPause, func(ctx context.Context, s *caisson.Sandbox) error {
 			s.Reason = "ttl of " + s.Spec.TTL.String() + " reached"
 			return d.c.Sandboxes().pause(ctx, s)
@@ -110,7 +110,7 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 			sb.PauseAt = &again // for the timer only; the hard ttl stays what it is
 		}
 	}
-	if sb.State != caisson.Running { // a stopped one has only its hard ttl left
+	if !sb.State.Live() { // a stopped one has only its hard ttl left
 		sb.PauseAt = nil
 	}
 	d.arm(sb)

@@ -98,7 +98,7 @@ func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
 	}
 	w.unwatch(id)
 	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
-		if s.State != caisson.Running {
+		if s.State != caisson.Running && s.State != caisson.Suspended {
 			return errUnchanged
 		}
 		s.Reason = reason

@@ -165,7 +165,7 @@ func stateColor(s caisson.State) string {
 		return "31"
 	case s.Transient():
 		return "33"
-	case s == caisson.Paused:
+	case s == caisson.Paused, s == caisson.Suspended:
 		return "36"
 	default:
 		return plainColor

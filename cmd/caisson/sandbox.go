@@ -18,6 +18,8 @@ type sandboxCmd struct {
 	Stop     stopCmd         `cmd:"" help:"End every process of sandboxes and keep their files."`
 	Pause    pauseCmd        `cmd:"" help:"Move sandboxes to disk, with their memory."`
 	Resume   resumeCmd       `cmd:"" help:"Continue paused sandboxes."`
+	Suspend  suspendCmd      `cmd:"" help:"Make sandboxes stand still, in memory."`
+	Wake     wakeCmd         `cmd:"" help:"Let suspended sandboxes go on."`
 	Extend   extendCmd       `cmd:"" help:"Set the time limits of sandboxes anew, counted from now."`
 	Snapshot takeSnapshotCmd `cmd:"" help:"Capture a sandbox at one instant."`
 	Fork     forkCmd         `cmd:"" help:"Make sandboxes that continue where a sandbox or a snapshot is."`
@@ -273,6 +275,28 @@ func (c *resumeCmd) Help() string { return examples("caisson sandbox resume web"
 
 func (c *resumeCmd) Run(ctx context.Context, a *app) error {
 	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Resume(ctx, ref) })
+}
+
+// suspendCmd suspends sandboxes.
+type suspendCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *suspendCmd) Help() string { return examples("caisson sandbox suspend web") }
+
+func (c *suspendCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Suspend(ctx, ref) })
+}
+
+// wakeCmd wakes sandboxes.
+type wakeCmd struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+func (c *wakeCmd) Help() string { return examples("caisson sandbox wake web") }
+
+func (c *wakeCmd) Run(ctx context.Context, a *app) error {
+	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Wake(ctx, ref) })
 }
 
 // extendCmd sets time limits.

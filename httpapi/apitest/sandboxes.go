@@ -131,6 +131,14 @@ func (c sandboxCore) Resume(ctx context.Context, ref string) (*caisson.Sandbox, 
 	return c.change(ctx, ref, caisson.VerbResume)
 }
 
+func (c sandboxCore) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return c.change(ctx, ref, caisson.VerbSuspend)
+}
+
+func (c sandboxCore) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	return c.change(ctx, ref, caisson.VerbWake)
+}
+
 func (c sandboxCore) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

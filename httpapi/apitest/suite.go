@@ -102,6 +102,8 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 		{c.Sandboxes.Start, caisson.Running},
 		{c.Sandboxes.Pause, caisson.Paused},
 		{c.Sandboxes.Resume, caisson.Running},
+		{c.Sandboxes.Suspend, caisson.Suspended},
+		{c.Sandboxes.Wake, caisson.Running},
 		{func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 			return c.Sandboxes.Stop(ctx, ref, time.Second)
 		}, caisson.Stopped},
