@@ -5,6 +5,9 @@ import (
 	"strconv"
 )
 
+// MaxLineage is how many runs a run can be part of at most.
+const MaxLineage = 8
+
 // A Guest is who speaks on a wire, and so who is charged. The wire decides it, or a signed run token does; nothing in a
 // request can.
 type Guest struct {
