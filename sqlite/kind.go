@@ -48,6 +48,18 @@ func imageKind() kind[caisson.Image] {
 	}}
 }
 
+func agentKind() kind[caisson.Agent] {
+	return kind[caisson.Agent]{noun: "agent", named: true, columns: func(a *caisson.Agent) columns {
+		return columns{key: namedKey(a.Account, a.ID), account: a.Account, name: a.ID}
+	}}
+}
+
+func sessionKind() kind[caisson.Session] {
+	return kind[caisson.Session]{noun: "session", columns: func(s *caisson.Session) columns {
+		return columns{key: string(s.ID), account: s.Account, name: caisson.SessionName(s.Agent, s.User, s.Key)}
+	}}
+}
+
 // namedKey is unambiguous because no account's name contains a slash. It is "" for an object without a name.
 func namedKey(account, name string) string {
 	if name == "" {

@@ -49,6 +49,9 @@ type Store struct {
 	credentials *credentials
 	ledger      *ledger
 	gatewayRuns *gatewayRuns
+	agents      *table[caisson.Agent]
+	runs        *runs
+	sessions    *table[caisson.Session]
 	close       func() error
 }
 
@@ -122,6 +125,9 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.credentials = newCredentials(p)
 	s.ledger = newLedger(p, c.Now)
 	s.gatewayRuns = newGatewayRuns(p)
+	s.agents = newTable(p, agentKind())
+	s.runs = newRuns(p, c.Now)
+	s.sessions = newTable(p, sessionKind())
 	return s.db.explain(p.err)
 }
 
@@ -157,6 +163,15 @@ func (s *Store) Ledger() caisson.LedgerStore { return s.ledger }
 
 // GatewayRuns implements [caisson.Store].
 func (s *Store) GatewayRuns() caisson.GatewayRunStore { return s.gatewayRuns }
+
+// Agents implements [caisson.Store].
+func (s *Store) Agents() caisson.Table[caisson.Agent] { return s.agents }
+
+// Runs implements [caisson.Store].
+func (s *Store) Runs() caisson.RunStore { return s.runs }
+
+// Sessions implements [caisson.Store].
+func (s *Store) Sessions() caisson.Table[caisson.Session] { return s.sessions }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

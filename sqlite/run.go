@@ -1,0 +1,233 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// runs is a [caisson.RunStore].
+type runs struct {
+	db  *db
+	now func() time.Time
+
+	get     *sql.Stmt
+	getHere *sql.Stmt // for transactions of the writer
+	insert  *sql.Stmt
+	update  *sql.Stmt
+	live    *sql.Stmt
+	above   *sql.Stmt
+	count   *sql.Stmt
+	under   *sql.Stmt
+
+	events  runEventStmts
+	removal runRemovalStmts
+	place   *sql.Stmt
+}
+
+var _ caisson.RunStore = (*runs)(nil)
+
+func newRuns(p *preparer, now func() time.Time) *runs {
+	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
+	return &runs{
+		db: p.db, now: now,
+		get:     p.read(one),
+		getHere: p.write(one),
+		insert: p.write(`INSERT INTO run (id, account, agent, state, session, parent, ended_at, children, most, doc)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		update:  p.write(`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
+		live:    p.write(`SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`),
+		above:   p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
+		count:   p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
+		under:   p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
+		events:  newRunEventStmts(p),
+		removal: newRunRemovalStmts(p),
+		place: p.read(`SELECT max(seq) FROM (
+			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
+		) WHERE ?2 IS NULL OR account = ?2`),
+	}
+}
+
+// Insert implements [caisson.RunStore]. The runs of the lineage must be the account's.
+func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
+	if err := checkRun(r); err != nil {
+		return err
+	}
+	doc, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode run %s: %w", r.ID, err)
+	}
+	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.admit(ctx, tx, r, live); err != nil {
+			return err
+		}
+		res, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, string(r.ID), r.Account, r.Agent, string(r.State),
+			nullable(string(r.Session)), nullable(string(r.Parent)), s.endedAt(r), r.Children, r.Limits.Runs, string(doc))
+		if err != nil {
+			return err
+		}
+		seq, err := res.LastInsertId()
+		if err != nil {
+			return err
+		}
+		under := tx.StmtContext(ctx, s.under)
+		for _, id := range r.Lineage {
+			if _, err := under.ExecContext(ctx, string(id), seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if taken(err) {
+		err = caisson.Wrap(err, caisson.Conflict, "run %s exists already", r.ID)
+	}
+	return err
+}
+
+// checkRun refuses what the store could not find again, and a tree that is none.
+func checkRun(r *caisson.Run) error {
+	var parent caisson.ID
+	if n := len(r.Lineage); n > 0 {
+		parent = r.Lineage[n-1]
+	}
+	all := slices.Sorted(slices.Values(append([]caisson.ID{r.ID}, r.Lineage...)))
+	switch {
+	case r.ID == "" || r.Account == "":
+		return caisson.Errorf(caisson.Internal, "a run without an id or account cannot be stored")
+	case len(r.Lineage) > caisson.MaxLineage:
+		return caisson.Errorf(caisson.Exhausted, "runs start runs %d levels deep at most; let one nearer to the first start it", caisson.MaxLineage)
+	case parent != r.Parent || slices.Contains(all, "") || len(slices.Compact(all)) != len(r.Lineage)+1:
+		return caisson.Errorf(caisson.Internal, "run %s is part of runs that cannot be: %.200q", r.ID, r.Lineage)
+	}
+	return nil
+}
+
+// admit counts r in every run that it is part of, if all have room for it, or checks that the account has.
+func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
+	if len(r.Lineage) == 0 && live > 0 {
+		var n int
+		if err := tx.StmtContext(ctx, s.live).QueryRowContext(ctx, r.Account).Scan(&n); err != nil {
+			return err
+		}
+		if n >= live {
+			return caisson.Errorf(caisson.Exhausted, "%d runs wait or are under way, and more than %d are not taken; try again when some have ended", n, live)
+		}
+	}
+	above, count := tx.StmtContext(ctx, s.above), tx.StmtContext(ctx, s.count)
+	for _, id := range r.Lineage {
+		var seq, children, most int64
+		var ended bool
+		err := above.QueryRowContext(ctx, string(id), r.Account).Scan(&seq, &ended, &children, &most)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return caisson.Errorf(caisson.Conflict, "the run %.40s has been removed, so none can be part of it; start this one by itself", id)
+		case err != nil:
+			return err
+		case ended:
+			return caisson.Errorf(caisson.Conflict, "the run %.40s has ended, so none can be part of it; start this one by itself", id)
+		case children >= most:
+			return caisson.Errorf(caisson.Exhausted, "the run %.40s has started %d of %d runs that may be part of it; ask for a higher limit of runs", id, children, most)
+		}
+		if _, err := count.ExecContext(ctx, seq); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endedAt is the column of that name. A run that does not say when it ended has done so now.
+func (s *runs) endedAt(r *caisson.Run) sql.NullInt64 {
+	if !r.State.Ended() {
+		return sql.NullInt64{}
+	}
+	at := r.EndedAt
+	if at.IsZero() {
+		at = s.now()
+	}
+	return sql.NullInt64{Int64: at.UnixMicro(), Valid: true}
+}
+
+// Get implements [caisson.RunStore].
+func (s *runs) Get(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.Run, error) {
+	row, err := scanRun(s.get.QueryRowContext(ctx, string(id), accountOf(in)), id)
+	if err != nil {
+		return nil, s.db.explain(err)
+	}
+	return row.decode()
+}
+
+// Update implements [caisson.RunStore]. What a run is part of cannot be changed either.
+func (s *runs) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Run) error) (*caisson.Run, error) {
+	var r *caisson.Run
+	var refused error // by change: returned as it is
+	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		row, err := scanRun(tx.StmtContext(ctx, s.getHere).QueryRowContext(ctx, string(id), accountOf(in)), id)
+		if err != nil {
+			return err
+		}
+		if r, err = row.decode(); err != nil {
+			return err
+		}
+		was := *r
+		was.Lineage = slices.Clone(r.Lineage)
+		if refused = change(r); refused != nil {
+			return refused
+		}
+		if r.ID != was.ID || r.Account != was.Account || r.Parent != was.Parent || !slices.Equal(r.Lineage, was.Lineage) {
+			return caisson.Errorf(caisson.Internal, "an update of run %s changed whose or what part it is", was.ID)
+		}
+		doc, err := json.Marshal(r)
+		if err != nil {
+			return fmt.Errorf("encode run %s: %w", r.ID, err)
+		}
+		if bytes.Equal(doc, row.doc) {
+			return nil // saves the sync
+		}
+		_, err = tx.StmtContext(ctx, s.update).ExecContext(ctx, r.Agent, string(r.State), nullable(string(r.Session)), s.endedAt(r),
+			r.Children, r.Limits.Runs, string(doc), row.seq)
+		return err
+	})
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil:
+		return nil, err
+	}
+	return r, nil
+}
+
+// runRow is a run as it is stored.
+type runRow struct {
+	seq      int64
+	children int64
+	doc      []byte
+}
+
+// scanRun reads the run that a query for id finds.
+func scanRun(row scanner, id caisson.ID) (r runRow, err error) {
+	err = row.Scan(&r.seq, &r.children, &r.doc)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = noRun(id)
+	}
+	return r, err
+}
+
+func noRun(id caisson.ID) error {
+	return caisson.Errorf(caisson.NotFound, "there is no run %.40q; see caisson runs", string(id))
+}
+
+func (row runRow) decode() (*caisson.Run, error) {
+	r := &caisson.Run{}
+	if err := json.Unmarshal(row.doc, r); err != nil {
+		return nil, fmt.Errorf("decode stored run: %w", err)
+	}
+	r.Children = row.children
+	return r, nil
+}

@@ -1,0 +1,159 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// What one transaction removes: other writers get their turn in between.
+const (
+	removeRuns   = 50
+	removeEvents = 250
+)
+
+// runRemovalStmts are the statements of removing runs. Those of transactions are on the writer.
+type runRemovalStmts struct {
+	find     *sql.Stmt
+	old      *sql.Stmt
+	remove   *sql.Stmt
+	remember *sql.Stmt
+	forget   *sql.Stmt
+
+	left    *sql.Stmt
+	clear   *sql.Stmt
+	cleared *sql.Stmt
+}
+
+func newRunRemovalStmts(p *preparer) runRemovalStmts {
+	return runRemovalStmts{
+		find:     p.write(`SELECT seq, id, account FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
+		old:      p.write(`SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY ended_at, seq LIMIT ?`),
+		remove:   p.write(`DELETE FROM run WHERE seq = ?`),
+		remember: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
+		forget:   p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),
+		left:     p.write(`SELECT n, seq FROM run_gone WHERE cleared = 0 ORDER BY n LIMIT 1`),
+		// They are numbered without gaps.
+		clear: p.write(`DELETE FROM run_event WHERE run = ?1 AND
+			seq < (SELECT min(seq) FROM run_event WHERE run = ?1) + ?2`),
+		cleared: p.write(`UPDATE run_gone SET cleared = 1 WHERE n = ?`),
+	}
+}
+
+// goner is a run that is to be removed.
+type goner struct {
+	seq     int64
+	id      string
+	account string
+}
+
+// Delete implements [caisson.RunStore]. The run is gone at once, its events in batches.
+func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		gone, err := scanGoners(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
+		if err == nil && len(gone) == 0 {
+			return noRun(id)
+		}
+		if err != nil {
+			return err
+		}
+		return s.remove(ctx, tx, gone)
+	})
+	if err != nil {
+		return err
+	}
+	// Nobody finds the events any more. What cannot be removed now is left to Trim, which reports why.
+	_ = s.clear(ctx)
+	return nil
+}
+
+// Trim implements [caisson.RunStore]. With an error it returns the ids of those that are gone nevertheless.
+func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []caisson.ID, err error) {
+	if limit < 1 {
+		return nil, caisson.Invalidf("limit", "trim at least one run")
+	}
+	for len(ids) < limit {
+		var gone []goner
+		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+			n := min(limit-len(ids), removeRuns)
+			gone, err = scanGoners(tx.StmtContext(ctx, s.removal.old).QueryContext(ctx, before.UnixMicro(), n))
+			if err != nil {
+				return err
+			}
+			return s.remove(ctx, tx, gone)
+		})
+		if err != nil {
+			return ids, err
+		}
+		if len(gone) == 0 {
+			break
+		}
+		for _, g := range gone {
+			ids = append(ids, caisson.ID(g.id))
+		}
+	}
+	return ids, s.clear(ctx)
+}
+
+func scanGoners(rows *sql.Rows, err error) ([]goner, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []goner
+	for rows.Next() {
+		var g goner
+		if err := rows.Scan(&g.seq, &g.id, &g.account); err != nil {
+			return nil, err
+		}
+		all = append(all, g)
+	}
+	return all, rows.Err()
+}
+
+// remove deletes runs and remembers where they stood, and that their events are still there.
+func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []goner) error {
+	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.remember)
+	for _, g := range gone {
+		if _, err := remove.ExecContext(ctx, g.seq); err != nil {
+			return err
+		}
+		if _, err := remember.ExecContext(ctx, g.id, g.account, g.seq); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clear removes the events of runs that are gone, also those that were left by an earlier life of the daemon.
+func (s *runs) clear(ctx context.Context) error {
+	for done := false; !done; {
+		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			var n, seq int64
+			err := tx.StmtContext(ctx, s.removal.left).QueryRowContext(ctx).Scan(&n, &seq)
+			if errors.Is(err, sql.ErrNoRows) {
+				done = true
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			removed, err := affected(tx.StmtContext(ctx, s.removal.clear).ExecContext(ctx, seq, removeEvents))
+			if err != nil || removed == removeEvents {
+				return err
+			}
+			if _, err := tx.StmtContext(ctx, s.removal.cleared).ExecContext(ctx, n); err != nil {
+				return err
+			}
+			_, err = tx.StmtContext(ctx, s.removal.forget).ExecContext(ctx, n-keepGone)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
