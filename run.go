@@ -88,6 +88,7 @@ type Run struct {
 	// Limits are those that hold, resolved.
 	Limits    AgentLimits `json:"limits"`
 	Model     string      `json:"model,omitempty" doc:"Alias that holds"`
+	Local     bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
 	Result    *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
 	CreatedAt time.Time   `json:"createdAt"`
