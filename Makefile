@@ -6,12 +6,14 @@ LEAN     = internal/embedded/bin
 
 .PHONY: build test bench lint fmt clean
 
-# The main binary carries two lean ones: what runs inside sandboxes, and gVisor's own processes.
+# The main binary carries three lean ones: two that run inside sandboxes, and gVisor's own processes.
 build:
 	@mkdir -p bin
 	$(STATIC) -o bin/caisson-inside ./cmd/caisson-inside
+	$(STATIC) -o bin/caisson-agent ./cmd/caisson-agent
 	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
 	@cmp -s bin/caisson-inside $(LEAN)/inside || cp bin/caisson-inside $(LEAN)/inside
+	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
 	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
 
@@ -35,4 +37,4 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 clean:
-	rm -rf bin bench/results $(LEAN)/inside $(LEAN)/sentry
+	rm -rf bin bench/results $(LEAN)/inside $(LEAN)/agent $(LEAN)/sentry

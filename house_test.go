@@ -95,6 +95,8 @@ var directions = map[string][]string{
 	"worker":                    {},
 	"image":                     {"worker"}, // what strangers wrote is read by jobs
 	"inside":                    {},
+	"agent/task":                {},
+	"agent/drive":               {"agent/task"},
 	"sqlite":                    {},
 	"storetest":                 {},
 	"wire":                      {"wire/flow", "wire/name", "wire/report"},
@@ -135,6 +137,7 @@ var directions = map[string][]string{
 		"engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
 		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
+	"cmd/caisson-agent":  {"agent/drive"},
 	"cmd/caisson-inside": {"inside"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"bench":              {"client", "httpapi/protocol", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},

@@ -15,8 +15,9 @@ import (
 // selfExe is this binary, whatever has become of its name since.
 const selfExe = "/proc/self/exe"
 
-// programs are the paths of the lean binaries that this one carries, or of this one where it carries none.
-type programs struct{ sentry, inside string }
+// programs are the paths of the lean binaries that this one carries, or of this one where it carries none. Nothing stands in for agent: it
+// is "" then.
+type programs struct{ sentry, inside, agent string }
 
 func unpackPrograms(dir string) (p programs, err error) {
 	p = programs{sentry: selfExe, inside: selfExe}
@@ -29,7 +30,12 @@ func unpackPrograms(dir string) (p programs, err error) {
 		}
 	}
 	if r, ok := embedded.Inside(); ok {
-		p.inside, err = unpack(dir, "inside", r)
+		if p.inside, err = unpack(dir, "inside", r); err != nil {
+			return p, err
+		}
+	}
+	if r, ok := embedded.Agent(); ok {
+		p.agent, err = unpack(dir, "agent", r)
 	}
 	return p, err
 }

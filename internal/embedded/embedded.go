@@ -19,6 +19,10 @@ func Inside() (program *io.SectionReader, ok bool) { return open(files, "inside"
 // Sentry returns the program that has the sandbox runtime and nothing else, under the same conditions.
 func Sentry() (program *io.SectionReader, ok bool) { return open(files, "sentry") }
 
+// Agent returns the program that speaks with agents within sandboxes (cmd/caisson-agent). ok is false if this build carries none;
+// nothing else does the same then.
+func Agent() (program *io.SectionReader, ok bool) { return open(files, "agent") }
+
 func open(fsys fs.FS, name string) (*io.SectionReader, bool) {
 	f, err := fsys.Open("bin/" + name)
 	if err != nil {

@@ -25,7 +25,7 @@ var (
 	built = map[string]string{} // package → path; guarded by mu
 )
 
-// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside): the one that make has built in
+// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside, caisson-agent): the one that make has built in
 // the directory CAISSON_TEST_BIN, else a fresh build.
 func Path(t testing.TB, name string) string {
 	t.Helper()

@@ -1,0 +1,248 @@
+package task
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of what only the end of a stream has.
+const (
+	MaxChanges = 1000
+	MaxMessage = 4 << 10 // of an error
+	maxPath    = 4 << 10
+)
+
+// wire is a Line as it is written: without the fields of RunEvent that are the engine's to fill.
+type wire struct {
+	Type    string               `json:"type"`
+	Phase   string               `json:"phase,omitempty"`
+	Label   string               `json:"label,omitempty"`
+	Delta   string               `json:"delta,omitempty"`
+	CallID  string               `json:"toolCallId,omitempty"`
+	Tool    string               `json:"toolName,omitempty"`
+	Args    json.RawMessage      `json:"args,omitempty"`
+	Result  string               `json:"result,omitempty"`
+	IsError bool                 `json:"isError,omitempty"`
+	Usage   *caisson.RunUsage    `json:"usage,omitempty"`
+	Stream  string               `json:"stream,omitempty"`
+	Data    []byte               `json:"data,omitempty"`
+	Mark    string               `json:"mark,omitempty"`
+	Changes []caisson.FileChange `json:"changes,omitempty"`
+	Patch   string               `json:"patch,omitempty"`
+	Cut     bool                 `json:"cut,omitempty"`
+	Exit    *caisson.ExitStatus  `json:"exit,omitempty"`
+	Agent   string               `json:"agentVersion,omitempty"`
+	Error   *caisson.RunError    `json:"error,omitempty"`
+}
+
+func (l *Line) wire() wire {
+	return wire{
+		Type: l.Type, Phase: l.Phase, Label: l.Label, Delta: l.Delta, CallID: l.CallID, Tool: l.Tool, Args: l.Args, Result: l.Result,
+		IsError: l.IsError, Usage: l.Usage, Stream: l.Stream, Data: l.Data, Mark: l.Mark, Changes: l.Changes, Patch: l.Patch, Cut: l.Cut,
+		Exit: l.Exit, Agent: l.Agent, Error: l.Error,
+	}
+}
+
+func (w *wire) line() Line {
+	return Line{
+		RunEvent: caisson.RunEvent{
+			Type: w.Type, Phase: w.Phase, Label: w.Label, Delta: w.Delta, CallID: w.CallID, Tool: w.Tool, Args: w.Args, Result: w.Result,
+			IsError: w.IsError, Usage: w.Usage, Error: w.Error,
+		},
+		Stream: w.Stream, Data: w.Data, Mark: w.Mark, Changes: w.Changes, Patch: w.Patch, Cut: w.Cut, Exit: w.Exit, Agent: w.Agent,
+	}
+}
+
+// Values that fields can have.
+var (
+	phases  = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
+	streams = []string{caisson.LogStdout, caisson.LogStderr}
+	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
+	kinds   = []string{"added", "modified", "removed"}
+	codes   = []string{
+		caisson.RunInvalid, caisson.RunNotFound, caisson.RunTimeout, caisson.RunAborted, caisson.RunRateLimit, caisson.RunNoCredits,
+		caisson.RunAgentError, caisson.RunInternal,
+	}
+)
+
+// check says what is wrong with a line: an unknown type, a field that the type does not have, or a value out of bounds. Writer and Reader
+// use the same, so that they never disagree.
+func (w *wire) check() error {
+	rest := *w // what is not taken away below must not be there
+	rest.Type = ""
+	var err error
+	switch w.Type {
+	case caisson.EventStatus:
+		rest.Phase, rest.Label = "", ""
+		err = errors.Join(oneOf("phase", w.Phase, phases), word("label", w.Label))
+	case caisson.EventTextDelta:
+		rest.Delta = ""
+		err = text("delta", w.Delta, MaxDelta, "\n\t")
+	case caisson.EventToolStart:
+		rest.CallID, rest.Tool, rest.Args = "", "", nil
+		err = errors.Join(name("toolCallId", w.CallID), name("toolName", w.Tool), arguments(w.Args))
+	case caisson.EventToolResult:
+		rest.CallID, rest.Result, rest.IsError = "", "", false
+		err = errors.Join(name("toolCallId", w.CallID), text("result", w.Result, MaxResult, "\n\t"))
+	case caisson.EventUsage:
+		rest.Usage = nil
+		err = usage(w.Usage)
+	case caisson.EventFinal:
+	case LineLog:
+		rest.Stream, rest.Data = "", nil
+		err = oneOf("stream", w.Stream, streams)
+		if len(w.Data) == 0 || len(w.Data) > MaxData {
+			err = errors.Join(err, fmt.Errorf("data has %d bytes, 1 to %d are allowed", len(w.Data), MaxData))
+		}
+	case LineMark:
+		rest.Mark = ""
+		err = oneOf("mark", w.Mark, marks)
+	case LineChanges:
+		rest.Changes, rest.Patch = nil, ""
+		err = errors.Join(changes(w.Changes), text("patch", w.Patch, MaxPatch, "\n\t\r"))
+	case LineEnd:
+		rest.Cut, rest.Exit, rest.Agent, rest.Error = false, nil, "", nil
+		err = errors.Join(exit(w.Exit), word("agentVersion", w.Agent), failure(w.Error))
+	default:
+		return fmt.Errorf("type %.40q is not known", w.Type)
+	}
+	if err == nil && !reflect.ValueOf(rest).IsZero() {
+		err = fmt.Errorf("a line of type %s has a field that is another's", w.Type)
+	}
+	return err
+}
+
+func oneOf(field, s string, all []string) error {
+	if !slices.Contains(all, s) {
+		return fmt.Errorf("%s is %.40q, not one of %s", field, s, strings.Join(all, ", "))
+	}
+	return nil
+}
+
+// word accepts at most MaxLabel bytes on one line, or nothing.
+func word(field, s string) error { return text(field, s, MaxLabel, "") }
+
+// name is word, and not nothing.
+func name(field, s string) error {
+	if s == "" {
+		return fmt.Errorf("%s is empty", field)
+	}
+	return word(field, s)
+}
+
+// text accepts valid UTF-8 without control characters but those in controls.
+func text(field, s string, limit int, controls string) error {
+	if len(s) > limit {
+		return fmt.Errorf("%s has %d bytes, %d are allowed", field, len(s), limit)
+	}
+	if !utf8.ValidString(s) {
+		return fmt.Errorf("%s is not UTF-8", field)
+	}
+	for _, r := range s {
+		if Control(r) && !strings.ContainsRune(controls, r) {
+			return fmt.Errorf("%s has a control character (%U)", field, r)
+		}
+	}
+	return nil
+}
+
+// Control reports whether r is a control character: C0, DEL or C1.
+func Control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
+
+func arguments(raw json.RawMessage) error {
+	if len(raw) > MaxArgs {
+		return fmt.Errorf("args has %d bytes, %d are allowed", len(raw), MaxArgs)
+	}
+	if i := escapedControl(raw); i >= 0 {
+		return errors.New("args has a control character")
+	}
+	return nil
+}
+
+// escapedControl returns where in a JSON text a control character that is no white space is written as \uNNNN, or -1.
+func escapedControl(raw []byte) int {
+	for i := 0; i+1 < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if raw[i+1] == 'u' && i+6 <= len(raw) {
+			var r rune
+			for _, c := range raw[i+2 : i+6] {
+				r = r<<4 | rune(hex(c))
+			}
+			if Control(r) && r != '\n' && r != '\t' && r != '\r' {
+				return i
+			}
+		}
+		i++
+	}
+	return -1
+}
+
+// hex returns the value of a hexadecimal digit; JSON that was parsed has no others there.
+func hex(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c <= 'F':
+		return c - 'A' + 10
+	}
+	return c - 'a' + 10
+}
+
+func usage(u *caisson.RunUsage) error {
+	if u == nil {
+		return errors.New("usage is missing")
+	}
+	t := u.Tokens
+	if min(u.Calls, u.Failed, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(u.Cost)) < 0 {
+		return errors.New("usage is negative")
+	}
+	return nil
+}
+
+func changes(all []caisson.FileChange) error {
+	if len(all) > MaxChanges {
+		return fmt.Errorf("%d changes, %d are allowed", len(all), MaxChanges)
+	}
+	for _, c := range all {
+		if err := errors.Join(text("path", c.Path, maxPath, ""), oneOf("kind", c.Kind, kinds)); err != nil {
+			return err
+		}
+		if p := c.Path; p == "" || p == "." || p == ".." || path.IsAbs(p) || path.Clean(p) != p || strings.HasPrefix(p, "../") {
+			return fmt.Errorf("path %.100q does not lead into the directory", p)
+		}
+		if min(c.Added, c.Removed) < 0 {
+			return errors.New("a change has a negative number of lines")
+		}
+	}
+	return nil
+}
+
+func exit(e *caisson.ExitStatus) error {
+	if e == nil {
+		return nil
+	}
+	if e.Code < -1 || e.Code > 255 || e.Signal < 0 || e.Signal > 64 {
+		return fmt.Errorf("exit %d, signal %d cannot be", e.Code, e.Signal)
+	}
+	return word("reason", e.Reason)
+}
+
+func failure(e *caisson.RunError) error {
+	if e == nil {
+		return nil
+	}
+	if e.Message == "" {
+		return errors.New("an error without a message")
+	}
+	return errors.Join(oneOf("code", e.Code, codes), text("message", e.Message, MaxMessage, "\n\t"))
+}

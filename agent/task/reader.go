@@ -1,0 +1,102 @@
+package task
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Reader reads lines that come out of a sandbox: whoever writes them may want to do harm. What it returns is in the bounds of this
+// package and in order. It is used by one goroutine at a time.
+type Reader struct {
+	r     *bufio.Reader
+	left  int64 // bytes that may still come
+	n     int   // lines read
+	order order
+	err   error
+}
+
+// NewReader returns a Reader of what a program says about a task with the given Output.
+func NewReader(r io.Reader, output caisson.Size) *Reader {
+	// Events take at most output, each of two logs four thirds of it in base64, and the last lines little more than MaxLine.
+	limit := 4*min(int64(output), 1<<50) + 4*MaxLine
+	return &Reader{r: bufio.NewReaderSize(r, 64<<10), left: limit}
+}
+
+// Next returns the next line: io.EOF after the end, io.ErrUnexpectedEOF if there is none. Any other error says which line breaks which
+// rule, or is the underlying reader's; the stream is over then.
+func (r *Reader) Next() (Line, error) {
+	if r.err != nil {
+		return Line{}, r.err
+	}
+	l, err := r.next()
+	if err != nil {
+		r.err = err
+		return Line{}, err
+	}
+	return l, nil
+}
+
+func (r *Reader) next() (Line, error) {
+	b, err := r.read()
+	if err != nil {
+		if errors.Is(err, io.EOF) && !r.order.ended {
+			err = io.ErrUnexpectedEOF
+		}
+		return Line{}, err
+	}
+	var w wire
+	if err := unmarshal(b, &w); err != nil {
+		return Line{}, fmt.Errorf("line %d: %w", r.n, err)
+	}
+	if err := errors.Join(w.check(), r.order.next(&w)); err != nil {
+		return Line{}, fmt.Errorf("line %d: %w", r.n, err)
+	}
+	if w.Args, err = compact(w.Args); err != nil {
+		return Line{}, fmt.Errorf("line %d: %w", r.n, err)
+	}
+	return w.line(), nil
+}
+
+// read returns the next line without its newline. It never holds more than MaxLine bytes.
+func (r *Reader) read() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.r.ReadSlice('\n')
+		if len(part) > 0 && len(line) == 0 {
+			r.n++
+		}
+		if r.left -= int64(len(part)); r.left < 0 {
+			return nil, fmt.Errorf("line %d: more was said than can be of use", r.n)
+		}
+		if len(line)+len(part) > MaxLine {
+			return nil, fmt.Errorf("line %d: longer than %d bytes", r.n, MaxLine)
+		}
+		switch {
+		case err == nil && line == nil:
+			return part[:len(part)-1], nil
+		case err == nil:
+			return append(line, part[:len(part)-1]...), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			line = append(line, part...)
+		case errors.Is(err, io.EOF) && len(line)+len(part) > 0:
+			return nil, io.ErrUnexpectedEOF // cut off
+		default:
+			return nil, err
+		}
+	}
+}
+
+func compact(raw json.RawMessage) (json.RawMessage, error) {
+	if raw == nil {
+		return nil, nil
+	}
+	var b bytes.Buffer
+	err := json.Compact(&b, raw)
+	return b.Bytes(), err
+}

@@ -1,0 +1,89 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// A Writer writes lines, each with one call of the writer below. It is safe for concurrent use.
+type Writer struct {
+	mu    sync.Mutex
+	w     io.Writer
+	order order
+	err   error // of the writer below; nothing is written after it
+}
+
+// NewWriter returns a Writer to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write writes one line and returns how many bytes that took. A line that the other end would refuse is not written: the error says why.
+func (w *Writer) Write(l Line) (int, error) {
+	out := l.wire()
+	if err := out.check(); err != nil {
+		return 0, err
+	}
+	b, err := marshal(out)
+	if err != nil {
+		return 0, err
+	}
+	if b = append(b, '\n'); len(b) > MaxLine {
+		return 0, fmt.Errorf("a line of type %s would have %d bytes, %d are allowed", l.Type, len(b), MaxLine)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return 0, w.err
+	}
+	if err := w.order.next(&out); err != nil {
+		return 0, err
+	}
+	n, err := w.w.Write(b)
+	w.err = err
+	return n, err
+}
+
+// order is what lines must follow which.
+type order struct {
+	final, ended, changed bool
+	marks                 map[string]bool
+}
+
+var errEnded = errors.New("a line after the end")
+
+func (o *order) next(w *wire) error {
+	if o.ended {
+		return errEnded
+	}
+	switch w.Type {
+	case "assistant_final":
+		if o.final {
+			return errors.New("a second assistant_final")
+		}
+		o.final = true
+	case "text_delta":
+		if o.final {
+			return errors.New("text after assistant_final")
+		}
+	case LineMark:
+		if o.marks[w.Mark] {
+			return fmt.Errorf("a second mark %s", w.Mark)
+		}
+		if o.marks == nil {
+			o.marks = map[string]bool{}
+		}
+		o.marks[w.Mark] = true
+	case LineChanges:
+		if o.changed {
+			return errors.New("a second line of changes")
+		}
+		o.changed = true
+	case LineEnd:
+		if o.final != (w.Error == nil) {
+			return errors.New("an end has either assistant_final before it or an error")
+		}
+		o.ended = true
+	}
+	return nil
+}
