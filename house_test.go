@@ -95,6 +95,7 @@ var directions = map[string][]string{
 	"worker":                    {},
 	"image":                     {"worker"}, // what strangers wrote is read by jobs
 	"inside":                    {},
+	"agent":                     {},
 	"agent/task":                {},
 	"agent/drive":               {"agent/task"},
 	"sqlite":                    {},

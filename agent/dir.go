@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxAgents bounds how many files of the directory are read.
+const maxAgents = 256
+
+// A Problem is why a file gives no agent.
+type Problem struct {
+	File string `json:"file"`
+	Err  error  `json:"-"`
+}
+
+// directory has the agents of the administrator's files. A file is read again when it has changed; there is nothing that
+// watches, because the files are asked for seldom and looking costs little.
+type directory struct {
+	path     string
+	reserved map[string]bool // ids of built-in agents
+	log      *slog.Logger
+
+	mu    sync.Mutex
+	files map[string]*file // by name; guarded by mu
+	whole error            // why the directory cannot be read, as last reported; guarded by mu
+}
+
+// file is what a file was when it was read last.
+type file struct {
+	size  int64
+	mtime time.Time
+	mode  fs.FileMode
+	agent *caisson.Agent
+	err   error
+}
+
+func newDirectory(path string, reserved map[string]bool, log *slog.Logger) *directory {
+	return &directory{path: path, reserved: reserved, log: log, files: map[string]*file{}}
+}
+
+// read returns the agents that there are now, in order of their files' names, and what is wrong with the other files.
+func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
+	if d.path == "" {
+		return nil, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names, err := d.names()
+	if err != nil {
+		if d.whole == nil || d.whole.Error() != err.Error() {
+			d.log.Warn("the directory of agents cannot be read", "dir", d.path, "error", err)
+		}
+		problems = append(problems, Problem{d.path, err})
+	}
+	d.whole = err
+	now := map[string]*file{}
+	byID := map[string]string{}
+	for _, name := range names {
+		f := d.file(name)
+		now[name] = f
+		err := f.err
+		if err == nil && byID[f.agent.ID] != "" {
+			err = caisson.Invalidf("id", "%s is that of %s, too; choose another", f.agent.ID, byID[f.agent.ID])
+		}
+		if err != nil {
+			problems = append(problems, Problem{filepath.Join(d.path, name), err})
+			continue
+		}
+		byID[f.agent.ID] = name
+		agents = append(agents, copyOf(f.agent))
+	}
+	d.files = now
+	return agents, problems
+}
+
+// names returns the names of files that are looked at.
+func (d *directory) names() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	if len(names) > maxAgents {
+		return names[:maxAgents], fmt.Errorf("there are %d files, of which the first %d are read; remove some", len(names), maxAgents)
+	}
+	return names, err
+}
+
+// file returns what a file has, reading it if it has changed.
+func (d *directory) file(name string) *file {
+	path := filepath.Join(d.path, name)
+	info, err := os.Stat(path)
+	if err != nil {
+		return d.report(path, d.files[name], &file{err: err})
+	}
+	old := d.files[name]
+	if old != nil && old.size == info.Size() && old.mtime.Equal(info.ModTime()) && old.mode == info.Mode() {
+		return old
+	}
+	f := &file{size: info.Size(), mtime: info.ModTime(), mode: info.Mode()}
+	f.agent, f.err = d.parse(path, info)
+	return d.report(path, old, f)
+}
+
+// report logs a fault that was not there before.
+func (d *directory) report(path string, old, f *file) *file {
+	if f.err != nil && (old == nil || old.err == nil || old.err.Error() != f.err.Error()) {
+		d.log.Warn("a file has no agent that can be used", "file", path, "error", f.err)
+	}
+	return f
+}
+
+func (d *directory) parse(path string, info fs.FileInfo) (*caisson.Agent, error) {
+	if !info.Mode().IsRegular() {
+		return nil, caisson.Errorf(caisson.Invalid, "is no regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	a, err := Parse(data)
+	if err == nil && d.reserved[a.ID] {
+		return nil, caisson.Invalidf("id", "%s is built in; choose another", a.ID)
+	}
+	return a, err
+}
+
+// isPath reports whether an image is a place on the host.
+func isPath(image string) bool {
+	return strings.HasPrefix(image, "dir:") || strings.HasPrefix(image, "tar:")
+}

@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// promptMark stays in a filled command: who starts the program puts the prompt, or the path of its file, in its place.
+const promptMark = "{prompt}"
+
+// known are the placeholders of commands.
+var known = []string{"model", "persona", "prompt", "session", "workspace"}
+
+// Fill replaces the placeholders in a command, each argument by itself, so that no value becomes two arguments or part of another.
+// {prompt} stays as it is, for who starts the program; doubled braces become single ones. A value may have no braces, because
+// what it says could be taken for the prompt.
+func Fill(command []string, values map[string]string) ([]string, error) {
+	if len(command) == 0 {
+		return nil, nil
+	}
+	for name, v := range sorted(values) {
+		if strings.ContainsAny(v, "{}\x00") {
+			return nil, caisson.Invalidf(name, "%.80q has a brace in it and cannot be part of a command; choose another name", v)
+		}
+	}
+	out := make([]string, len(command))
+	for i, arg := range command {
+		err := scan(arg, func(text, name string) error {
+			switch v, ok := values[name]; {
+			case name == "":
+				out[i] += text
+			case name == "prompt":
+				out[i] += promptMark
+			case ok:
+				out[i] += v
+			default:
+				return fmt.Errorf("there is no value for {%s}", name)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, caisson.Invalidf(fmt.Sprintf("command[%d]", i), "%s", err)
+		}
+	}
+	return out, nil
+}
+
+// placeholders returns which placeholders a command has.
+func placeholders(field string, command []string) (used []string, err error) {
+	for i, arg := range command {
+		var plain strings.Builder
+		err := scan(arg, func(text, name string) error {
+			switch {
+			case name == "":
+				plain.WriteString(text)
+			case !slices.Contains(known, name):
+				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(known, "}, {"))
+			default:
+				plain.WriteByte(0) // parts to its left and right are not next to each other
+				used = append(used, name)
+			}
+			return nil
+		})
+		if err == nil && strings.Contains(plain.String(), promptMark) {
+			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptMark)
+		}
+		if err != nil {
+			return nil, caisson.Invalidf(fmt.Sprintf("%s[%d]", field, i), "%s", err)
+		}
+	}
+	return used, nil
+}
+
+// scan calls each for the parts of an argument: text, or the name of a placeholder.
+func scan(arg string, each func(text, name string) error) error {
+	for arg != "" {
+		i := strings.IndexAny(arg, "{}")
+		switch {
+		case i < 0:
+			return each(arg, "")
+		case i > 0:
+			if err := each(arg[:i], ""); err != nil {
+				return err
+			}
+			arg = arg[i:]
+		case strings.HasPrefix(arg, "{{") || strings.HasPrefix(arg, "}}"):
+			if err := each(arg[:1], ""); err != nil {
+				return err
+			}
+			arg = arg[2:]
+		default:
+			end := strings.IndexByte(arg, '}')
+			if arg[0] == '}' || end < 2 || strings.Contains(arg[1:end], "{") {
+				return fmt.Errorf("a brace in %.40q belongs to no placeholder; write literal braces twice", arg)
+			}
+			if err := each("", arg[1:end]); err != nil {
+				return err
+			}
+			arg = arg[end+1:]
+		}
+	}
+	return nil
+}
+
+// sorted is the map in order of its keys, so that faults come in an order.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// mainPersona is what an agent is if none of its personas is asked for.
+const mainPersona = "main"
+
+// noModels, alone among an agent's models, says that it calls none.
+const noModels = "-"
+
+// sessionForm is the form of keys of conversations.
+var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
+
+// DefaultWorkdir is the workspace of an agent that names none.
+const DefaultWorkdir = "/workspace"
+
+// Defaults are what holds where neither the request nor the agent says anything.
+type Defaults struct {
+	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
+	Models []string            // aliases that the caller may use, the first by default; empty: there are none
+}
+
+// Settings are what holds for one run of an agent.
+type Settings struct {
+	Limits  caisson.AgentLimits
+	Model   string   // alias; "" for an agent that calls no model
+	Models  []string // aliases that it may ask for, Model first
+	Policy  caisson.Policy
+	Env     map[string]string // of the program, with the variables that every agent has
+	Workdir string
+	Command []string         // placeholders filled in but for {prompt}
+	Persona *caisson.Persona // nil: main
+}
+
+// Resolve says what holds for a run: what the request says, else the agent, else the defaults. Over a token a request may only
+// narrow limits. Faults are joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
+func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisson.Caller) (*Settings, error) {
+	s := &Settings{Policy: a.Policy, Workdir: cmp.Or(a.Workdir, DefaultWorkdir)}
+	if req.Policy != nil {
+		s.Policy = *req.Policy
+	}
+	c := &checker{}
+	if !sessionForm.MatchString(req.Session) {
+		c.bad("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
+	}
+	c.env("env", req.Env)
+	c.limits("limits", req.Limits)
+	if req.Policy != nil {
+		c.policy("policy", *req.Policy)
+	}
+	s.Persona = c.persona(a, req.Persona)
+	c.model(a, req.Model, d, s)
+	if err := errors.Join(c.faults...); err != nil {
+		return nil, err
+	}
+	limits, err := narrow(mostOf(a.Limits, d.Limits), req.Limits, caller.Local)
+	if err != nil {
+		return nil, err
+	}
+	s.Limits = limits
+	persona := mainPersona
+	if s.Persona != nil {
+		persona = s.Persona.ID
+	}
+	facts := map[string]string{"model": s.Model, "session": req.Session, "workspace": s.Workdir, "persona": persona}
+	if s.Command, err = Fill(a.Command, facts); err != nil {
+		return nil, err
+	}
+	s.Env = maps.Clone(a.Env)
+	if s.Env == nil {
+		s.Env = map[string]string{}
+	}
+	maps.Copy(s.Env, req.Env)
+	for name, v := range facts {
+		s.Env[reserved+strings.ToUpper(name)] = v
+	}
+	return s, nil
+}
+
+// persona finds the persona that a request names.
+func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
+	if id == "" || id == mainPersona {
+		return nil
+	}
+	names := []string{mainPersona}
+	for i, p := range a.Personas {
+		if p.ID == id {
+			return &a.Personas[i]
+		}
+		names = append(names, p.ID)
+	}
+	c.bad("persona", "%s has no persona %.80q; it has %s", a.ID, id, strings.Join(names, ", "))
+	return nil
+}
+
+// model decides which models a run has: those of the agent that its caller may use, in the agent's order.
+func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
+	switch {
+	case slices.Equal(a.Models, []string{noModels}):
+		if asked != "" {
+			c.bad("model", "%s calls no models; leave it out", a.ID)
+		}
+		return
+	case len(a.Models) == 0:
+		s.Models = slices.Clone(d.Models)
+	default:
+		for _, m := range a.Models {
+			if slices.Contains(d.Models, m) {
+				s.Models = append(s.Models, m)
+			}
+		}
+	}
+	if asked == "" && s.Persona != nil {
+		asked = s.Persona.Model
+	}
+	switch at := slices.Index(s.Models, asked); {
+	case len(s.Models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
+		c.bad("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
+	case len(s.Models) == 0:
+	case asked == "":
+		s.Model = s.Models[0]
+	case at < 0:
+		c.bad("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
+	default:
+		// A gateway takes the first of a grant for names that it does not know.
+		s.Model = asked
+		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
+	}
+}
+
+// needsModel reports whether an agent cannot be started without a model.
+func needsModel(a *caisson.Agent) bool {
+	used, _ := placeholders("command", a.Command)
+	return a.Driver == caisson.DriverOpenClaw || slices.Contains(used, "model")
+}
+
+// mostOf lays an agent's limits over the defaults.
+func mostOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
+	return over(own, over(defaults, caisson.DefaultAgentLimits()))
+}
+
+// over returns a with b's fields where a has none.
+func over(a, b caisson.AgentLimits) caisson.AgentLimits {
+	return caisson.AgentLimits{
+		Time: cmp.Or(a.Time, b.Time), Memory: cmp.Or(a.Memory, b.Memory), CPUs: cmp.Or(a.CPUs, b.CPUs), Disk: cmp.Or(a.Disk, b.Disk),
+		PIDs: cmp.Or(a.PIDs, b.PIDs), Output: cmp.Or(a.Output, b.Output), Cost: cmp.Or(a.Cost, b.Cost), Tokens: cmp.Or(a.Tokens, b.Tokens),
+		Calls: cmp.Or(a.Calls, b.Calls), Runs: cmp.Or(a.Runs, b.Runs),
+	}
+}
+
+// narrow lays the limits of a request over those that hold. Wider ones are Denied unless the caller is local. A limit of 0 is no
+// bound, which anything is narrower than.
+func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
+	var errs []error
+	for _, f := range []struct {
+		name        string
+		asked, most float64
+		show        string
+	}{
+		{"time", float64(asked.Time), float64(most.Time), most.Time.String()},
+		{"memory", float64(asked.Memory), float64(most.Memory), most.Memory.String()},
+		{"cpus", asked.CPUs, most.CPUs, fmt.Sprint(most.CPUs)},
+		{"disk", float64(asked.Disk), float64(most.Disk), most.Disk.String()},
+		{"pids", float64(asked.PIDs), float64(most.PIDs), fmt.Sprint(most.PIDs)},
+		{"output", float64(asked.Output), float64(most.Output), most.Output.String()},
+		{"cost", float64(asked.Cost), float64(most.Cost), most.Cost.String()},
+		{"tokens", float64(asked.Tokens), float64(most.Tokens), fmt.Sprint(most.Tokens)},
+		{"calls", float64(asked.Calls), float64(most.Calls), fmt.Sprint(most.Calls)},
+		{"runs", float64(asked.Runs), float64(most.Runs), fmt.Sprint(most.Runs)},
+	} {
+		if !local && f.most > 0 && f.asked > f.most {
+			errs = append(errs, &caisson.Error{
+				Kind: caisson.Denied, Field: "limits." + f.name, Msg: "is wider than " + f.show + ", the most that can be asked for over a token",
+			})
+		}
+	}
+	return over(asked, most), errors.Join(errs...)
+}

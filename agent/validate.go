@@ -1,0 +1,382 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+var (
+	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
+	// runForm is the id that a sandbox could have, which no name may look like.
+	runForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
+)
+
+// Bounds of an agent.
+const (
+	maxText     = 1 << 10 // name, description, version
+	maxWord     = 256     // names of models, tools, programs
+	maxWords    = 256
+	maxSteps    = 64
+	maxFiles    = 64
+	maxPersonas = 32
+	maxStrings  = 1 << 20 // all arguments or variables together, in bytes
+	maxPath     = 4096
+	minMemory   = 64 << 20
+	minDisk     = 1 << 20
+	maxCPUs     = 1024
+	maxPIDs     = 1 << 20
+)
+
+// reserved begins the names of variables that Caisson sets for every agent.
+const reserved = "CAISSON_"
+
+// Dialects are the forms of lines of JSON that driver jsonl knows by name.
+var Dialects = []string{"caisson", "claude", "codex", "opencode"}
+
+// paths are the keys of Agent.Events that say where a line has what.
+var paths = []string{"text", "final", "error", "usage"}
+
+func (c *checker) identity(a *caisson.Agent) {
+	switch {
+	case a.ID == "":
+		c.bad("id", "is missing; name the agent with a-z, 0-9 and -")
+	case !idForm.MatchString(a.ID):
+		c.bad("id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", a.ID)
+	case runForm.MatchString(a.ID):
+		c.bad("id", "%q looks like the id of an object; choose another", a.ID)
+	}
+	if a.Name == "" {
+		c.bad("name", "is missing; say what people call the agent")
+	}
+	c.text("name", a.Name)
+	c.text("description", a.Description)
+	c.text("version", a.Version)
+}
+
+// origin checks where the agent lives.
+func (c *checker) origin(a *caisson.Agent) {
+	switch {
+	case a.Template != "" && (a.Image != "" || len(a.Setup) > 0):
+		c.bad("template", "says the same as image and setup; set one of them")
+	case a.Template == "" && a.Image == "":
+		c.bad("image", "is missing; say host, an OCI reference, or name a template")
+	}
+	c.word("template", a.Template)
+	c.word("image", a.Image)
+	if len(a.Setup) > maxSteps {
+		c.bad("setup", "more than %d steps", maxSteps)
+	}
+	for i, s := range a.Setup {
+		at := fmt.Sprintf("setup[%d]", i)
+		if len(s.Run) == 0 {
+			c.bad(at+".run", "say what to run")
+		}
+		c.command(at+".run", s.Run)
+		if s.Timeout < 0 {
+			c.bad(at+".timeout", "is negative")
+		}
+		c.files(at+".files", s.Files)
+	}
+	c.policy("buildPolicy", a.BuildPolicy)
+	c.policy("policy", a.Policy)
+	c.env("env", a.Env)
+	c.path("workdir", a.Workdir)
+	if strings.ContainsAny(a.Workdir, "{}") {
+		c.bad("workdir", "has a brace in it, which commands could take for a placeholder")
+	}
+	if a.User != "" && !userForm.MatchString(a.User) {
+		c.bad("user", "%.70q is not a user: write a name, a uid or uid:gid", a.User)
+	}
+	c.files("files", a.Files)
+}
+
+// speech checks how the agent is spoken to.
+func (c *checker) speech(a *caisson.Agent) {
+	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverOpenClaw}
+	c.oneOf("driver", a.Driver, drivers...)
+	if len(a.Command) == 0 && a.Driver != caisson.DriverOpenClaw && slices.Contains(drivers, a.Driver) {
+		c.bad("command", "is missing; driver %s has to know what to start", a.Driver)
+	}
+	c.command("command", a.Command)
+	c.command("service", a.Service)
+	used, err := placeholders("command", a.Command)
+	c.add(err)
+	if words, err := placeholders("service", a.Service); err != nil {
+		c.add(err)
+	} else if len(words) > 0 {
+		c.bad("service", "{%s} is not known when the service starts; only command may have placeholders", words[0])
+	}
+	c.prompt(a, slices.Contains(used, "prompt"))
+	c.events(a)
+	if a.Ready != "" {
+		c.ready(a.Ready)
+	}
+}
+
+func (c *checker) prompt(a *caisson.Agent, placed bool) {
+	if a.Prompt != "" {
+		c.oneOf("prompt", a.Prompt, caisson.PromptArgument, caisson.PromptStdin, caisson.PromptFile)
+	}
+	switch takes := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
+	case !takes && a.Prompt != "":
+		c.bad("prompt", "driver %s hands the prompt over itself; leave it out", a.Driver)
+	case !takes && placed:
+		c.bad("command", "driver %s hands the prompt over itself; leave {prompt} out", a.Driver)
+	case a.Prompt == caisson.PromptStdin && placed:
+		c.bad("command", "{prompt} has no meaning where the prompt comes on standard input; leave one of them out")
+	case a.Prompt == caisson.PromptFile && !placed:
+		c.bad("command", "has no {prompt}, which stands for the file's path")
+	}
+}
+
+func (c *checker) events(a *caisson.Agent) {
+	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
+		c.bad("events", "is for driver jsonl only")
+	}
+	if dialect, ok := a.Events["dialect"]; ok {
+		c.oneOf("events.dialect", dialect, Dialects...)
+		if len(a.Events) > 1 {
+			c.bad("events", "a dialect says where everything is; leave the paths out")
+		}
+		return
+	}
+	for name, p := range sorted(a.Events) {
+		if !slices.Contains(paths, name) {
+			c.bad("events."+name, "is not known; known are dialect, %s", strings.Join(paths, ", "))
+		}
+		c.word("events."+name, p)
+	}
+}
+
+// ready checks the place that is asked whether the service is there: one of its own machine.
+func (c *checker) ready(s string) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" || u.User != nil || u.Port() == "" {
+		c.bad("ready", "%.100q is not http://127.0.0.1:PORT/PATH", s)
+		return
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
+		c.bad("ready", "%.100q is not in the sandbox; ask 127.0.0.1", s)
+	}
+}
+
+// persons checks what the agent may use, and what it can be.
+func (c *checker) persons(a *caisson.Agent) {
+	c.words("models", a.Models)
+	c.words("tools.allow", a.Tools.Allow)
+	c.words("tools.deny", a.Tools.Deny)
+	c.words("background", a.Background)
+	if len(a.Skills) > maxWords {
+		c.bad("skills", "more than %d", maxWords)
+	}
+	for i, s := range a.Skills {
+		c.path(fmt.Sprintf("skills[%d]", i), s)
+	}
+	for i, s := range a.SubAgents {
+		if s != "*" && !idForm.MatchString(s) {
+			c.bad(fmt.Sprintf("subAgents[%d]", i), "%.70q is not the id of an agent, or * for all", s)
+		}
+	}
+	if len(a.Personas) > maxPersonas {
+		c.bad("personas", "more than %d", maxPersonas)
+	}
+	seen := map[string]bool{}
+	for i, p := range a.Personas {
+		at := fmt.Sprintf("personas[%d]", i)
+		switch {
+		case !idForm.MatchString(p.ID):
+			c.bad(at+".id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", p.ID)
+		case p.ID == mainPersona:
+			c.bad(at+".id", "main is what the agent is without a persona")
+		case seen[p.ID]:
+			c.bad(at+".id", "%q is there twice", p.ID)
+		}
+		seen[p.ID] = true
+		c.word(at+".model", p.Model)
+		if p.Model != "" && len(a.Models) > 0 && !slices.Contains(a.Models, p.Model) {
+			c.bad(at+".model", "%.80q is not among the agent's models", p.Model)
+		}
+		c.words(at+".deny", p.Deny)
+		if len(p.Instructions) > 64<<10 || !utf8.ValidString(p.Instructions) {
+			c.bad(at+".instructions", "is not text of at most 64KiB")
+		}
+	}
+}
+
+func (c *checker) limits(at string, l caisson.AgentLimits) {
+	switch {
+	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
+		c.bad(at+".cpus", "%v is not between 0.01 and %d", l.CPUs, maxCPUs)
+	case l.Memory < 0 || l.Memory > 0 && l.Memory < minMemory:
+		c.bad(at+".memory", "%s is too little; at least %s is needed", l.Memory, caisson.Size(minMemory))
+	case l.Disk < 0 || l.Disk > 0 && l.Disk < minDisk:
+		c.bad(at+".disk", "%s is too little; at least %s is needed", l.Disk, caisson.Size(minDisk))
+	case l.PIDs < 0 || l.PIDs > maxPIDs || l.PIDs > 0 && l.PIDs < 4:
+		c.bad(at+".pids", "%d is not between 4 and %d", l.PIDs, maxPIDs)
+	}
+	for _, f := range []struct {
+		name string
+		n    int64
+	}{
+		{"time", int64(l.Time)}, {"output", int64(l.Output)}, {"cost", int64(l.Cost)},
+		{"tokens", l.Tokens}, {"calls", l.Calls}, {"runs", l.Runs},
+	} {
+		if f.n < 0 {
+			c.bad(at+"."+f.name, "is negative")
+		}
+	}
+}
+
+func (c *checker) warm(a *caisson.Agent) {
+	w := a.Warm
+	if w == nil {
+		return
+	}
+	c.oneOf("warm.randomness", w.Randomness, "kernel", "openssl")
+	if len(w.Prompt) > 64<<10 || !utf8.ValidString(w.Prompt) {
+		c.bad("warm.prompt", "is not text of at most 64KiB")
+	}
+	c.words("warm.rotate", w.Rotate)
+}
+
+func (c *checker) add(err error) {
+	if err != nil {
+		c.faults = append(c.faults, err)
+	}
+}
+
+func (c *checker) oneOf(field, value string, values ...string) {
+	if !slices.Contains(values, value) {
+		c.bad(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
+	}
+}
+
+// text checks a line that people read.
+func (c *checker) text(field, s string) {
+	if len(s) > maxText || strings.ContainsAny(s, "\n\r") || safetext.Escape(s) != s {
+		c.bad(field, "is not one line of at most %d bytes without control characters", maxText)
+	}
+}
+
+// word checks a name that means something elsewhere.
+func (c *checker) word(field, s string) {
+	if len(s) > maxWord || strings.ContainsAny(s, " \t\n\r\x00") || safetext.Escape(s) != s {
+		c.bad(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
+	}
+}
+
+func (c *checker) words(field string, list []string) {
+	if len(list) > maxWords {
+		c.bad(field, "more than %d", maxWords)
+		return
+	}
+	for i, s := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		c.word(at, s)
+		if s == "" {
+			c.bad(at, "is empty")
+		} else if slices.Contains(list[:i], s) {
+			c.bad(at, "%.80q is there twice", s)
+		}
+	}
+}
+
+func (c *checker) path(field, p string) {
+	if p != "" && (!path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > maxPath) {
+		c.bad(field, "%.100q is not an absolute path", p)
+	}
+}
+
+func (c *checker) command(field string, command []string) {
+	n := 0
+	for i, arg := range command {
+		n += len(arg) + 1
+		if strings.ContainsRune(arg, 0) {
+			c.bad(fmt.Sprintf("%s[%d]", field, i), "contains a NUL byte")
+		}
+	}
+	if len(command) > 0 && command[0] == "" {
+		c.bad(field+"[0]", "is empty; name the program")
+	}
+	if n > maxStrings {
+		c.bad(field, "more than 1MiB of arguments; pass them in a file")
+	}
+}
+
+func (c *checker) env(field string, env map[string]string) {
+	n := 0
+	for k, v := range sorted(env) {
+		n += len(k) + len(v) + 2
+		switch {
+		case !envForm.MatchString(k):
+			c.bad(field, "%.70q is not the name of a variable", k)
+		case strings.HasPrefix(k, reserved):
+			c.bad(field+"."+k, "names that begin with %s are set by Caisson; choose another", reserved)
+		case strings.ContainsRune(v, 0):
+			c.bad(field+"."+k, "the value contains a NUL byte")
+		}
+	}
+	if n > maxStrings {
+		c.bad(field, "more than 1MiB of environment")
+	}
+}
+
+func (c *checker) files(field string, files []caisson.SeedFile) {
+	if len(files) > maxFiles {
+		c.bad(field, "more than %d", maxFiles)
+	}
+	seen := map[string]bool{}
+	for i, f := range files {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		p := path.Clean(f.Path)
+		switch {
+		case f.Path == "" || p == "/" || strings.HasSuffix(f.Path, "/"):
+			c.bad(at+".path", "%.100q is not the path of a file", f.Path)
+		case p == "/proc" || p == "/sys" || p == "/dev" || p == "/.caisson",
+			strings.HasPrefix(p, "/proc/"), strings.HasPrefix(p, "/sys/"), strings.HasPrefix(p, "/dev/"), strings.HasPrefix(p, "/.caisson/"):
+			c.bad(at+".path", "nothing can be written to %.100q", f.Path)
+		case seen[p]:
+			c.bad(at+".path", "%.100q is there twice", f.Path)
+		}
+		seen[p] = true
+		c.path(at+".path", f.Path)
+		if f.Mode&^0o777 != 0 {
+			c.bad(at+".mode", "%#o is not a mode of read, write and execute bits, as 0644", f.Mode)
+		}
+		if len(f.Data) > MaxFile {
+			c.bad(at+".data", "more than %s", caisson.Size(MaxFile))
+		}
+	}
+}
+
+// policy checks the form of rules only: what hosts and presets there are is known where policies are compiled.
+func (c *checker) policy(field string, p caisson.Policy) {
+	if len(p.Rules) > maxWords {
+		c.bad(field+".rules", "more than %d", maxWords)
+	}
+	for i, r := range p.Rules {
+		at := fmt.Sprintf("%s.rules[%d]", field, i)
+		c.oneOf(at+".action", string(r.Action), string(caisson.Allow), string(caisson.Deny))
+		if (r.Host == "") == (r.Preset == "") {
+			c.bad(at, "has to have either a host or a preset")
+		}
+		if r.Protocol != "" {
+			c.oneOf(at+".protocol", r.Protocol, "tcp", "udp")
+		}
+		c.word(at+".host", r.Host)
+		c.word(at+".preset", r.Preset)
+		c.text(at+".note", r.Note)
+	}
+}
