@@ -141,9 +141,11 @@ func (g Guest) Budgets() []string {
 
 // A UsageQuery chooses among the calls of the caller's account; a local caller may ask for another, or all with "*".
 type UsageQuery struct {
-	By      string // run, sandbox, account, model, day, session; "" is one sum
+	By      string // run, sandbox, account, model, day, session, agent, user; "" is one sum
 	Account string
 	Run     string
+	Under   string // a run: its calls, and those of all runs that were started from within it
+	Agent   string
 	Sandbox ID
 	Model   string
 	Since   time.Time // zero: from the beginning
