@@ -31,8 +31,11 @@ func sampleCall(g caisson.Guest) caisson.Call {
 func TestRecords(t *testing.T) {
 	g := caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a", Run: "r"}
 	elsewhere := caisson.Guest{Account: "a", Run: "r"}
+	part, traced := g, g
+	part.Lineage, part.Trace = "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb", strings.Repeat("0f", 16)
+	traced.Trace = part.Trace
 	for _, c := range []caisson.Call{
-		sampleCall(g), sampleCall(elsewhere), {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
+		sampleCall(g), sampleCall(elsewhere), sampleCall(part), sampleCall(traced), {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
 	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
@@ -70,6 +73,8 @@ func FuzzRecords(f *testing.F) {
 	f.Add(appendCall(nil, kindBegin, &c)[frameBytes:])
 	f.Add(appendCall(nil, kindSettle, &caisson.Call{})[frameBytes:])
 	f.Add(appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "b"})[frameBytes:])
+	c.Run, c.Lineage, c.Trace = "rn-cccccccccccccccc", "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb", strings.Repeat("0f", 16)
+	f.Add(appendCall(nil, kindSettle, &c)[frameBytes:])
 	f.Add([]byte{kindBegin})
 	f.Add([]byte{kindHeader, version, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -341,7 +346,7 @@ func TestLessorBelievesNothing(t *testing.T) {
 // TestFormat pins the frame: a journal may be read by a newer build than wrote it.
 func TestFormat(t *testing.T) {
 	b := appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "boot"})
-	if got := binary.LittleEndian.Uint32(b); int(got) != len(b)-8 || b[8] != 'H' || b[9] != 1 || b[10] != 19 {
+	if got := binary.LittleEndian.Uint32(b); int(got) != len(b)-8 || b[8] != 'H' || b[9] != version || b[10] != 19 {
 		t.Errorf("% x", b)
 	}
 }

@@ -100,7 +100,7 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 func check(call *caisson.Call, d caisson.Demand) error {
 	worst := d.At(d.MaxOutput)
 	switch {
-	case !placed(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
+	case !placed(call.Guest) || !related(call.Guest) || !traced(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
 		return caisson.Errorf(caisson.Internal, "a call without a proper guest cannot be recorded")
 	case d.MinOutput < 0 || d.MaxOutput < d.MinOutput || !d.Fixed.Covers(caisson.Amount{}) || d.Fixed.Calls != 1 || d.OutputPrice < 0:
 		return caisson.Errorf(caisson.Internal, "the demand of a call is malformed")

@@ -149,7 +149,7 @@ type reservation struct {
 	call    caisson.Call
 	output  int64
 	worst   caisson.Amount
-	shares  [4]poolShare // a guest has no more budgets
+	shares  [4 + caisson.MaxLineage]poolShare // a guest has no more budgets
 	settled atomic.Bool
 }
 

@@ -270,8 +270,8 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 	r.book.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
 		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
-		slog.String("model", c.Model), slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input),
-		slog.Int64("output", c.Tokens.Output), slog.String("cost", c.Cost.String()), slog.Int("status", c.Status),
+		slog.String("agent", c.Agent), slog.String("trace", c.Trace), slog.String("model", c.Model),
+		slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input), slog.Int64("output", c.Tokens.Output), slog.String("cost", c.Cost.String()), slog.Int("status", c.Status),
 		slog.String("error", c.Error), slog.Bool("estimated", c.Estimated))
 }
 

@@ -16,9 +16,11 @@ import (
 
 // A journal is a sequence of records. Each is framed by its length and the CRC-32C of its body, 4 bytes each, little
 // endian; the body is a byte that says what it is, and fields in a fixed order: numbers as varints, strings with their
-// lengths before them. The first record is a header. A change of the format is a new version in the header.
+// lengths before them. The first record is a header. A change of the format is a new version in the header; what older
+// versions wrote can be read: a journal outlives the build that was killed while writing it.
 const (
-	version    = 1
+	oldest     = 1 // a call had neither lineage nor trace
+	version    = 2
 	frameBytes = 8
 	maxBody    = 8 << 10
 	maxText    = 512 // bytes of one string in a record
@@ -76,7 +78,8 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	b = appendText(b, c.Model)
 	b = appendText(b, c.Upstream)
 	b = appendText(b, c.API)
-	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2)
+	partOf := c.Lineage != "" || c.Trace != ""
+	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2|flag(partOf)<<3)
 	b = binary.AppendVarint(b, int64(c.Status))
 	b = appendText(b, c.Error)
 	for _, n := range [...]int64{c.Tokens.Input, c.Tokens.Output, c.Tokens.CacheRead, c.Tokens.CacheWrite, int64(c.Cost)} {
@@ -88,6 +91,10 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	}
 	b = binary.AppendVarint(b, int64(c.FirstByte))
 	b = binary.AppendVarint(b, int64(c.Duration))
+	if partOf {
+		b = appendText(b, c.Lineage)
+		b = appendText(b, c.Trace)
+	}
 	return appendFrame(b, start)
 }
 
@@ -141,7 +148,7 @@ func parse(body []byte) (record, error) {
 	r := record{kind: body[0]}
 	switch r.kind {
 	case kindHeader:
-		if v := f.byte(); f.err == nil && v != version {
+		if v := f.byte(); f.err == nil && (v < oldest || v > version) {
 			return r, fmt.Errorf("the journal has format %d", v)
 		}
 		r.header = header{journal: f.id(caisson.JournalPrefix), boot: f.text()}
@@ -219,15 +226,6 @@ const (
 	maxCost   = 1e4 * int64(caisson.Dollar)
 )
 
-// placed reports whether g says where it is: in a sandbox, or in a run on another machine.
-func placed(g caisson.Guest) bool {
-	if g.Sandbox == "" {
-		return g.Run != ""
-	}
-	_, err := caisson.ParseID(caisson.SandboxPrefix, string(g.Sandbox))
-	return err == nil
-}
-
 func (f *fields) call(c *caisson.Call) {
 	c.ID = f.id(caisson.CallPrefix)
 	c.At = time.Unix(0, f.number(0, math.MaxInt64)).UTC()
@@ -240,7 +238,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Session, c.Agent, c.User = f.text(), f.text(), f.text()
 	c.Provider, c.Model, c.Upstream, c.API = f.text(), f.text(), f.text(), f.text()
 	flags := f.byte()
-	if flags > 7 {
+	if flags > 15 {
 		f.fail()
 	}
 	c.Stream, c.Estimated = flags&1 != 0, flags&2 != 0
@@ -258,6 +256,12 @@ func (f *fields) call(c *caisson.Call) {
 	boundCost(c)
 	c.FirstByte = caisson.Duration(f.number(0, math.MaxInt64))
 	c.Duration = caisson.Duration(f.number(0, math.MaxInt64))
+	if flags&8 != 0 {
+		c.Lineage, c.Trace = f.text(), f.text()
+		if f.err == nil && !(related(c.Guest) && traced(c.Guest)) {
+			f.fail()
+		}
+	}
 }
 
 // boundCost puts what c cost within bounds, and says that it did.

@@ -143,7 +143,11 @@ func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now
 	q.sql.WriteString(`SELECT ` + total("cost") + `, ` + total(atMost("input + output + cache_read + cache_write")) + `, ` + total("calls") + `
 		FROM usage WHERE true`)
 	q.and("account = ?", b.Account)
-	if kind != "account" {
+	switch kind {
+	case "account":
+	case "run":
+		q.under(sql.NullString{String: b.Account, Valid: true}, name)
+	default:
 		q.and(columnOf(kind)+" = ?", name)
 	}
 	q.and("at >= ?", start)

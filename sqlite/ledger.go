@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -27,6 +28,7 @@ type ledger struct {
 	end      *sql.Stmt
 	call     *sql.Stmt
 	receipt  *sql.Stmt
+	lineage  *sql.Stmt
 	sum      *sql.Stmt
 	position *sql.Stmt
 
@@ -49,12 +51,13 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 		advance: p.write(`UPDATE journal SET offset = ? WHERE id = ?`),
 		end:     p.write(`UPDATE journal SET closed = 1 WHERE id = ?`),
 		call: p.write(`INSERT INTO call
-			(id, at, account, sandbox, run, session, model, failed, estimated, input, output, cache_read, cache_write, cost, doc)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`),
+			(id, at, account, sandbox, run, session, agent, user, model, failed, estimated, input, output, cache_read, cache_write, cost, doc)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`),
 		receipt: p.write(`INSERT INTO receipt (source, reference, call) VALUES (?, ?, ?)`),
+		lineage: p.write(`INSERT INTO lineage (ancestor, account, run) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`),
 		sum: p.write(`INSERT INTO usage
-			(account, at, sandbox, run, session, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			(account, at, sandbox, run, session, agent, user, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
 				estimated = estimated + excluded.estimated, ` + added("input", "output", "cache_read", "cache_write", "cost")),
 		position: p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
@@ -146,12 +149,14 @@ type batch struct {
 	budgets map[budgetKey]*sql.NullString // their periods; not valid: there is no such budget
 	taken   map[periodKey]*share
 	sums    map[sumKey]*caisson.UsageRow
+	related map[caisson.Guest]bool // whose lineage is stored
 }
 
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
 	return &batch{
 		l: l, tx: tx, journal: journal, call: tx.StmtContext(ctx, l.call), receipt: tx.StmtContext(ctx, l.receipt),
 		budgets: map[budgetKey]*sql.NullString{}, taken: map[periodKey]*share{}, sums: map[sumKey]*caisson.UsageRow{},
+		related: map[caisson.Guest]bool{},
 	}
 }
 
@@ -179,6 +184,8 @@ type sumKey struct {
 	sandbox caisson.ID
 	run     string
 	session string
+	agent   string
+	user    string
 	model   string
 }
 
@@ -190,7 +197,7 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	}
 	at, failed, t := c.At.UnixMicro(), c.Status < 200 || c.Status > 299, c.Tokens
 	res, err := b.call.ExecContext(ctx, string(c.ID), at, c.Account, string(c.Sandbox), c.Run, c.Session,
-		c.Model, failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost), string(doc))
+		c.Agent, c.User, c.Model, failed, c.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(c.Cost), string(doc))
 	if n, err := affected(res, err); err != nil || n == 0 {
 		return err
 	}
@@ -201,7 +208,10 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	if _, err := b.receipt.ExecContext(ctx, caisson.ChargeSource, c.Reference(c.ID), seq); err != nil {
 		return err
 	}
-	k := sumKey{c.Account, at - at%hour, c.Sandbox, c.Run, c.Session, c.Model}
+	if err := b.relate(ctx, c.Guest); err != nil {
+		return err
+	}
+	k := sumKey{c.Account, at - at%hour, c.Sandbox, c.Run, c.Session, c.Agent, c.User, c.Model}
 	s := b.sums[k]
 	if s == nil {
 		s = &caisson.UsageRow{}
@@ -217,6 +227,21 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	s.Cost = caisson.USD(plus(int64(s.Cost), int64(c.Cost)))
 	for _, key := range c.Budgets() {
 		if err := b.take(ctx, key, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// relate stores which runs g's is part of.
+func (b *batch) relate(ctx context.Context, g caisson.Guest) error {
+	k := caisson.Guest{Account: g.Account, Run: g.Run, Lineage: g.Lineage}
+	if g.Lineage == "" || b.related[k] {
+		return nil
+	}
+	b.related[k] = true
+	for run := range strings.FieldsSeq(g.Lineage) {
+		if _, err := b.tx.StmtContext(ctx, b.l.lineage).ExecContext(ctx, run, g.Account, g.Run); err != nil {
 			return err
 		}
 	}
@@ -276,7 +301,7 @@ func (b *batch) finish(ctx context.Context) error {
 	sum := b.tx.StmtContext(ctx, b.l.sum)
 	for k, s := range b.sums {
 		t := s.Tokens
-		_, err := sum.ExecContext(ctx, k.account, k.at, string(k.sandbox), k.run, k.session, k.model,
+		_, err := sum.ExecContext(ctx, k.account, k.at, string(k.sandbox), k.run, k.session, k.agent, k.user, k.model,
 			s.Calls, s.Failed, s.Estimated, t.Input, t.Output, t.CacheRead, t.CacheWrite, int64(s.Cost))
 		if err != nil {
 			return err

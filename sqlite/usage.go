@@ -15,6 +15,7 @@ import (
 // groups are the expressions that usage can be summed up by.
 var groups = map[string]string{
 	"": `''`, "run": "run", "sandbox": "sandbox", "account": "account", "model": "model", "session": "session",
+	"agent": "agent", "user": "user",
 	"day": `strftime('%Y-%m-%d', at / 1000000, 'unixepoch')`,
 }
 
@@ -31,7 +32,7 @@ var addedUp = `sum(calls), sum(failed), sum(estimated), ` + total("input") + `, 
 func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
 	group, ok := groups[q.By]
 	if !ok {
-		return nil, caisson.Invalidf("by", "%.40q is not run, sandbox, account, model, day or session", q.By)
+		return nil, caisson.Invalidf("by", "%.40q is not run, sandbox, account, model, day, session, agent or user", q.By)
 	}
 	stmt := usageQuery(in, q, group)
 	rows, err := l.db.reader.QueryContext(ctx, stmt.sql.String(), stmt.args...)
@@ -70,7 +71,7 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	stmt := &query{}
 	stmt.sql.WriteString("SELECT " + group + ", " + addedUp + " FROM (")
 	part := func(columns, table string, from, to int64) {
-		stmt.sql.WriteString("SELECT account, at, sandbox, run, session, model, " + columns + " FROM " + table + " WHERE true")
+		stmt.sql.WriteString("SELECT account, at, sandbox, run, session, agent, user, model, " + columns + " FROM " + table + " WHERE true")
 		stmt.and("at >= ?", from)
 		stmt.and("at < ?", to)
 		stmt.usage(in, q)
@@ -91,11 +92,21 @@ func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
 	if account := accountOf(in); account.Valid {
 		q.and("account = ?", account)
 	}
-	for _, c := range [][2]string{{"account", u.Account}, {"run", u.Run}, {"sandbox", string(u.Sandbox)}, {"model", u.Model}} {
+	for _, c := range [][2]string{
+		{"account", u.Account}, {"run", u.Run}, {"sandbox", string(u.Sandbox)}, {"agent", u.Agent}, {"model", u.Model},
+	} {
 		if c[1] != "" {
 			q.and(c[0]+" = ?", c[1])
 		}
 	}
+	if u.Under != "" {
+		q.under(accountOf(in), u.Under)
+	}
+}
+
+// under asks for calls of a run of an account, and of those that are part of it.
+func (q *query) under(account sql.NullString, run string) {
+	q.and("run IN (SELECT ? UNION ALL SELECT run FROM lineage WHERE ancestor = ? AND account = coalesce(?, account))", run, run, account)
 }
 
 // Calls implements [caisson.LedgerStore]. Calls are in the order in which they came into the ledger, so that whoever

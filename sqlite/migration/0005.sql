@@ -77,3 +77,49 @@ CREATE TABLE run_gone (
 ) STRICT;
 CREATE INDEX run_gone_id ON run_gone (id);
 CREATE INDEX run_gone_left ON run_gone (n) WHERE cleared = 0;
+
+-- The ledger can be asked about agents and users, which the calls before have in doc. Sums are made anew for that, exactly,
+-- and stop at a bound: see saturate.go.
+ALTER TABLE call ADD COLUMN agent TEXT NOT NULL DEFAULT '';
+ALTER TABLE call ADD COLUMN user TEXT NOT NULL DEFAULT '';
+UPDATE call SET agent = coalesce(doc ->> '$.agent', ''), user = coalesce(doc ->> '$.user', '');
+
+DROP TABLE usage;
+CREATE TABLE usage (
+	account     TEXT NOT NULL,
+	at          INTEGER NOT NULL, -- beginning of the hour
+	sandbox     TEXT NOT NULL,
+	run         TEXT NOT NULL,
+	session     TEXT NOT NULL,
+	agent       TEXT NOT NULL,
+	user        TEXT NOT NULL,
+	model       TEXT NOT NULL,
+	calls       INTEGER NOT NULL,
+	failed      INTEGER NOT NULL,
+	estimated   INTEGER NOT NULL,
+	input       INTEGER NOT NULL,
+	output      INTEGER NOT NULL,
+	cache_read  INTEGER NOT NULL,
+	cache_write INTEGER NOT NULL,
+	cost        INTEGER NOT NULL,
+	PRIMARY KEY (account, at, sandbox, run, session, agent, user, model)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX usage_at ON usage (at);
+CREATE INDEX usage_sandbox ON usage (sandbox);
+CREATE INDEX usage_run ON usage (run);
+CREATE INDEX usage_session ON usage (session);
+INSERT INTO usage SELECT account, at - at % 3600000000, sandbox, run, session, agent, user, model, count(*), sum(failed), sum(estimated),
+	CASE WHEN total(input) >= 9e18 THEN 9000000000000000000 ELSE sum(input >> 32) * 4294967296 + sum(input & 4294967295) END,
+	CASE WHEN total(output) >= 9e18 THEN 9000000000000000000 ELSE sum(output >> 32) * 4294967296 + sum(output & 4294967295) END,
+	CASE WHEN total(cache_read) >= 9e18 THEN 9000000000000000000 ELSE sum(cache_read >> 32) * 4294967296 + sum(cache_read & 4294967295) END,
+	CASE WHEN total(cache_write) >= 9e18 THEN 9000000000000000000 ELSE sum(cache_write >> 32) * 4294967296 + sum(cache_write & 4294967295) END,
+	CASE WHEN total(cost) >= 9e18 THEN 9000000000000000000 ELSE sum(cost >> 32) * 4294967296 + sum(cost & 4294967295) END
+	FROM call GROUP BY 1, 2, 3, 4, 5, 6, 7, 8;
+
+-- Which runs with calls in the ledger are part of which.
+CREATE TABLE lineage (
+	ancestor TEXT NOT NULL,
+	account  TEXT NOT NULL,
+	run      TEXT NOT NULL,
+	PRIMARY KEY (ancestor, account, run)
+) STRICT, WITHOUT ROWID;
