@@ -4,20 +4,22 @@ import (
 	"context"
 	"maps"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
-// admit decides whether the host can take one more live sandbox, and keeps its place until release, when it runs or will not.
-func (h *host) admit(ctx context.Context, id caisson.ID) (release func(), err error) {
-	if err := h.room(); err != nil {
-		return nil, err
-	}
+// admit decides whether the host can take one more live sandbox, and keeps its place until release, when it runs or will not. need is
+// the memory that it has from the start, because it continues with what a checkpoint holds: so much is promised to it, and nobody else
+// can be promised it, until it has it.
+func (h *host) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.room(need); err != nil {
+		return nil, err
+	}
 	if h.c.Limits.MaxSandboxes > 0 {
 		list, err := h.c.Runtime.List(ctx)
 		if err != nil {
@@ -32,22 +34,56 @@ func (h *host) admit(ctx context.Context, id caisson.ID) (release func(), err er
 		}
 	}
 	h.starting[id] = true
+	if need > 0 {
+		h.promised[id] = need
+	}
 	return func() {
 		h.mu.Lock()
-		defer h.mu.Unlock()
 		delete(h.starting, id)
+		h.mu.Unlock()
+		h.settle(id)
 	}, nil
 }
 
-// room tells whether the host has memory and processes left for a sandbox.
-func (h *host) room() error {
+// settle takes back what was promised to a sandbox once it has its memory, or never will. A runtime that still fills the memory of
+// sandboxes that run already says when that is done.
+func (h *host) settle(id caisson.ID) {
+	done := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.promised, id)
+	}
+	h.mu.Lock()
+	_, promised := h.promised[id]
+	h.mu.Unlock()
+	filling, ok := h.c.Runtime.(interface {
+		Filled(context.Context, caisson.ID) error
+	})
+	if !promised || !ok || !h.c.do(func(ctx context.Context) {
+		defer done()
+		if err := filling.Filled(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
+		}
+	}) {
+		done()
+	}
+}
+
+// room tells whether the host has memory and processes left for a sandbox that begins with need. Callers hold h.mu.
+func (h *host) room(need caisson.Size) error {
 	if h.c.Limits.MemoryReserve > 0 {
-		available, err := meminfo.Available()
+		available, err := h.c.Available()
 		if err != nil {
 			return err
 		}
-		if available < h.c.Limits.MemoryReserve {
-			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, h.c.Limits.MemoryReserve)
+		for _, n := range h.promised {
+			need += n
+		}
+		switch reserve := h.c.Limits.MemoryReserve; {
+		case available < reserve:
+			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
+		case available-reserve < need:
+			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this and what is being restored already need %s; stop or pause a sandbox", available, reserve, need)
 		}
 	}
 	if h.c.Limits.PIDsReserve > 0 {
@@ -88,4 +124,20 @@ func hostTasks() (used, most int, err error) {
 		most = min(most, n)
 	}
 	return used, most, nil
+}
+
+// memoryOf is how much memory what continues from the checkpoint in dir has from the start: the pages that are on disk. What they are
+// kept in is the runtime's business, but not in the archive of files.
+func memoryOf(dir string) caisson.Size {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0 // who restores from it will say so
+	}
+	var n caisson.Size
+	for _, e := range entries {
+		if e.Name() != filesTar {
+			n += diskUse(filepath.Join(dir, e.Name()))
+		}
+	}
+	return n
 }

@@ -47,6 +47,9 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	if err := l.c.network.check(ctx, "", req.Policy, req.Models); err != nil {
 		return nil, err
 	}
+	if err := l.c.network.checkAssignment(ctx, req.Assigned); err != nil {
+		return nil, err
+	}
 	if req.Snapshot != "" {
 		return l.c.Snapshots().createFromSnapshot(ctx, req)
 	}
@@ -93,7 +96,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	}
 	sb = &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: caller.Account, Name: req.Name, Template: t.Name,
-		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs,
+		State: caisson.Creating, Labels: labels(t.Labels, req.Labels), Spec: resolve(t, img, rootfs, req), Rootfs: rootfs, Assigned: req.Assigned,
 		Node: l.c.Node, Build: l.c.Build, CreatedAt: now(), ChangedAt: now(),
 	}
 	return sb, from, release, nil
@@ -109,7 +112,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return nil, err
 	}
-	admitted, err := l.c.host.admit(ctx, sb.ID)
+	admitted, err := l.c.host.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, err
 	}

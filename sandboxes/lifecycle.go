@@ -111,7 +111,7 @@ func (b becameError) Unwrap() error { return b.error }
 func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	c := l.c
 	return c.Sandboxes().change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
-		admitted, err := c.host.admit(ctx, sb.ID)
+		admitted, err := c.host.admit(ctx, sb.ID, 0)
 		if err != nil {
 			return err
 		}
@@ -251,12 +251,12 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 }
 
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
-	admitted, err := l.c.host.admit(ctx, sb.ID)
+	dir := l.c.inDir(sb.ID, pauseDir)
+	admitted, err := l.c.host.admit(ctx, sb.ID, memoryOf(dir))
 	if err != nil {
 		return err
 	}
 	defer admitted()
-	dir := l.c.inDir(sb.ID, pauseDir)
 	sb.Reason = ""
 	filesOnly, err := l.c.host.runFrom(ctx, sb, dir)
 	if err != nil {

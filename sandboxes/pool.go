@@ -48,7 +48,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 			}
 			command := s.Spec.Command
 			s.Pooled, s.Name, s.Labels, s.Spec = false, want.Name, want.Labels, want.Spec
-			s.Spec.Command = command
+			s.Spec.Command, s.Assigned = command, want.Assigned
 			s.CreatedAt, s.ChangedAt = now(), now()
 			setDeadlines(s)
 			return nil
@@ -85,7 +85,7 @@ func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sa
 // command, which has them already.
 func fits(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
-	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources &&
+	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
 		slices.Equal(a.Command, b.Command) &&
 		(len(a.Command) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
 // Images is what the core needs of the image driver. Image records are kept here, in the store.
@@ -54,7 +55,7 @@ type Runtime interface {
 	Remains() ([]caisson.ID, error)
 }
 
-// Config is what a Core is made of. All fields but those that say so, Limits and Log are required.
+// Config is what a Core is made of. All fields but those that say so, Limits, Log and Available are required.
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
@@ -67,6 +68,8 @@ type Config struct {
 	Build   string
 	Limits  Limits
 	Log     *slog.Logger
+	// Available is how much memory of the host can be had; nil asks the kernel.
+	Available func() (caisson.Size, error)
 }
 
 // Limits bound what all sandboxes together may take of the host. Zero means no bound.
@@ -105,13 +108,16 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Available == nil {
+		cfg.Available = meminfo.Available
+	}
 	for _, dir := range []string{"sandboxes", "snapshots"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, locks: newLocks(), hidden: map[caisson.ID]bool{}}
-	c.host = &host{c: c, starting: map[caisson.ID]bool{}}
+	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}}
 	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, timers: map[caisson.ID]*time.Timer{}}

@@ -2,7 +2,6 @@ package sandboxes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,49 +12,6 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
-
-// dependsFile is in a sandbox's directory and says what it was started on; beside a checkpoint, what that can be restored on.
-const dependsFile = "depends.json"
-
-func writeDepends(dir string, d caisson.Dependencies) error {
-	data, err := json.Marshal(d)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, dependsFile), data, 0o600)
-}
-
-func readDepends(dir string) (d caisson.Dependencies, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, dependsFile))
-	if err == nil {
-		err = json.Unmarshal(data, &d)
-	}
-	return d, err
-}
-
-// copyDepends passes on what a sandbox was started on: a checkpoint is made by what runs, not by what is here now.
-func copyDepends(from, to string) error {
-	d, err := readDepends(from)
-	if err != nil {
-		return err
-	}
-	return writeDepends(to, d)
-}
-
-// mismatch says why what depends on had cannot be restored here, or "".
-func mismatch(had, have caisson.Dependencies) string {
-	switch {
-	case had.Build != have.Build:
-		return "it was taken by another build of Caisson"
-	case had.Platform != have.Platform:
-		return "it was taken on gVisor's platform " + had.Platform
-	case had.CPU != have.CPU:
-		return "it was taken on another kind of processor"
-	case had.Rootfs != have.Rootfs:
-		return "the files of its image have changed"
-	}
-	return ""
-}
 
 // Snapshots implements [caisson.Snapshots].
 type Snapshots struct{ c *Core }
@@ -208,6 +164,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if err := c.network.check(ctx, "", req.Policy, req.Models); err != nil {
 		return nil, err
 	}
+	if err := errors.Join(c.network.checkAssignment(ctx, req.Assigned), validateResources("resources", req.Resources)); err != nil {
+		return nil, err
+	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
 		return c.Snapshots().forkFrom(ctx, originOf(snap), c.snapshotDir(snap.ID), req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
@@ -241,6 +200,26 @@ type origin struct {
 	spec     caisson.Spec
 	rootfs   caisson.Rootfs
 	memory   bool
+}
+
+// limits are those of a fork that asks for some of its own. What comes out of memory has its limits of disk, processes and open
+// files with it, and does not fit where there is less memory than it may have in use.
+func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
+	had, r := o.spec.Resources, replaceLimits(o.spec.Resources, ask)
+	if !o.memory {
+		return r, nil
+	}
+	switch {
+	case r.Memory < had.Memory:
+		return r, caisson.Invalidf("resources.memory", "%s is less than the %s that it is forked from may use", r.Memory, had.Memory)
+	case r.Disk != had.Disk:
+		return r, caisson.Invalidf("resources.disk", "a fork with memory keeps the limit of what it is forked from, %s", had.Disk)
+	case r.PIDs != had.PIDs:
+		return r, caisson.Invalidf("resources.pids", "a fork with memory keeps the limit of what it is forked from, %d", had.PIDs)
+	case r.OpenFiles != had.OpenFiles:
+		return r, caisson.Invalidf("resources.openFiles", "a fork with memory keeps the limit of what it is forked from, %d", had.OpenFiles)
+	}
+	return r, nil
 }
 
 // maxParallelForks bounds how many restores of one fork run at once: each is a burst of processor time.
@@ -287,7 +266,10 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	sb := &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
 		State: caisson.Creating, Labels: req.Labels, Spec: from.spec, Rootfs: from.rootfs, Parent: from.id,
-		Node: s.c.Node, Build: s.c.Build, CreatedAt: now(), ChangedAt: now(),
+		Node: s.c.Node, Build: s.c.Build, CreatedAt: now(), ChangedAt: now(), Assigned: req.Assigned,
+	}
+	if sb.Spec.Resources, err = from.limits(req.Resources); err != nil {
+		return nil, err
 	}
 	sb.Spec.Models = req.Models
 	if req.Policy != nil {
@@ -298,7 +280,11 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		return nil, err
 	}
 	defer release()
-	admitted, err := s.c.host.admit(ctx, sb.ID)
+	var need caisson.Size
+	if from.memory {
+		need = memoryOf(dir)
+	}
+	admitted, err := s.c.host.admit(ctx, sb.ID, need)
 	if err != nil {
 		return nil, err
 	}
@@ -358,8 +344,11 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	if req.HardTTL != nil {
 		snap.Spec.HardTTL = *req.HardTTL
 	}
+	if req.Randomness != "" {
+		snap.Spec.Randomness = req.Randomness
+	}
 	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{
-		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models,
+		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
 	})
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 		Workdir: first(req.Workdir, t.Workdir, conf.Workdir, "/"),
 		User:    first(req.User, t.User, conf.User, "0:0"),
 		Env:     map[string]string{}, Resources: limits(t.Resources, req.Resources), Mounts: req.Mounts,
-		TTL: t.TTL, HardTTL: t.HardTTL,
+		TTL: t.TTL, HardTTL: t.HardTTL, Randomness: req.Randomness,
 	}
 	if len(req.Command) == 0 && len(t.Command) == 0 {
 		// What an image would run (often a shell, which ends at once without a terminal) is not what a sandbox is for,
@@ -82,23 +82,25 @@ func firstList(lists ...[]string) []string {
 
 // limits lays the request's resources over the template's over the defaults.
 func limits(template, request caisson.Resources) caisson.Resources {
-	r := caisson.DefaultResources()
-	for _, over := range []caisson.Resources{template, request} {
-		if over.CPUs != 0 {
-			r.CPUs = over.CPUs
-		}
-		if over.Memory != 0 {
-			r.Memory = over.Memory
-		}
-		if over.PIDs != 0 {
-			r.PIDs = over.PIDs
-		}
-		if over.Disk != 0 {
-			r.Disk = over.Disk
-		}
-		if over.OpenFiles != 0 {
-			r.OpenFiles = over.OpenFiles
-		}
+	return replaceLimits(replaceLimits(caisson.DefaultResources(), template), request)
+}
+
+// replaceLimits lays what is not zero of over over r.
+func replaceLimits(r, over caisson.Resources) caisson.Resources {
+	if over.CPUs != 0 {
+		r.CPUs = over.CPUs
+	}
+	if over.Memory != 0 {
+		r.Memory = over.Memory
+	}
+	if over.PIDs != 0 {
+		r.PIDs = over.PIDs
+	}
+	if over.Disk != 0 {
+		r.Disk = over.Disk
+	}
+	if over.OpenFiles != 0 {
+		r.OpenFiles = over.OpenFiles
 	}
 	return r
 }
@@ -212,6 +214,20 @@ func validateTTLs(ttl, hardTTL *caisson.Duration) error {
 	return nil
 }
 
+// What Spec.Randomness may be.
+const (
+	randomnessKernel  = "kernel"
+	randomnessOpenSSL = "openssl"
+)
+
+func validateRandomness(r string) error {
+	switch r {
+	case "", randomnessKernel, randomnessOpenSSL:
+		return nil
+	}
+	return caisson.Invalidf("randomness", "%.70q is neither %s nor %s", r, randomnessKernel, randomnessOpenSSL)
+}
+
 func validateLabels(field string, labels map[string]string) error {
 	if len(labels) > 64 {
 		return caisson.Invalidf(field, "more than 64 labels")
@@ -251,6 +267,9 @@ func validateResources(field string, r caisson.Resources) error {
 	return nil
 }
 
+// ownDirs are directories inside a sandbox that are not its own.
+var ownDirs = []string{"/proc", "/sys", "/dev", "/.caisson"}
+
 func validateMounts(field string, mounts []caisson.Mount) error {
 	if len(mounts) > 32 {
 		return caisson.Invalidf(field, "more than 32 mounts")
@@ -261,7 +280,7 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 		if err := validatePath(field, m.Target); err != nil || target == "/" || m.Target == "" {
 			return caisson.Invalidf(field, "%.100q is not a place to mount at; write SOURCE:TARGET with an absolute TARGET other than /", m.Target)
 		}
-		for _, own := range []string{"/proc", "/sys", "/dev", "/.caisson"} {
+		for _, own := range ownDirs {
 			if target == own || strings.HasPrefix(target, own+"/") {
 				return caisson.Invalidf(field, "nothing can be mounted below %s", own)
 			}
@@ -279,7 +298,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),
 		validatePath("workdir", req.Workdir), validateUser("user", req.User), validateLabels("labels", req.Labels),
 		validateResources("resources", req.Resources), validateMounts("mounts", req.Mounts),
-		validateTTLs(req.TTL, req.HardTTL),
+		validateTTLs(req.TTL, req.HardTTL), validateRandomness(req.Randomness),
 	} {
 		if err != nil {
 			return err

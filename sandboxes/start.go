@@ -25,7 +25,8 @@ type host struct {
 	c *Core
 
 	mu       sync.Mutex
-	starting map[caisson.ID]bool // admitted, and perhaps not yet in the runtime's list; guarded by mu
+	starting map[caisson.ID]bool         // admitted, and perhaps not yet in the runtime's list; guarded by mu
+	promised map[caisson.ID]caisson.Size // memory of the host that restored sandboxes will have; guarded by mu
 }
 
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
@@ -88,7 +89,7 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	spec = caisson.RuntimeSpec{
 		Hostname: string(sb.ID), UIDBase: account.UIDBase, Rootfs: rootfs, Dir: dir,
 		Command: sb.Spec.Command, Env: env(sb.Spec.Env), Workdir: sb.Spec.Workdir, User: sb.Spec.User,
-		Resources: sb.Spec.Resources,
+		Resources: sb.Spec.Resources, Randomness: sb.Spec.Randomness,
 	}
 	mounts, err := h.c.openMounts(sb.ID)
 	if err != nil {
@@ -148,22 +149,4 @@ func (h *host) probe(ctx context.Context, sb *caisson.Sandbox) error {
 		return fmt.Errorf("the restored sandbox does not work: %w", err)
 	}
 	return nil
-}
-
-// depends is what a memory snapshot of a sandbox that starts now depends on.
-func (h *host) depends(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
-	caps := h.c.Runtime.Capabilities()
-	d = caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
-	if len(sb.Rootfs.Binds) == 0 {
-		return d, nil // layers do not change
-	}
-	// The host's own directories do, under the digest they had when the sandbox was made.
-	img, err := h.c.Images.Host(ctx)
-	if err != nil {
-		return d, err
-	}
-	if img.Digest != d.Rootfs {
-		d.Rootfs += " on " + img.Digest
-	}
-	return d, nil
 }

@@ -127,7 +127,9 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 }
 
 func sameSteps(a, b []caisson.SetupStep) bool {
-	return slices.EqualFunc(a, b, func(x, y caisson.SetupStep) bool { return slices.Equal(x.Run, y.Run) })
+	return slices.EqualFunc(a, b, func(x, y caisson.SetupStep) bool {
+		return slices.Equal(x.Run, y.Run) && slices.Equal(x.Files, y.Files)
+	})
 }
 
 func isPath(ref string) bool {
@@ -164,6 +166,9 @@ func validateTemplate(t *caisson.Template) error {
 		if err := validateCommand(field, s.Run); err != nil {
 			return err
 		}
+	}
+	if err := validateSeeds(t.Setup); err != nil {
+		return err
 	}
 	for _, err := range []error{
 		validateName("name", t.Name), validateCommand("command", t.Command), validateEnv("env", t.Env), validatePath("workdir", t.Workdir),
@@ -240,14 +245,19 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 // buildKey is the hash of all that decides what a build yields.
 func buildKey(img *caisson.Image, t *caisson.Template) string {
 	steps := make([][]string, len(t.Setup))
+	files := map[int][]caisson.SeedFile{}
 	for i, s := range t.Setup {
 		steps[i] = s.Run
+		if len(s.Files) > 0 {
+			files[i] = s.Files
+		}
 	}
 	data, err := json.Marshal(struct {
 		Account, Image string
 		Steps          [][]string
 		Env            map[string]string
-	}{t.Account, img.Digest, steps, t.Env})
+		Files          map[int][]caisson.SeedFile `json:",omitempty"`
+	}{t.Account, img.Digest, steps, t.Env, files})
 	if err != nil {
 		return "" // strings marshal
 	}
@@ -267,7 +277,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	admitted, err := t.c.host.admit(ctx, sb.ID)
+	admitted, err := t.c.host.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return rootfs, err
 	}
@@ -287,6 +297,9 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	for i, step := range tpl.Setup {
 		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
 		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
+		if err := t.seed(ctx, sb.ID, step.Files); err != nil {
+			return rootfs, err
+		}
 		if err := t.step(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
 			return rootfs, err
 		}

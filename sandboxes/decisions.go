@@ -1,0 +1,138 @@
+package sandboxes
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxDecisions bounds how many lists of decisions of one account wait to be recorded, and droppedInterval how often the log says that there
+// were more.
+const (
+	maxDecisions    = 128
+	droppedInterval = 10 * time.Second
+)
+
+// decisions records what wires decide, in the background: they must not wait for the disk. It has a goroutine only while
+// there is something to record.
+type decisions struct {
+	c *Core
+
+	mu      sync.Mutex
+	queue   []decided      // guarded by mu
+	waiting map[string]int // lists in queue, by account; guarded by mu
+	running bool           // guarded by mu
+	dropped int            // decisions since warned; guarded by mu
+	warned  time.Time      // guarded by mu
+}
+
+type decided struct {
+	guest caisson.Guest
+	list  []caisson.Decision
+}
+
+// Decided records what a sandbox's wire decided: a line in the log and an event each. It does not wait; what comes too
+// fast is dropped, and the log says so.
+func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
+	d := c.decisions
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.waiting[g.Account] >= maxDecisions { // others' are recorded all the same
+		d.dropped += len(list)
+		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
+			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
+			d.dropped, d.warned = 0, now
+		}
+		return
+	}
+	if d.waiting == nil {
+		d.waiting = map[string]int{}
+	}
+	d.waiting[g.Account]++
+	d.queue = append(d.queue, decided{g, list})
+	if !d.running {
+		d.running = c.do(d.run)
+	}
+}
+
+// run records until there is nothing left. What is there when the daemon ends is recorded before it does.
+func (d *decisions) run(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	for {
+		d.mu.Lock()
+		batch := d.queue
+		d.queue, d.waiting = nil, nil
+		d.running = len(batch) > 0
+		d.mu.Unlock()
+		for _, r := range batch {
+			d.record(ctx, r.guest, r.list)
+		}
+		if len(batch) == 0 {
+			return
+		}
+	}
+}
+
+// record stores a list at once: a transaction for each decision would take longer than the wires to make them.
+func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
+	ctx = caisson.WithGuest(ctx, g)
+	whose := guestData(g)
+	events := make([]*caisson.Event, 0, len(list))
+	for _, dec := range list {
+		data := decisionData(&dec)
+		maps.Copy(data, whose)
+		args := []any{"sandbox", g.Sandbox, "account", g.Account}
+		for _, k := range slices.Sorted(maps.Keys(data)) {
+			args = append(args, k, data[k])
+		}
+		kind := "egress.denied"
+		if dec.Allowed {
+			kind = "egress.allowed"
+		}
+		d.c.Log.InfoContext(ctx, kind, args...)
+		events = append(events, &caisson.Event{
+			At: now(), Account: g.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(g.Sandbox), Data: data,
+		})
+	}
+	if err := d.c.events.recordAll(ctx, events); err != nil {
+		d.c.Log.ErrorContext(ctx, "decisions of a wire could not be stored", "sandbox", g.Sandbox, "decisions", len(events), "err", err)
+	}
+}
+
+// maxDecisionText bounds each text of a decision: the wire process may say anything.
+const maxDecisionText = 300
+
+// guestData says which run a guest serves, so far as it serves one.
+func guestData(g caisson.Guest) map[string]string {
+	data := map[string]string{}
+	for k, v := range map[string]string{"run": g.Run, "agent": g.Agent, "trace": g.Trace} {
+		if v != "" && v != string(g.Sandbox) {
+			data[k] = v
+		}
+	}
+	if g.Attempt != 0 {
+		data["attempt"] = strconv.Itoa(g.Attempt)
+	}
+	return data
+}
+
+func decisionData(d *caisson.Decision) map[string]string {
+	data := map[string]string{"kind": d.Kind, "rule": strconv.Itoa(d.Rule), "reason": d.Reason, "count": strconv.FormatInt(d.Count, 10)}
+	for k, v := range map[string]string{"name": d.Name, "address": d.Address, "protocol": d.Protocol} {
+		if v != "" {
+			data[k] = v
+		}
+	}
+	if d.BytesOut > 0 || d.BytesIn > 0 {
+		data["bytesOut"], data["bytesIn"] = strconv.FormatInt(d.BytesOut, 10), strconv.FormatInt(d.BytesIn, 10)
+	}
+	for k, v := range data {
+		data[k] = v[:min(len(v), maxDecisionText)]
+	}
+	return data
+}
