@@ -113,6 +113,8 @@ type Warm struct {
 	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"What the agent is asked once before the snapshot, on a scripted model"`
 	// Randomness says why forks of the snapshot draw randomness of their own. Without a reason there are no forks.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
+	// Pool is for agents without a service: how many ready sandboxes to keep, each used once.
+	Pool int `json:"pool,omitempty" yaml:"pool"`
 	// Rotate names what was made at boot and is made anew in each fork.
 	Rotate []string `json:"rotate,omitempty" yaml:"rotate"`
 }

@@ -102,6 +102,7 @@ type Run struct {
 type RunResult struct {
 	Attempt  int               `json:"attempt"`
 	Trace    string            `json:"trace"`
+	Sandbox  ID                `json:"sandbox,omitempty" doc:"Where it was, whether it is still there or not"`
 	Answer   string            `json:"answer"`
 	Error    *RunError         `json:"error,omitempty" doc:"Absent if the run succeeded"`
 	Usage    RunUsage          `json:"usage"`

@@ -1,0 +1,277 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Agents implements [caisson.Agents]: the catalog, and what is made of its entries.
+type Agents struct{ c *Core }
+
+// Agents returns the catalog.
+func (c *Core) Agents() *Agents { return &Agents{c} }
+
+var _ caisson.Agents = (*Agents)(nil)
+
+// ListAgents implements [caisson.Agents].
+func (s *Agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
+	list, err := s.c.Catalog.ListAgents(ctx)
+	for _, a := range list {
+		if serr := s.status(ctx, a); serr != nil && err == nil {
+			err = serr
+		}
+	}
+	return list, err
+}
+
+// GetAgent implements [caisson.Agents].
+func (s *Agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error) {
+	a, err := s.c.Catalog.GetAgent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return a, s.status(ctx, a)
+}
+
+// status fills in what has been made of an agent.
+func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	full, err := s.c.complete(ctx, a.ID)
+	if err != nil {
+		a.Status.Problem = caisson.MessageOf(err)
+		return nil
+	}
+	name := full.Template
+	want := templateOf(full)
+	if name == "" {
+		name = want.Name
+	}
+	t, err := s.c.Sandboxes.GetTemplate(ctx, name)
+	if caisson.KindOf(err) == caisson.NotFound {
+		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.Status = caisson.AgentStatus{Built: len(t.Setup) == 0 || t.Built != nil}
+	if full.Template == "" && !sameTemplate(t, &want) {
+		a.Status.Built = len(full.Setup) == 0
+		return nil
+	}
+	if t.Built == nil && len(t.Setup) > 0 {
+		return nil
+	}
+	p, err := s.c.build(ctx, t, nil) // nothing is left to build
+	if err != nil {
+		return err
+	}
+	snap, err := s.c.warmth.current(ctx, full, p)
+	switch {
+	case err != nil:
+		return err
+	case snap != nil:
+		a.Status.Snapshot, a.Status.WarmedAt, a.Status.Size, a.Status.Digest = snap.ID, snap.CreatedAt, snap.Size, snap.Spec.Digest
+	case wants(full):
+		a.Status.Problem = s.c.warmth.problem(caller.Account, a.ID)
+	}
+	return nil
+}
+
+// PutAgent implements [caisson.Agents].
+func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error) {
+	put, err := s.c.Catalog.PutAgent(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	s.c.event(ctx, put.Account, "agent.put", put.ID, nil)
+	return put, nil
+}
+
+// RemoveAgent implements [caisson.Agents]. Its warm snapshots and its template go with it; its runs stay.
+func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.c.Catalog.RemoveAgent(ctx, id); err != nil {
+		return err
+	}
+	s.c.event(ctx, caller.Account, "agent.removed", id, nil)
+	if err := s.c.warmth.dropOthers(ctx, id, ""); err != nil {
+		return err
+	}
+	if err := s.c.Sandboxes.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return err
+	}
+	return nil
+}
+
+// BuildAgent implements [caisson.Agents].
+func (s *Agents) BuildAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
+	if progress == nil {
+		progress = func(caisson.Progress) {}
+	}
+	a, err := s.c.complete(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.c.prepare(ctx, a, "", progress); err != nil {
+		return nil, err
+	}
+	return s.GetAgent(ctx, id)
+}
+
+// WarmAgent implements [caisson.Agents].
+func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
+	if progress == nil {
+		progress = func(caisson.Progress) {}
+	}
+	if _, err := s.c.Catalog.GetAgent(ctx, id); err != nil {
+		return nil, err
+	}
+	if _, err := s.c.warmth.make(ctx, id, progress); err != nil {
+		return nil, err
+	}
+	return s.GetAgent(ctx, id)
+}
+
+// CheckAgent implements [caisson.Agents].
+func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.AgentCheck, err error) {
+	a, err := s.c.complete(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	models, err := s.c.Models.ListModels(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, checkModels(a, models)...)
+	template, err := s.c.prepare(ctx, a, "", func(caisson.Progress) {})
+	if err != nil {
+		return append(list, caisson.AgentCheck{
+			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "mend its set-up, then: caisson agent build " + id,
+		}), nil
+	}
+	list = append(list, caisson.AgentCheck{Subject: "template", Status: "ok", Detail: template.name + " is ready"})
+	req := template.create(a)
+	req.Command, req.Policy = nil, &caisson.Policy{}
+	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
+	box, err := s.c.Sandboxes.Create(s.c.asAuthor(ctx, a), req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if rerr := s.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(box.ID)); rerr != nil && err == nil {
+			err = rerr
+		}
+	}()
+	in := inspection{s.c, box.ID}
+	if len(a.Command) > 0 {
+		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: "ok", Detail: "is there"}
+		if ok, err := in.Has(ctx, a.Command[0]); err != nil {
+			return nil, err
+		} else if !ok {
+			c.Status, c.Detail, c.Remedy = "failed", "is not in the template", "install it in a set-up step, or choose another image"
+		}
+		list = append(list, c)
+	}
+	if wants(a) {
+		c := caisson.AgentCheck{Subject: "warm snapshot", Status: "ok", Detail: "runs fork it"}
+		if snap, err := s.c.warmth.current(ctx, a, template); err != nil {
+			return nil, err
+		} else if snap == nil {
+			c.Status, c.Detail, c.Remedy = "warning", "there is none: runs start cold", "caisson agent warm "+id
+		}
+		list = append(list, c)
+	}
+	if recipe := s.c.Recipes[a.Driver]; recipe != nil {
+		more, err := recipe.Check(ctx, a, in)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	return list, nil
+}
+
+// checkModels says which of an agent's models can be called.
+func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisson.AgentCheck) {
+	problems := map[string]string{}
+	usable := 0
+	for _, m := range models {
+		problems[m.Alias] = m.Problem
+		if m.Problem == "" && m.Alias != WarmModel {
+			usable++
+		}
+	}
+	const remedy = "add it to models in the configuration; caisson model ls shows what there is"
+	if len(a.Models) == 0 && usable == 0 {
+		list = append(list, caisson.AgentCheck{Subject: "models", Status: "warning", Detail: "no model can be called", Remedy: remedy})
+	}
+	for _, alias := range a.Models {
+		problem, there := problems[alias]
+		switch {
+		case alias == "-":
+		case !there:
+			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "warning", Detail: "is not configured", Remedy: remedy})
+		case problem != "":
+			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "warning", Detail: problem, Remedy: remedy})
+		default:
+			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "ok", Detail: "can be called"})
+		}
+	}
+	return list
+}
+
+// An inspection looks into a sandbox.
+type inspection struct {
+	c   *Core
+	box caisson.ID
+}
+
+// maxTree bounds an archive that an inspection reads into memory.
+const maxTree = 64 << 20
+
+// Tree implements [Inspection].
+func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
+	r, err := i.c.Sandboxes.ReadTree(ctx, string(i.box), path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, io.LimitReader(r, maxTree+1)); err != nil {
+		return nil, err
+	}
+	if b.Len() > maxTree {
+		return nil, caisson.Errorf(caisson.Exhausted, "%s is larger than %d MiB", path, maxTree>>20)
+	}
+	return b.Bytes(), nil
+}
+
+// Has implements [Inspection].
+func (i inspection) Has(ctx context.Context, program string) (bool, error) {
+	if strings.HasPrefix(program, "/") {
+		_, err := i.c.Sandboxes.StatFile(ctx, string(i.box), program)
+		if caisson.KindOf(err) == caisson.NotFound {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"} {
+		switch _, err := i.c.Sandboxes.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
+		case caisson.NotFound:
+		default:
+			return err == nil, err
+		}
+	}
+	return false, nil
+}

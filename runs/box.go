@@ -1,0 +1,264 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// withPhases lets the sandbox core say how long parts of its work took.
+func withPhases(ctx context.Context, x *attempt) context.Context {
+	return caisson.WithTimer(ctx, x.spent)
+}
+
+// assignment is what makes a sandbox serve the attempt.
+func (x *attempt) assignment() *caisson.Assignment {
+	a := &caisson.Assignment{
+		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
+		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.Runs > 0 && len(x.r.Lineage) < maxDepth,
+	}
+	if len(x.set.Models) > 0 {
+		a.Models = &caisson.ModelGrant{Models: x.set.Models}
+	}
+	return a
+}
+
+// policy is what the run may reach.
+func (x *attempt) policy() *caisson.Policy {
+	return &x.set.Policy
+}
+
+// labels are those of a run's sandbox; reconcile finds it by them.
+func (x *attempt) labels() map[string]string {
+	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
+	if x.r.Session != "" {
+		l[labelSession] = string(x.r.Session)
+	}
+	for k, v := range x.r.Request.Labels {
+		if _, ours := l[k]; !ours {
+			l[k] = v
+		}
+	}
+	return l
+}
+
+// The labels of sandboxes and snapshots that are the run core's.
+const (
+	labelRun     = "caisson/run"
+	labelAgent   = "caisson/agent"
+	labelSession = "caisson/session"
+	labelKey     = "caisson/warm" // of warm snapshots, and of what they are made in
+)
+
+// open gets the attempt its sandbox: the session's, a fork of the warm snapshot, or a new one.
+func (x *attempt) open(ctx context.Context, template *prepared) error {
+	if x.r.Session != "" {
+		ok, err := x.openSession(ctx)
+		if err != nil || ok {
+			return err
+		}
+	}
+	x.first, x.mine = true, x.r.Session == "" && !x.r.Request.Keep
+	ctx = x.asOwner(ctx)
+	if x.r.Request.Image == "" {
+		snap, err := x.c.warmth.current(ctx, x.agent, template)
+		if err != nil {
+			x.warn(ctx, "the warm snapshot cannot be looked for; starting cold", err)
+		}
+		if snap != nil {
+			err := x.fork(ctx, snap)
+			switch {
+			case err == nil:
+				return nil
+			case caisson.KindOf(err) == caisson.Exhausted || ctx.Err() != nil:
+				return err
+			}
+			x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
+			x.c.warmth.replace(x.agent, x.r.Account, snap)
+		} else if x.agent.Warm != nil && len(x.agent.Service) > 0 {
+			x.warn(ctx, "there is no warm snapshot yet and one is being made; starting cold", nil)
+			x.c.warmth.later(x.agent, x.r.Account)
+		}
+	}
+	return x.create(ctx, template)
+}
+
+// asOwner lets the agent's own policy lead where its author may lead it. Built-in agents and those of the host's files are the
+// host's.
+func (x *attempt) asOwner(ctx context.Context) context.Context {
+	if x.r.Request.Policy == nil && x.agent.Account == "" {
+		return caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true})
+	}
+	return ctx
+}
+
+// fork makes the sandbox of the warm snapshot.
+func (x *attempt) fork(ctx context.Context, snap *caisson.Snapshot) error {
+	var forks []*caisson.Sandbox
+	err := x.whileFull(ctx, func() (err error) {
+		forks, err = x.c.Sandboxes.Fork(ctx, string(snap.ID), caisson.ForkRequest{
+			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(),
+		})
+		return err
+	})
+	x.phase("fork")
+	if err != nil {
+		return err
+	}
+	x.box, x.warm = forks[0], true
+	if x.box.Reason != "" {
+		// It has the snapshot's files and not its memory: its service is not there.
+		err := errors.New(x.box.Reason)
+		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.box.ID)); rerr != nil {
+			err = errors.Join(err, rerr)
+		}
+		x.box, x.warm = nil, false
+		return err
+	}
+	x.version(map[string]string{"digest": x.box.Spec.Digest})
+	return nil
+}
+
+// create makes the sandbox from the agent's template.
+func (x *attempt) create(ctx context.Context, template *prepared) error {
+	req := template.create(x.agent)
+	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), x.policy(), x.assignment()
+	if own := resources(x.r.Limits); own != resources(x.agent.Limits) {
+		req.Resources = own
+	}
+	err := x.whileFull(ctx, func() (err error) {
+		x.box, err = x.c.Sandboxes.Create(ctx, req)
+		return err
+	})
+	x.phase("create")
+	if err == nil {
+		x.version(map[string]string{"digest": x.box.Spec.Digest})
+	}
+	return err
+}
+
+// whileFull does f again while the host is full and others are at work whose end makes room.
+func (x *attempt) whileFull(ctx context.Context, f func() error) error {
+	told := false
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := f()
+		if caisson.KindOf(err) != caisson.Exhausted || !x.c.others(x.r.ID) {
+			return err
+		}
+		if !told {
+			told = true
+			x.status("queued", "this host is full: "+caisson.MessageOf(err))
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// others reports whether other attempts are under way.
+func (c *Core) others(id caisson.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, own := c.live[id]
+	return len(c.live) > 1 || len(c.live) == 1 && !own
+}
+
+// resources are the limits of an agent as a sandbox has them.
+func resources(l caisson.AgentLimits) caisson.Resources {
+	return caisson.Resources{CPUs: l.CPUs, Memory: l.Memory, PIDs: l.PIDs, Disk: l.Disk}
+}
+
+// copyIn unpacks the run's archive into the workspace.
+func (x *attempt) copyIn(ctx context.Context) error {
+	f, err := x.c.Dir.Open(path.Join(runDir(x.r.ID), workspaceTar))
+	switch {
+	case isNotExist(err) && x.r.Request.Source == "":
+		return nil
+	case isNotExist(err):
+		return failf(caisson.RunInternal, "the copy of %s is gone; start another run", x.r.Request.Source)
+	case err != nil:
+		return err
+	}
+	defer f.Close()
+	x.began = time.Now()
+	err = x.writeWorkspace(ctx, f)
+	x.phase("workspace")
+	return err
+}
+
+// writeWorkspace unpacks an archive of a tree that is called workspace to where the agent works.
+func (x *attempt) writeWorkspace(ctx context.Context, f *os.File) error {
+	dir := x.agent.Workdir
+	if path.Base(dir) == workspaceName {
+		return x.c.Sandboxes.WriteTree(ctx, string(x.box.ID), path.Dir(dir), f)
+	}
+	// It lands beside where it has to be, and moves there.
+	parent := path.Dir(dir)
+	if err := x.c.Sandboxes.WriteTree(ctx, string(x.box.ID), parent, f); err != nil {
+		return err
+	}
+	if err := x.c.Sandboxes.RemoveFile(ctx, string(x.box.ID), dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return err
+	}
+	return x.c.Sandboxes.MoveFile(ctx, string(x.box.ID), path.Join(parent, workspaceName), dir)
+}
+
+// release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.
+func (x *attempt) release(ctx context.Context) error {
+	if x.box == nil {
+		return nil
+	}
+	if x.mine {
+		// It is removed, and its last calls end with it, charged to this run.
+		return nil
+	}
+	if err := x.c.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil {
+		return err
+	}
+	if _, err := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
+		return err
+	}
+	if x.r.Session == "" {
+		return nil // kept for whoever asked for it
+	}
+	_, err := x.c.Sandboxes.Suspend(ctx, string(x.box.ID))
+	return err
+}
+
+// killNew ends the processes that were not there before, but for those that the agent declares. A sandbox that cannot be rid of
+// them is stopped: its files stay.
+func (c *Core) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) error {
+	for range 20 {
+		list, err := c.Sandboxes.Processes(ctx, string(id))
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, p := range list {
+			if before[p.PID] || p.PID == 1 || slices.Contains(a.Background, p.Command) {
+				continue
+			}
+			left++
+			if err := c.Sandboxes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+				return err
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+	}
+	_, err := c.Sandboxes.Stop(ctx, string(id), 0)
+	return errors.Join(caisson.Errorf(caisson.Conflict, "what the agent left running could not be ended"), err)
+}

@@ -1,0 +1,158 @@
+package runs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// parent returns the run that the guest in ctx serves, if it may start others. What a guest says of itself comes from its wire; that
+// its sandbox serves that run is looked up here.
+func (c *Core) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
+	g, err := caisson.GuestOf(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	none := caisson.Errorf(caisson.Denied, "this sandbox serves no run that may start others")
+	sb, err := c.Store.Sandboxes().Get(ctx, caisson.In(g.Account), string(g.Sandbox))
+	if err != nil || sb.Assigned == nil || string(sb.Assigned.Run) != g.Run || !sb.Assigned.Tools {
+		return nil, nil, none
+	}
+	r, err := c.Store.Runs().Get(ctx, caisson.In(g.Account), sb.Assigned.Run)
+	if err != nil || r.State.Ended() || r.Attempt != sb.Assigned.Attempt {
+		return nil, nil, none
+	}
+	a, err := c.Catalog.GetAgent(caisson.WithCaller(ctx, caisson.Caller{Account: g.Account}), r.Agent)
+	if err != nil || len(a.SubAgents) == 0 {
+		return nil, nil, none
+	}
+	return r, a, nil
+}
+
+// maySubRun reports whether an agent may start runs of another.
+func maySubRun(a *caisson.Agent, id string) bool {
+	return slices.Contains(a.SubAgents, "*") || slices.Contains(a.SubAgents, id)
+}
+
+// GuestAgents implements [caisson.GuestRuns].
+func (c *Core) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
+	r, a, err := c.parent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Catalog.ListAgents(caisson.WithCaller(ctx, caisson.Caller{Account: r.Account}))
+	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !maySubRun(a, o.ID) }), err
+}
+
+// reserve is what a run keeps of its time for itself when another that it has started has used up all of its own.
+const reserve = 10 // a tenth
+
+// StartGuestRun implements [caisson.GuestRuns].
+func (c *Core) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	p, a, err := c.parent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !maySubRun(a, req.Agent) {
+		return nil, caisson.Errorf(caisson.Denied, "%s may not start runs of %.70q", a.ID, req.Agent)
+	}
+	if len(p.Lineage) >= maxDepth {
+		return nil, caisson.Errorf(caisson.Exhausted, "runs cannot be more than %d deep within one another", maxDepth)
+	}
+	if req.Policy != nil || req.Image != "" || req.Session != "" || req.Keep || req.Source != "" || req.Directory != nil || req.Workspace != nil {
+		return nil, caisson.Errorf(caisson.Denied, "an agent may say agent, persona, prompt, history, model, env and limits, and nothing else")
+	}
+	req.User, req.Labels = p.Request.User, nil
+	// Not over the unix socket, whoever asked for the parent: an agent asks for this.
+	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
+	r, err := c.plan(ctx, caisson.Caller{Account: p.Account}, req)
+	if err != nil {
+		return nil, err
+	}
+	left := time.Until(p.Deadline) - time.Duration(p.Limits.Time)/reserve
+	if p.Deadline.IsZero() || left <= time.Second {
+		return nil, caisson.Errorf(caisson.Exhausted, "run %s has no time left for another", p.ID)
+	}
+	r.Deadline = time.Now().Add(left).UTC()
+	r.Limits.Time = min(r.Limits.Time, caisson.Duration(left))
+	r.Limits.Runs = min(r.Limits.Runs, max(0, p.Limits.Runs-p.Children-1))
+	r.Parent, r.Lineage = p.ID, append(slices.Clone(p.Lineage), p.ID)
+	started, err := c.enter(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	c.tellParent(ctx, p, started)
+	return started, nil
+}
+
+// tellParent says in the parent's own stream that it has started a run. The parent's recorder belongs to its attempt, so it is asked.
+func (c *Core) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
+	c.event(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
+	c.mu.Lock()
+	l := c.live[p.ID]
+	c.mu.Unlock()
+	if l != nil && l.tell != nil {
+		l.tell(caisson.RunEvent{Type: caisson.EventStatus, Phase: "running", Label: "started a run of " + child.Agent, Child: child.ID})
+	}
+}
+
+// GuestRun implements [caisson.GuestRuns].
+func (c *Core) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	p, _, err := c.parent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Store.Runs().Get(ctx, caisson.In(p.Account), id)
+	if err != nil || !slices.Contains(r.Lineage, p.ID) {
+		return nil, caisson.Errorf(caisson.NotFound, "run %s has started no run %.30q", p.ID, id)
+	}
+	return r, nil
+}
+
+// CancelGuestRun implements [caisson.GuestRuns].
+func (c *Core) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	r, err := c.GuestRun(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	// Not waited for: whoever asks holds up every other guest meanwhile.
+	under, err := c.under(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, o := range append(under, id) {
+		if l := c.live[o]; l != nil {
+			l.cancel(errCancelled{"it was cancelled by the run that started it"})
+		}
+	}
+	return r, nil
+}
+
+// cancelUnder ends the runs that r has started, and waits for it.
+func (c *Core) cancelUnder(ctx context.Context, r *caisson.Run) error {
+	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
+	if err != nil || stored.Children == 0 {
+		return err
+	}
+	under, err := c.under(ctx, stored)
+	if err != nil {
+		return err
+	}
+	var wait []*live
+	c.mu.Lock()
+	for _, id := range under {
+		if l := c.live[id]; l != nil {
+			l.cancel(errCancelled{"the run that started it has ended"})
+			wait = append(wait, l)
+		}
+	}
+	c.mu.Unlock()
+	for _, l := range wait {
+		<-l.done
+	}
+	return nil
+}

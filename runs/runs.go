@@ -1,0 +1,225 @@
+// Package runs is the core that gives tasks to agents: it queues them, gives each a sandbox and a budget, hands the prompt over, records what
+// the agent says, and leaves one result behind.
+//
+// The store holds what is meant to be: a run is there before anything is done for it, and its result before anything of it is
+// removed. What an agent says is read inside its sandbox (package agent/drive); here only its small language arrives (agent/task).
+//
+// On disk a run is one directory, which goes with it:
+//
+//	<dir>/runs/<id>/
+//	    workspace.tar  what is put into the workspace of each attempt, until one succeeds
+//	    <attempt>/     stdout and stderr of the agent's program, bounded
+package runs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// Sandboxes is what runs need of the lifecycle core.
+type Sandboxes interface {
+	caisson.Sandboxes
+	caisson.Processes
+	caisson.Files
+	caisson.Snapshots
+	caisson.Templates
+	// Assign makes a sandbox serve a run, or none: calls of models that begin afterwards are charged to it, or refused. Conflict while it
+	// serves another.
+	Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
+}
+
+// Catalog is where agents are kept. Its methods are those of [caisson.Agents].
+type Catalog interface {
+	ListAgents(ctx context.Context) ([]*caisson.Agent, error)
+	GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
+	PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error)
+	RemoveAgent(ctx context.Context, id string) error
+}
+
+// A Recipe is what is known of an agent's program beyond its entry in the catalog. Its methods are pure and safe for concurrent use.
+type Recipe interface {
+	// Complete returns the entry with what it leaves to code: set-up, service, files.
+	Complete(a caisson.Agent) (caisson.Agent, error)
+	// Turn completes the task of one turn.
+	Turn(t *task.Task, turn Turn) error
+	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to make it small.
+	Settle(a *caisson.Agent) [][]string
+	// Check says what the agent lacks, given the template that it starts from.
+	Check(ctx context.Context, a *caisson.Agent, in Inspection) ([]caisson.AgentCheck, error)
+}
+
+// A Turn is what a recipe has to know of a turn.
+type Turn struct {
+	Agent  *caisson.Agent
+	Run    *caisson.Run
+	Models []caisson.Model // that may be called, the one that holds first
+	Fork   bool            // the sandbox has just been forked from the warm snapshot
+	First  bool            // nobody has given the sandbox a prompt yet
+	Warmup bool
+}
+
+// An Inspection looks into a sandbox of an agent's template.
+type Inspection interface {
+	// Tree returns a tar archive of the tree at a path, as [caisson.Files] has it.
+	Tree(ctx context.Context, path string) ([]byte, error)
+	// Has reports whether a program is on the PATH.
+	Has(ctx context.Context, program string) (bool, error)
+}
+
+// Limits bound what all runs together may take, and say how long sessions are kept how. Zero fields mean the default of [DefaultLimits].
+type Limits struct {
+	Concurrent   int           // attempts under way on this host, those within others not counted
+	PerAccount   int           // attempts of one account under way
+	Waiting      int           // runs of one account that are not ended, those within others not counted
+	SessionIdle  time.Duration // after which a session's memory goes to disk
+	SessionFiles time.Duration // after which only its files are kept
+	Keep         time.Duration // for which a run that has ended is kept
+	Workspace    caisson.Size  // bytes that may be copied into a workspace
+}
+
+// DefaultLimits returns the limits that hold if nothing else is said.
+func DefaultLimits() Limits {
+	return Limits{
+		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
+		Keep: 30 * 24 * time.Hour, Workspace: 4 << 30,
+	}
+}
+
+// Config is what a Core is made of. All fields but Limits, Recipes, Budget and Log are required.
+type Config struct {
+	Dir       *os.Root // the data directory
+	Store     caisson.Store
+	Sandboxes Sandboxes
+	Catalog   Catalog
+	Models    caisson.Models
+	// Usage sums up calls in the ledger, those that were answered a moment ago included.
+	Usage func(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error)
+	// Calls returns a page of them.
+	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
+	// Forget makes the model gateway ask for these budgets anew.
+	Forget  func(ctx context.Context, budgets ...string) error
+	Record  func(ctx context.Context, e *caisson.Event) error
+	Recipes map[string]Recipe // by driver
+	Budget  caisson.Limits    // of a run whose agent has no limit of cost
+	Limits  Limits
+	Build   string // of Caisson: warm snapshots of others are of no use
+	Version string
+	Log     *slog.Logger
+}
+
+// Core implements [caisson.Runs] and [caisson.GuestRuns]; [Core.Agents] is the catalog. All methods are safe for concurrent use.
+type Core struct {
+	Config
+	queue   *queue
+	streams *streams
+	warmth  *warmth
+
+	mu   sync.Mutex
+	live map[caisson.ID]*live // attempts that wait or are under way; guarded by mu
+
+	ctx  context.Context // ends with Close
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup // attempts and what they leave to be done; none is added once ctx has ended
+}
+
+// live is an attempt that waits or is under way.
+type live struct {
+	cancel context.CancelCauseFunc
+	tell   func(...caisson.RunEvent) // adds to the run's events; nil before it has begun; guarded by the core's mu
+	done   chan struct{}             // closed when the attempt has ended, its result is stored, and its place is free
+}
+
+var (
+	_ caisson.Runs      = (*Core)(nil)
+	_ caisson.GuestRuns = (*Core)(nil)
+)
+
+// errClosing is why work stops when the daemon ends. What was under way is found by the next one.
+var errClosing = errors.New("the daemon is ending")
+
+// New returns a Core. Nothing runs before Reconcile.
+func New(cfg Config) *Core {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	d := DefaultLimits()
+	for _, l := range []struct{ have, or *int }{
+		{&cfg.Limits.Concurrent, &d.Concurrent}, {&cfg.Limits.PerAccount, &d.PerAccount}, {&cfg.Limits.Waiting, &d.Waiting},
+	} {
+		if *l.have == 0 {
+			*l.have = *l.or
+		}
+	}
+	for _, l := range []struct{ have, or *time.Duration }{
+		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
+	} {
+		if *l.have == 0 {
+			*l.have = *l.or
+		}
+	}
+	if cfg.Limits.Workspace == 0 {
+		cfg.Limits.Workspace = d.Workspace
+	}
+	c := &Core{Config: cfg, live: map[caisson.ID]*live{}}
+	// The core's own lifetime, not a request's: it carries no caller.
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
+	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
+	c.warmth = newWarmth(c)
+	return c
+}
+
+// Close ends what runs in this process and waits for it. Sandboxes run on, and the next daemon's Reconcile finds what was under way.
+func (c *Core) Close() error {
+	c.stop(errClosing)
+	c.mu.Lock()
+	for _, l := range c.live {
+		l.cancel(errClosing)
+	}
+	c.mu.Unlock()
+	c.wg.Wait()
+	return nil
+}
+
+// Live reports whether any run waits or is under way.
+func (c *Core) Live() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.live) > 0
+}
+
+// do runs f in a goroutine of the core's, and reports false if the core is closed.
+func (c *Core) do(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// scope is what the caller in ctx may touch.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+// event records what happened to a run, agent or session. That it cannot be stored is logged, and is no reason to fail what it reports.
+func (c *Core) event(ctx context.Context, account, kind, subject string, data map[string]string) {
+	err := c.Record(context.WithoutCancel(ctx), &caisson.Event{
+		At: now(), Account: account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: subject, Data: data,
+	})
+	if err != nil {
+		c.Log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
+	}
+}
+
+func now() time.Time { return time.Now().UTC() }

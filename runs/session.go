@@ -1,0 +1,251 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// claim finds or makes the session that a run belongs to, and reserves it for the run: one at a time.
+func (c *Core) claim(ctx context.Context, r *caisson.Run) (*caisson.Session, error) {
+	in := caisson.In(r.Account)
+	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
+	take := func(s *caisson.Session) error {
+		if s.Run != "" && s.Run != r.ID {
+			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)
+		}
+		s.Run = r.ID
+		return nil
+	}
+	for {
+		s, err := c.Store.Sessions().Update(ctx, in, name, take)
+		if caisson.KindOf(err) != caisson.NotFound {
+			return s, err
+		}
+		s = &caisson.Session{
+			ID: caisson.NewID(caisson.SessionPrefix), Account: r.Account, Agent: r.Agent, User: r.Request.User, Key: r.Request.Session,
+			Run: r.ID, CreatedAt: now(), UsedAt: now(),
+		}
+		if err := c.Store.Sessions().Insert(ctx, s); caisson.KindOf(err) != caisson.Conflict {
+			return s, err
+		}
+		// Somebody else was faster.
+	}
+}
+
+// unclaim gives a run's session back. box, if not nil, is the sandbox that it goes on with.
+func (c *Core) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
+	if r.Session == "" {
+		return nil
+	}
+	_, err := c.Store.Sessions().Update(ctx, caisson.In(r.Account), string(r.Session), func(s *caisson.Session) error {
+		if s.Run != r.ID {
+			return nil
+		}
+		s.Run, s.UsedAt = "", now()
+		if box != nil {
+			s.Sandbox = box.ID
+			s.Runs++
+		}
+		return nil
+	})
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil // it was removed meanwhile
+	}
+	return err
+}
+
+// openSession takes up the sandbox of the run's session, and reports false if there is none to take up.
+func (x *attempt) openSession(ctx context.Context) (ok bool, err error) {
+	s, err := x.c.Store.Sessions().Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
+	if err != nil || s.Sandbox == "" {
+		return false, err
+	}
+	sb, err := x.wake(ctx, s.Sandbox)
+	if err == nil {
+		x.box, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
+		x.phase("wire")
+	}
+	if err == nil {
+		x.version(map[string]string{"digest": x.box.Spec.Digest})
+		return true, nil
+	}
+	if ctx.Err() != nil || caisson.KindOf(err) == caisson.Exhausted {
+		x.box = nil
+		return false, err
+	}
+	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
+	x.box = nil
+	if err := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return false, err
+	}
+	_, err = x.c.Store.Sessions().Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {
+		s.Sandbox = ""
+		return nil
+	})
+	return false, err
+}
+
+// wake brings a session's sandbox to life, from however deep it sleeps.
+func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, err error) {
+	if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
+		return nil, err
+	}
+	defer x.phase("resume")
+	err = x.whileFull(ctx, func() error {
+		switch sb.State {
+		case caisson.Suspended:
+			sb, err = x.c.Sandboxes.Wake(ctx, string(id))
+		case caisson.Paused:
+			sb, err = x.c.Sandboxes.Resume(ctx, string(id))
+		case caisson.Stopped, caisson.Created:
+			sb, err = x.c.Sandboxes.Start(ctx, string(id))
+		case caisson.Running:
+			err = nil
+		default:
+			err = caisson.Errorf(caisson.Conflict, "the sandbox is %s: %s", sb.State, sb.Reason)
+		}
+		return err
+	})
+	if err == nil && sb.Build != x.c.Build {
+		err = caisson.Errorf(caisson.Conflict, "another build of caisson started the sandbox")
+	}
+	return sb, err
+}
+
+// maxHistory bounds the messages before a prompt, in bytes and in number.
+const (
+	maxHistory      = 256 << 10
+	maxHistoryCount = 200
+)
+
+// history returns what was said in the run's conversation before it, oldest first, as much as there is room for.
+func (c *Core) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, error) {
+	if r.Session == "" {
+		return r.Request.History, nil
+	}
+	list, _, err := c.Store.Runs().List(ctx, caisson.In(r.Account), caisson.RunFilter{
+		Session: r.Session, States: []caisson.RunState{caisson.RunSucceeded, caisson.RunFailed}, Limit: maxHistoryCount / 2,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var msgs []caisson.Message // newest first
+	size := 0
+	for _, o := range list {
+		if o.ID == r.ID || o.Result == nil {
+			continue
+		}
+		size += len(o.Request.Prompt) + len(o.Result.Answer)
+		if size > maxHistory {
+			break
+		}
+		if o.Result.Answer != "" {
+			msgs = append(msgs, caisson.Message{Role: "assistant", Content: o.Result.Answer})
+		}
+		msgs = append(msgs, caisson.Message{Role: "user", Content: o.Request.Prompt})
+	}
+	for i, j := 0, len(msgs)-1; i < j; i, j = i+1, j-1 {
+		msgs[i], msgs[j] = msgs[j], msgs[i]
+	}
+	return append(append([]caisson.Message{}, r.Request.History...), msgs...), nil
+}
+
+// ListSessions implements [caisson.Runs].
+func (c *Core) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []*caisson.Session{}
+	err = c.eachSession(ctx, in, func(s *caisson.Session) error {
+		if (f.Agent == "" || f.Agent == s.Agent) && (f.User == "" || f.User == s.User) && (f.Key == "" || f.Key == s.Key) {
+			list = append(list, s)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// eachSession calls do for every session in a scope, until one fails.
+func (c *Core) eachSession(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
+	f := caisson.Filter{Limit: 1000}
+	for {
+		list, more, err := c.Store.Sessions().List(ctx, in, f)
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			f.After = s.ID
+			if err := do(s); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// RemoveSession implements [caisson.Runs].
+func (c *Core) RemoveSession(ctx context.Context, id caisson.ID) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := c.Store.Sessions().Update(ctx, in, string(id), func(s *caisson.Session) error {
+		if s.Run != "" {
+			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; cancel it first", s.Run)
+		}
+		s.Run = removing // nobody begins a run in it any more
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if s.Sandbox != "" {
+		if err := c.Sandboxes.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			_, uerr := c.Store.Sessions().Update(context.WithoutCancel(ctx), in, string(id), func(s *caisson.Session) error {
+				s.Run = ""
+				return nil
+			})
+			return errors.Join(err, uerr)
+		}
+	}
+	c.event(ctx, s.Account, "session.removed", string(s.ID), nil)
+	return c.Store.Sessions().Delete(ctx, in, string(s.ID))
+}
+
+// removing is in the place of a session's run while it is removed.
+const removing caisson.ID = "removing"
+
+// settle lets the sessions that nobody has used for long take less: their memory goes to disk, and later only their files stay.
+func (c *Core) settle(ctx context.Context, at time.Time) error {
+	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+		if s.Run != "" || s.Sandbox == "" || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		idle := at.Sub(s.UsedAt)
+		if idle < c.Limits.SessionIdle {
+			return nil
+		}
+		actx := caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
+		sb, err := c.Sandboxes.Get(actx, string(s.Sandbox))
+		if err != nil {
+			return nil // the next run sees that it is gone
+		}
+		// A run that begins now has to wait, or begins before and is in the way of this: both are Conflicts that pass.
+		switch {
+		case idle >= c.Limits.SessionFiles && (sb.State == caisson.Paused || sb.State == caisson.Suspended || sb.State == caisson.Running):
+			_, err = c.Sandboxes.Stop(actx, string(sb.ID), 0)
+		case sb.State == caisson.Suspended || sb.State == caisson.Running:
+			_, err = c.Sandboxes.Pause(actx, string(sb.ID))
+		}
+		if err != nil && caisson.KindOf(err) != caisson.Conflict {
+			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", sb.ID, "err", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,127 @@
+package runs
+
+import (
+	"context"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent"
+)
+
+// complete returns an agent of the caller's account with what its entry leaves to code.
+func (c *Core) complete(ctx context.Context, id string) (*caisson.Agent, error) {
+	a, err := c.Catalog.GetAgent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	full := *a
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		if full, err = recipe.Complete(full); err != nil {
+			return nil, err
+		}
+	}
+	if full.Workdir == "" {
+		full.Workdir = agent.DefaultWorkdir
+	}
+	return &full, nil
+}
+
+// prepared is a template that an agent's sandboxes can be made from.
+type prepared struct {
+	name string
+	key  string // of what it is made of
+}
+
+// templatePrefix begins the names of templates that are made for agents.
+const templatePrefix = "agent-"
+
+// prepare makes sure that the agent's template is there and built. With an image of its own, a run needs none.
+func (c *Core) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+	switch {
+	case image != "":
+		return &prepared{name: caisson.HostTemplate}, nil
+	case a.Template != "":
+		t, err := c.Sandboxes.GetTemplate(ctx, a.Template)
+		if err != nil {
+			return nil, err
+		}
+		return c.build(ctx, t, progress)
+	}
+	want := templateOf(a)
+	t, err := c.Sandboxes.GetTemplate(ctx, want.Name)
+	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
+		// What agents of the host's own are built from may lead where the host's administrator says.
+		t, err = c.Sandboxes.PutTemplate(c.asAuthor(ctx, a), want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.build(ctx, t, progress)
+}
+
+// asAuthor acts for the caller's account with the rights of the agent's author.
+func (c *Core) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil || a.Account != "" {
+		return ctx
+	}
+	caller.Local = true
+	return caisson.WithCaller(ctx, caller)
+}
+
+// templateOf returns the template that an agent needs.
+func templateOf(a *caisson.Agent) caisson.Template {
+	t := caisson.Template{
+		Name: templatePrefix + a.ID, Description: "What the agent " + a.ID + " starts from; made anew when the agent changes",
+		Image: a.Image, Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
+	}
+	if t.Image == "" {
+		t.Image = "host"
+	}
+	if a.Warm != nil && len(a.Service) == 0 {
+		t.Pool = a.Warm.Pool
+	}
+	return t
+}
+
+// sameTemplate reports whether have is what want asks for.
+func sameTemplate(have, want *caisson.Template) bool {
+	a, errA := keyOf(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
+	b, errB := keyOf(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
+	return errA == nil && errB == nil && a == b
+}
+
+// build builds a template that has set-up steps and was not built since it changed.
+func (c *Core) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+	if len(t.Setup) > 0 && t.Built == nil {
+		var err error
+		if t, err = c.Sandboxes.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
+			return nil, err
+		}
+	}
+	p := &prepared{name: t.Name}
+	if t.Built != nil {
+		p.key = t.Built.Key
+	} else {
+		var err error
+		if p.key, err = keyOf(t.Image); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// create returns the request for a sandbox of the agent.
+func (p *prepared) create(a *caisson.Agent) caisson.CreateRequest {
+	req := caisson.CreateRequest{Template: p.name, Command: slices.Clone(a.Service), Env: a.Env, User: a.User}
+	if len(a.Service) > 0 {
+		req.Workdir = a.Workdir
+	}
+	if p.name == caisson.HostTemplate {
+		req.Resources = resources(a.Limits)
+	}
+	if a.Warm != nil {
+		req.Randomness = a.Warm.Randomness
+	}
+	return req
+}

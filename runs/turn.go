@@ -1,0 +1,312 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// How long an agent has after it was asked to end, and the program that speaks with it after that.
+const (
+	grace      = 5 * time.Second
+	driveGrace = 3 * time.Second
+)
+
+// gatewayURL is the model gateway, as every sandbox that may use it finds it.
+const gatewayURL = "http://llm.caisson.internal"
+
+// task makes the task of the attempt. The agent has a tenth less time than the run.
+func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
+	left := time.Until(deadline)
+	t := &task.Task{
+		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, By: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
+		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
+		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
+		Grace: caisson.Duration(grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
+		Files: x.agent.Files, Continue: !x.first, Session: string(x.r.ID),
+	}
+	if t.Time <= 0 {
+		t.Time = caisson.Duration(left / 2)
+	}
+	if t.Time <= 0 {
+		return nil, errDeadline
+	}
+	if x.r.Session != "" {
+		t.Session = string(x.r.Session)
+	}
+	if !x.agent.Memory || x.first {
+		history, err := x.c.history(ctx, x.r)
+		if err != nil {
+			return nil, err
+		}
+		t.History = history
+	}
+	if !x.first {
+		t.Files = nil // they are there, as the agent has changed them
+	}
+	t.Command = x.set.Command
+	t.Env = x.env(deadline)
+	recipe := x.c.Recipes[x.agent.Driver]
+	if recipe == nil {
+		return t, nil
+	}
+	models, err := x.c.grantedModels(ctx, x.assignment().Models)
+	if err != nil {
+		return nil, err
+	}
+	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.warm && x.first, First: x.first})
+}
+
+// env is what every agent's program finds in its environment. The keys are none: the gateway knows who calls.
+func (x *attempt) env(deadline time.Time) map[string]string {
+	env := map[string]string{
+		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
+		"CAISSON_RUN": string(x.r.ID), "CAISSON_AGENT": x.r.Agent, "CAISSON_DEADLINE": deadline.UTC().Format(time.RFC3339),
+		"TRACEPARENT": "00-" + x.r.Trace + "-" + x.r.Trace[:16] + "-01",
+	}
+	maps.Copy(env, x.set.Env)
+	return env
+}
+
+// grantedModels returns the models of a grant, in its order.
+func (c *Core) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
+	if g == nil {
+		return nil, nil
+	}
+	all, err := c.Models.ListModels(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []caisson.Model
+	for _, alias := range g.Models {
+		for _, m := range all {
+			if m.Alias == alias {
+				list = append(list, m.Model)
+			}
+		}
+	}
+	return list, nil
+}
+
+// turn gives the prompt to the agent and records what it says.
+func (x *attempt) turn(ctx context.Context, deadline time.Time) error {
+	t, err := x.task(ctx, deadline)
+	if err != nil {
+		return err
+	}
+	if !x.mine {
+		if x.pids, err = x.c.pids(ctx, x.box.ID); err != nil {
+			return err
+		}
+	}
+	logs, err := x.openLogs()
+	if err != nil {
+		return err
+	}
+	defer logs.close()
+	x.began = time.Now()
+	x.result.Versions["driver"] = t.Driver
+	x.version(map[string]string{"agent": x.agent.Version})
+	end, err := x.c.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
+	x.phase("agent")
+	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
+	if err != nil {
+		return err
+	}
+	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
+	x.version(map[string]string{"agent": end.Agent})
+	if end.Error != nil {
+		return &failure{code: x.code(end.Error), msg: end.Error.Message}
+	}
+	if x.answer.Len() == 0 {
+		return failf(caisson.RunAgentError, "the agent ended without an answer")
+	}
+	return nil
+}
+
+// code says what an agent's failure really was: most agents say no more than that a call of a model failed.
+func (x *attempt) code(e *caisson.RunError) string {
+	if e.Code != caisson.RunAgentError {
+		return e.Code
+	}
+	text := strings.ToLower(e.Message)
+	switch {
+	case strings.Contains(text, "over_budget"), strings.Contains(text, "the budget of "):
+		return caisson.RunNoCredits
+	case strings.Contains(text, "rate_limit"), strings.Contains(text, "rate limit"), strings.Contains(text, " 429 "):
+		return caisson.RunRateLimit
+	}
+	return e.Code
+}
+
+// line records one thing that the agent said.
+func (x *attempt) line(l *task.Line, logs *logs) {
+	switch l.Type {
+	case task.LineLog:
+		logs.write(l.Stream, l.Data)
+	case task.LineMark:
+		if l.Mark == task.MarkPrompt {
+			x.phase("prompt")
+		}
+	case task.LineChanges:
+		x.result.Changes, x.result.Patch = l.Changes, l.Patch
+	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
+		// The answer is all text put together, and what was used the ledger knows better.
+	case caisson.EventTextDelta:
+		x.answer.WriteString(l.Delta)
+		x.rec.add(l.RunEvent)
+	default:
+		x.rec.add(l.RunEvent)
+	}
+}
+
+// drive has the program in a sandbox do a task, and passes on what it says but its end, which it returns.
+func (c *Core) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
+	data, err := task.Encode(t)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
+	}
+	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.Program, "drive"}, Stdin: true, Workdir: "/"})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	go func() {
+		_, err := p.Stdin().Write(append(data, '\n'))
+		if err = errors.Join(err, p.Stdin().Close()); err != nil {
+			c.Log.DebugContext(ctx, "a task could not be handed over", "sandbox", box, "err", err)
+		}
+	}()
+	stderr := make(chan string, 1)
+	go func() { stderr <- tail(p.Stderr()) }()
+	// The program is asked to end what it does; if it does not, the exec session ends it, and the sandbox goes.
+	ended := make(chan struct{})
+	defer close(ended)
+	defer context.AfterFunc(ctx, func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), driveGrace)
+		defer cancel()
+		if err := p.Signal(sctx, int(unix.SIGTERM)); err != nil {
+			c.Log.DebugContext(ctx, "the program in a sandbox could not be signalled", "sandbox", box, "err", err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(grace + driveGrace):
+			p.Close()
+		}
+	})()
+	r := task.NewReader(p.Stdout(), t.Output)
+	for {
+		l, err := r.Next()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			p.Close()
+			return nil, &failure{code: caisson.RunAgentError, msg: "the agent's sandbox ended before the agent did: " + c.why(ctx, box, <-stderr)}
+		case err != nil:
+			p.Close()
+			return nil, &failure{code: caisson.RunAgentError, msg: "what came out of the sandbox makes no sense", err: err}
+		case l.Type == task.LineEnd:
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return &l, nil
+		}
+		say(&l)
+	}
+}
+
+// why says what became of a sandbox whose program has ended too early.
+func (c *Core) why(ctx context.Context, box caisson.ID, said string) string {
+	if sb, err := c.Sandboxes.Get(context.WithoutCancel(ctx), string(box)); err == nil && sb.Reason != "" {
+		return sb.Reason
+	}
+	if said = strings.TrimSpace(said); said != "" {
+		return "its last words were " + strconv.Quote(said)
+	}
+	return "nothing says why"
+}
+
+// tail returns the last words of a stream, however long it is.
+func tail(r io.Reader) string {
+	const keep = 400
+	var last []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := r.Read(buf)
+		last = append(last, buf[:n]...)
+		last = last[max(0, len(last)-keep):]
+		if err != nil {
+			return strings.ToValidUTF8(string(last), "\uFFFD")
+		}
+	}
+}
+
+// pids returns the processes that a sandbox has.
+func (c *Core) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
+	list, err := c.Sandboxes.Processes(ctx, string(box))
+	pids := make(map[int]bool, len(list))
+	for _, p := range list {
+		pids[p.PID] = true
+	}
+	return pids, err
+}
+
+// logs are what the agent's program wrote, in files.
+type logs struct {
+	files map[string]*os.File
+	sizes map[string]int64
+	limit int64
+	cut   bool
+}
+
+// openLogs makes the files of an attempt's logs.
+func (x *attempt) openLogs() (*logs, error) {
+	dir := path.Join(runDir(x.r.ID), strconv.Itoa(x.r.Attempt))
+	if err := x.c.Dir.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	l := &logs{files: map[string]*os.File{}, sizes: map[string]int64{}, limit: int64(x.r.Limits.Output)}
+	for _, stream := range []string{caisson.LogStdout, caisson.LogStderr} {
+		f, err := x.c.Dir.OpenFile(path.Join(dir, stream), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.files[stream] = f
+	}
+	return l, nil
+}
+
+// write keeps what there is room for. A log that cannot be written ends no run.
+func (l *logs) write(stream string, data []byte) {
+	f := l.files[stream]
+	if f == nil {
+		return
+	}
+	if room := l.limit - l.sizes[stream]; int64(len(data)) > room {
+		data, l.cut = data[:max(0, room)], true
+	}
+	n, err := f.Write(data)
+	l.sizes[stream] += int64(n)
+	l.cut = l.cut || err != nil
+}
+
+func (l *logs) size(stream string) caisson.Size { return caisson.Size(l.sizes[stream]) }
+
+func (l *logs) close() {
+	for _, f := range l.files {
+		f.Close()
+	}
+}

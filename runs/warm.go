@@ -1,0 +1,305 @@
+package runs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// WarmModel is the model that agents are warmed up on: it follows a script, costs nothing, and is nobody else's to ask for.
+const WarmModel = "caisson-warm-up"
+
+// keyOf returns a hash of everything that decides what a thing is.
+func keyOf(parts ...any) (string, error) {
+	data, err := json.Marshal(parts)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// warmth keeps the warm snapshots of agents: one for each account and agent, made before any of the account's data is near.
+type warmth struct {
+	c *Core
+
+	mu     sync.Mutex
+	making map[string]*making   // by account and agent; guarded by mu
+	after  map[string]time.Time // before which none is made again by itself, after a failure; guarded by mu
+	failed map[string]string    // why; guarded by mu
+}
+
+// making is a warm snapshot being made.
+type making struct {
+	done chan struct{}
+	snap *caisson.Snapshot
+	err  error
+}
+
+// remake is how long after a failure a warm snapshot is not tried again by itself.
+const remake = 10 * time.Minute
+
+// warmTime bounds how long an agent may take to boot, answer once and be captured.
+const warmTime = 10 * time.Minute
+
+func newWarmth(c *Core) *warmth {
+	return &warmth{c: c, making: map[string]*making{}, after: map[string]time.Time{}, failed: map[string]string{}}
+}
+
+// key is what a warm snapshot of the agent depends on, as far as it is not looked at when it is restored.
+func (w *warmth) key(a *caisson.Agent, t *prepared) (string, error) {
+	b := *a
+	// What concerns single runs does not change what is captured.
+	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil
+	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, 0, 0, 0, 0
+	return keyOf(b, t.name, t.key, w.c.Build)
+}
+
+// wants reports whether runs of the agent are forks of a warm snapshot: those of agents with a service, which takes long to boot.
+func wants(a *caisson.Agent) bool {
+	return a.Warm != nil && a.Warm.Randomness != "" && len(a.Service) > 0
+}
+
+// current returns the warm snapshot that runs of the agent fork, or nil.
+func (w *warmth) current(ctx context.Context, a *caisson.Agent, t *prepared) (*caisson.Snapshot, error) {
+	if !wants(a) {
+		return nil, nil
+	}
+	key, err := w.key(a, t)
+	if err != nil {
+		return nil, err
+	}
+	list, err := w.list(ctx, a.ID)
+	i := slices.IndexFunc(list, func(s *caisson.Snapshot) bool { return s.Labels[labelKey] == key && s.Memory })
+	if err != nil || i < 0 {
+		return nil, err
+	}
+	return list[i], nil
+}
+
+// list returns the warm snapshots that the caller's account has of an agent, newest first.
+func (w *warmth) list(ctx context.Context, agent string) ([]*caisson.Snapshot, error) {
+	list, _, err := w.c.Sandboxes.ListSnapshots(ctx, caisson.Filter{Labels: map[string]string{labelAgent: agent}, Limit: 1000})
+	list = slices.DeleteFunc(list, func(s *caisson.Snapshot) bool { return s.Labels[labelKey] == "" })
+	slices.Reverse(list)
+	return list, err
+}
+
+// later makes the agent's warm snapshot in the background, unless that failed a short time ago.
+func (w *warmth) later(a *caisson.Agent, account string) {
+	id := account + "/" + a.ID
+	w.mu.Lock()
+	wait := time.Now().Before(w.after[id]) || w.making[id] != nil
+	w.mu.Unlock()
+	if wait {
+		return
+	}
+	w.c.do(func() {
+		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
+		if _, err := w.make(ctx, a.ID, func(caisson.Progress) {}); err != nil && ctx.Err() == nil {
+			w.c.Log.WarnContext(ctx, "a warm snapshot could not be made", "agent", a.ID, "account", account, "err", err)
+			w.c.event(ctx, account, "agent.cold", a.ID, map[string]string{"reason": caisson.MessageOf(err)})
+		}
+	})
+}
+
+// replace removes a snapshot that does not start, and makes another.
+func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
+	w.c.do(func() {
+		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
+		w.c.event(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
+		if err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			w.c.Log.WarnContext(ctx, "a warm snapshot that does not start could not be removed", "snapshot", snap.ID, "err", err)
+			return
+		}
+		w.later(a, account)
+	})
+}
+
+// make makes the agent's warm snapshot, or waits for whoever does.
+func (w *warmth) make(ctx context.Context, agent string, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := caller.Account + "/" + agent
+	w.mu.Lock()
+	if m := w.making[id]; m != nil {
+		w.mu.Unlock()
+		progress(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
+		select {
+		case <-m.done:
+			return m.snap, m.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	m := &making{done: make(chan struct{})}
+	w.making[id] = m
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.making, id)
+		delete(w.after, id)
+		delete(w.failed, id)
+		if m.err != nil && ctx.Err() == nil {
+			w.after[id], w.failed[id] = time.Now().Add(remake), caisson.MessageOf(m.err)
+		}
+		close(m.done)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, warmTime)
+	defer cancel()
+	m.snap, m.err = w.capture(ctx, agent, progress)
+	return m.snap, m.err
+}
+
+// capture boots the agent, asks it once, and takes the snapshot.
+func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
+	c := w.c
+	a, err := c.complete(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !wants(a) {
+		return nil, caisson.Invalidf("warm", "agent %s has no service that would have to boot; its runs start fast without a snapshot", id)
+	}
+	template, err := c.prepare(ctx, a, "", progress)
+	if err != nil {
+		return nil, err
+	}
+	key, err := w.key(a, template)
+	if err != nil {
+		return nil, err
+	}
+	progress(caisson.Progress{Stage: "boot"})
+	req := template.create(a)
+	warmup := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Agent: a.ID, Attempt: 1, Trace: newTrace(), Model: WarmModel, Limits: a.Limits}
+	req.Labels = map[string]string{labelAgent: a.ID, labelKey: key}
+	req.Policy = &caisson.Policy{} // nothing of what it may reach later is in the snapshot
+	req.Assigned = &caisson.Assignment{
+		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
+	}
+	box, err := c.Sandboxes.Create(c.asAuthor(ctx, a), req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		rerr := c.Sandboxes.Remove(context.WithoutCancel(ctx), string(box.ID))
+		if caisson.KindOf(rerr) != caisson.NotFound {
+			err = errors.Join(err, rerr)
+		}
+	}()
+	if err := w.ask(ctx, a, box, warmup, progress); err != nil {
+		return nil, err
+	}
+	if _, err := c.Sandboxes.Assign(ctx, box.ID, nil); err != nil {
+		return nil, err
+	}
+	progress(caisson.Progress{Stage: "snapshot"})
+	snap, err := c.Sandboxes.Snapshot(ctx, string(box.ID), caisson.SnapshotRequest{Labels: req.Labels})
+	if err != nil {
+		return nil, err
+	}
+	c.event(ctx, snap.Account, "agent.warmed", a.ID, map[string]string{"snapshot": string(snap.ID), "size": snap.Size.String()})
+	return snap, w.dropOthers(ctx, a.ID, snap.ID)
+}
+
+// ask waits until the agent is ready, gives it the warm-up prompt, and makes it small.
+func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
+	c := w.c
+	t := &task.Task{
+		Driver: a.Driver, Prompt: a.Warm.Prompt, By: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
+		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
+		Grace: caisson.Duration(grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
+	}
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		models, err := c.grantedModels(ctx, box.Assigned.Models)
+		if err != nil {
+			return err
+		}
+		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: models, First: true, Warmup: true}); err != nil {
+			return err
+		}
+	}
+	if t.Prompt == "" {
+		return caisson.Invalidf("warm.prompt", "agent %s says nothing to warm it up with", a.ID)
+	}
+	var said strings.Builder
+	progress(caisson.Progress{Stage: "warm up"})
+	end, err := c.drive(ctx, box.ID, t, func(l *task.Line) {
+		switch l.Type {
+		case caisson.EventTextDelta:
+			said.WriteString(l.Delta)
+		case task.LineMark:
+			progress(caisson.Progress{Stage: "warm up", Detail: l.Mark})
+		case task.LineLog:
+			progress(caisson.Progress{Stage: "warm up", Message: strings.TrimSpace(string(l.Data))})
+		}
+	})
+	switch {
+	case err != nil:
+		return caisson.Wrap(err, caisson.Unavailable, "the agent %s did not warm up: %v", a.ID, err)
+	case end.Error != nil:
+		return caisson.Errorf(caisson.Unavailable, "the agent %s did not warm up: %s", a.ID, end.Error.Message)
+	case said.Len() == 0:
+		return caisson.Errorf(caisson.Unavailable, "the agent %s did not warm up: it gave no answer", a.ID)
+	}
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		for _, command := range recipe.Settle(a) {
+			progress(caisson.Progress{Stage: "settle", Detail: strings.Join(command, " ")})
+			if err := c.execute(ctx, box.ID, command); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// execute runs a program in a sandbox to its end.
+func (c *Core) execute(ctx context.Context, box caisson.ID, command []string) error {
+	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	out := make(chan string, 2)
+	go func() { out <- tail(p.Stdout()) }()
+	go func() { out <- tail(p.Stderr()) }()
+	status, err := p.Wait(ctx)
+	if err != nil || status.Success() {
+		return err
+	}
+	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
+}
+
+// dropOthers removes the warm snapshots of an agent that are of no use any more.
+func (w *warmth) dropOthers(ctx context.Context, agent string, keep caisson.ID) error {
+	list, err := w.list(ctx, agent)
+	for _, s := range list {
+		if s.ID == keep {
+			continue
+		}
+		if rerr := w.c.Sandboxes.RemoveSnapshot(ctx, string(s.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+			err = errors.Join(err, fmt.Errorf("remove the snapshot %s: %w", s.ID, rerr))
+		}
+	}
+	return err
+}
+
+// problem says why an agent has no warm snapshot although it has tried.
+func (w *warmth) problem(account, agent string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failed[account+"/"+agent]
+}

@@ -1,0 +1,20 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+type timerKey struct{}
+
+// WithTimer returns a context in which [Spent] calls spent, from any goroutine.
+func WithTimer(ctx context.Context, spent func(what string, d time.Duration)) context.Context {
+	return context.WithValue(ctx, timerKey{}, spent)
+}
+
+// Spent tells whoever wants to know how long a part of the work in ctx took.
+func Spent(ctx context.Context, what string, since time.Time) {
+	if spent, ok := ctx.Value(timerKey{}).(func(string, time.Duration)); ok {
+		spent(what, time.Since(since))
+	}
+}
