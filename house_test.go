@@ -98,6 +98,8 @@ var directions = map[string][]string{
 	"agent":                     {},
 	"agent/task":                {},
 	"agent/drive":               {"agent/task"},
+	"agent/inside":              {"agent/task"}, // its output has the bounds of what drivers say
+	"agent/inside/sample":       {},
 	"sqlite":                    {},
 	"storetest":                 {},
 	"wire":                      {"wire/flow", "wire/name", "wire/report"},

@@ -1,0 +1,223 @@
+package inside
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxTries  = 5                // of one call, the first included
+	maxWait   = time.Minute      // that the gateway may ask for between two of them
+	firstWait = time.Second      // doubled each time
+	callTime  = 30 * time.Minute // of one try
+	tailTime  = 10 * time.Second // after the model has ended its answer
+	goOns     = 4                // how often a long answer is continued
+)
+
+const (
+	goOnBroken = "[Your answer broke off here because the connection was lost. Continue exactly where it ended, without repeating anything.]"
+	goOnLength = "[Your answer was cut at the limit of its length. Continue exactly where it ended, without repeating anything.]"
+)
+
+// chat asks a model through the gateway.
+type chat struct {
+	gateway server
+	alias   string
+	tools   raw // definitions; nil for none
+	out     *output
+	wait    func(ctx context.Context, d time.Duration) error
+}
+
+type chatRequest struct {
+	Model      string    `json:"model"`
+	Messages   []message `json:"messages"`
+	Tools      raw       `json:"tools,omitempty"`
+	ToolChoice string    `json:"tool_choice,omitempty"`
+	Stream     bool      `json:"stream"`
+	Options    struct {
+		Usage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// ask returns the model's answer to a conversation; its text has been passed on while it came. Calls that failed are made again if that
+// can help. Text is not said twice: an answer that broke off after its first words is continued, not begun again. Errors are of type *failure
+// or *caisson.RunError, or ctx's.
+func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (*reply, error) {
+	var before strings.Builder // text of answers that were not whole
+	messages := conversation
+	for try, more := 1, 0; ; try++ {
+		r, err := c.once(ctx, messages, toolsOff)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if c.out.err != nil {
+			return nil, c.out.err
+		}
+		text, goOn := r.text.String(), goOnBroken
+		if before.Len() > 0 {
+			whole := before.String() + text
+			r.text.Reset()
+			r.text.WriteString(whole)
+		}
+		if err == nil && (r.finish != "length" || len(r.calls) > 0 || text == "" || more == goOns) {
+			return r, nil
+		}
+		if err != nil {
+			if err := c.again(ctx, try, err); err != nil {
+				return nil, err
+			}
+		} else {
+			goOn, try = goOnLength, 0
+			more++
+		}
+		if text != "" {
+			before.WriteString(text)
+			if before.Len() > maxAnswer {
+				return nil, tooLong()
+			}
+			messages = append(conversation[:len(conversation):len(conversation)],
+				message{Role: roleAssistant, Content: before.String()}, message{Role: roleUser, Content: goOn})
+		}
+	}
+}
+
+func tooLong() error {
+	return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model's answer is longer than any that is of use; the run ends here"}
+}
+
+// again waits before the next try, or returns why there is none.
+func (c *chat) again(ctx context.Context, try int, err error) error {
+	f, refused := errors.AsType[*failure](err)
+	wait := firstWait<<(try-1) + time.Duration(rand.Int64N(int64(firstWait/4))) // many agents must not come back at once
+	switch {
+	case errors.Is(err, errTooLong):
+		return tooLong()
+	case refused && !f.passing() || refused && f.overflow():
+		return f
+	case refused && (try == maxTries || f.retry > maxWait):
+		return f
+	case try == maxTries:
+		return &caisson.RunError{Code: caisson.RunInternal, Message: fmt.Sprintf("the model gateway cannot be used, after %d attempts: %v", try, err)}
+	case refused && f.retry > 0:
+		wait = f.retry
+	}
+	why := "The connection to the model broke"
+	if refused {
+		why = fmt.Sprintf("The model gateway answered %d", f.status)
+	}
+	c.out.status("warning", fmt.Sprintf("%s; trying again in %v.", why, wait.Round(100*time.Millisecond)))
+	return c.wait(ctx, wait)
+}
+
+// once makes one call. The reply is never nil; with an error it has what came before.
+func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
+	r := &reply{}
+	req := chatRequest{Model: c.alias, Messages: messages, Tools: c.tools, Stream: true}
+	req.Options.Usage = true
+	if toolsOff && c.tools != nil {
+		req.ToolChoice = "none" // the definitions stay, because calls in the conversation refer to them
+	}
+	body, err := json.Marshal(req)
+	if err != nil {
+		return r, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, callTime, errors.New("the model took too long"))
+	defer cancel()
+	res, err := c.gateway.do(ctx, "POST", "/v1/chat/completions", body)
+	if err != nil {
+		return r, err
+	}
+	defer res.body.Close()
+	if res.status != 200 {
+		return r, readFailure(res)
+	}
+	if !strings.HasPrefix(res.header["content-type"], "text/event-stream") {
+		err = c.whole(r, res.body)
+	} else {
+		err = c.streamed(r, res)
+	}
+	if err == nil {
+		err = r.broken()
+	}
+	// What came is charged, whole or not.
+	if r.usage != nil {
+		c.out.used(*r.usage)
+	} else if err == nil {
+		c.out.used(caisson.TokenCount{})
+	}
+	return r, err
+}
+
+// streamed reads an answer that comes in events, and passes its text on.
+func (c *chat) streamed(r *reply, res *response) error {
+	e := newEvents(res.body)
+	thinking := false
+	for {
+		data, err := e.next()
+		switch {
+		case err == nil && string(data) == "[DONE]":
+			return nil
+		case err == nil:
+		case errors.Is(err, errTooLong):
+			return err
+		case r.finish != "":
+			return nil // all has been said
+		case err == io.EOF:
+			return fmt.Errorf("%w: the answer broke off", errNetwork)
+		default:
+			return err
+		}
+		text, err := r.add(data)
+		if err != nil {
+			return err
+		}
+		if !thinking && r.reasoning.Len() > 0 {
+			thinking = true
+			c.out.status("thinking", "")
+		}
+		c.out.write(text)
+		if r.finish != "" {
+			res.hurry(tailTime)
+		}
+		if c.out.err != nil {
+			return c.out.err
+		}
+	}
+}
+
+// whole reads an answer that was not streamed although that was asked for.
+func (c *chat) whole(r *reply, body io.Reader) error {
+	b, err := io.ReadAll(io.LimitReader(body, maxStream+1))
+	switch {
+	case err != nil:
+		return err
+	case len(b) > maxStream:
+		return errTooLong
+	}
+	text, err := r.add(b)
+	if err != nil {
+		return err
+	}
+	c.out.write(text)
+	return nil
+}

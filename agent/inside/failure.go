@@ -1,0 +1,147 @@
+package inside
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const maxFailure = 64 << 10 // bytes of an error's body that are read
+
+// failure is what the gateway answered instead of an answer of the model.
+type failure struct {
+	status int
+	code   string
+	text   string
+	retry  time.Duration // what it says is to be waited; 0 if nothing
+}
+
+func (f *failure) Error() string {
+	if f.text == "" {
+		return fmt.Sprintf("the model gateway answered %d", f.status)
+	}
+	return fmt.Sprintf("the model gateway answered %d: %s", f.status, f.text)
+}
+
+// readFailure reads an answer that is none of the model.
+func readFailure(r *response) *failure {
+	body, _ := io.ReadAll(io.LimitReader(r.body, maxFailure)) // what has come is better than nothing
+	f := failureOf(r.status, body)
+	f.retry = retryAfter(r.header)
+	if to := r.header["location"]; to != "" && r.status < 400 {
+		f.text = "it points elsewhere, which is not followed; correct --gateway"
+	}
+	return f
+}
+
+// failureOf reads the body of an error in the forms that are about. Without a status, as within a stream, it is told from the rest.
+func failureOf(status int, body []byte) *failure {
+	f := &failure{status: status}
+	var outer struct {
+		Error   raw    `json:"error"`
+		Message string `json:"message"`
+		Detail  string `json:"detail"`
+	}
+	var inner struct {
+		Message string `json:"message"`
+		Type    string `json:"type"`
+		Code    any    `json:"code"`
+	}
+	switch {
+	case json.Unmarshal(body, &outer) != nil:
+		f.text = string(body)
+	case json.Unmarshal(outer.Error, &inner) == nil && inner.Message+inner.Type != "":
+		f.text = inner.Message
+		f.code = inner.Type
+		switch c := inner.Code.(type) {
+		case string:
+			f.code = c
+		case float64:
+			if status == 0 && c >= 400 && c < 600 {
+				f.status = int(c)
+			}
+		}
+	case json.Unmarshal(outer.Error, &f.text) == nil && f.text != "":
+	default:
+		f.text = outer.Message + outer.Detail
+	}
+	f.text = strings.TrimSpace(clip(clean(f.text), 2<<10))
+	if f.status == 0 {
+		f.status = map[string]int{
+			"over_budget": 402, "insufficient_quota": 402, "rate_limit_error": 429, "rate_limit_exceeded": 429, "rate_limited": 429,
+			"invalid_request_error": 400, "invalid_request": 400, "context_length_exceeded": 400, "overloaded_error": 529,
+		}[f.code]
+	}
+	if f.status == 0 {
+		f.status = 500
+	}
+	return f
+}
+
+// retryAfter returns what the headers say is to be waited.
+func retryAfter(h map[string]string) time.Duration {
+	if ms, err := strconv.ParseUint(h["retry-after-ms"], 10, 31); err == nil {
+		return time.Duration(ms) * time.Millisecond
+	}
+	after := h["retry-after"]
+	if s, err := strconv.ParseUint(after, 10, 31); err == nil {
+		return time.Duration(s) * time.Second
+	}
+	if at, err := time.Parse(time.RFC1123, after); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}
+
+// spent reports whether there is no money left for the call.
+func (f *failure) spent() bool {
+	return f.status == 402 || f.code == "insufficient_quota" || f.code == "over_budget"
+}
+
+// passing reports whether the same call may succeed later.
+func (f *failure) passing() bool {
+	return !f.spent() && (f.status == 408 || f.status == 409 || f.status == 429 || f.status >= 500)
+}
+
+// overflow reports whether the conversation is longer than the model can read. There is no one way in which providers say so.
+func (f *failure) overflow() bool {
+	if f.status == 413 || f.code == "context_length_exceeded" {
+		return true
+	}
+	if f.status != 400 && f.status != 422 && f.status != 500 {
+		return false
+	}
+	text := strings.ToLower(f.text)
+	for _, sign := range []string{
+		"context length", "context_length", "maximum context", "context window", "context size", "prompt is too long", "input is too long",
+		"exceeds the maximum number of tokens", "too many tokens", "input token count", "reduce the length",
+	} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// runError returns f as the reason for which a run ends.
+func (f *failure) runError() *caisson.RunError {
+	e := &caisson.RunError{Code: caisson.RunAgentError, Message: f.Error()}
+	switch {
+	case f.spent():
+		e.Code = caisson.RunNoCredits
+	case f.overflow():
+		e.Code, e.Message = caisson.RunInvalid, "the task does not fit into what the model can read, even alone; say less, or take another model: "+f.Error()
+	case f.status == 429:
+		e.Code = caisson.RunRateLimit
+	case f.status == 404:
+		e.Code = caisson.RunNotFound
+	case f.status >= 500:
+		e.Code = caisson.RunInternal
+	}
+	return e
+}

@@ -1,0 +1,41 @@
+package inside
+
+// The roles of messages.
+const (
+	roleSystem    = "system"
+	roleUser      = "user"
+	roleAssistant = "assistant"
+	roleTool      = "tool"
+)
+
+// message is one message of a conversation, as the chat completions API has it.
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// Reasoning is given back with calls of tools, because some models refuse a conversation without it.
+	Reasoning  string `json:"reasoning_content,omitempty"`
+	ToolCalls  []call `json:"tool_calls,omitempty"`
+	ToolCallID string `json:"tool_call_id,omitempty"`
+}
+
+// call is one call of a tool.
+type call struct {
+	ID       string   `json:"id"`
+	Type     string   `json:"type"`
+	Function function `json:"function"`
+	Extra    raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models want back
+}
+
+type function struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // as the model wrote them; JSON, if all is well
+}
+
+// size returns roughly how many bytes m takes in a request.
+func (m *message) size() int64 {
+	n := len(m.Content) + len(m.Reasoning) + len(m.ToolCallID) + 32
+	for _, c := range m.ToolCalls {
+		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments) + len(c.Extra) + 64
+	}
+	return int64(n)
+}

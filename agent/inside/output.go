@@ -1,0 +1,177 @@
+package inside
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// maxAnswer bounds the text of a whole run, in bytes.
+const maxAnswer = 1 << 20
+
+// line is a RunEvent without the fields that the engine gives it.
+type line struct {
+	Seq *struct{} `json:"seq,omitempty"`
+	At  *struct{} `json:"at,omitempty"`
+	caisson.RunEvent
+}
+
+// output says what happens. It is used by one goroutine.
+type output struct {
+	w     io.Writer
+	err   error // of the first line that could not be written
+	text  strings.Builder
+	cut   bool // there was more text than maxAnswer
+	apart bool // an empty line belongs before the next text
+	usage caisson.RunUsage
+}
+
+func newOutput(w io.Writer) *output { return &output{w: w} }
+
+func (o *output) say(e caisson.RunEvent) {
+	if o.err != nil {
+		return
+	}
+	b, err := json.Marshal(line{RunEvent: e})
+	if err == nil {
+		_, err = o.w.Write(append(b, '\n'))
+	}
+	o.err = err
+}
+
+// write passes a part of the answer on.
+func (o *output) write(s string) {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if s == "" || o.cut {
+		return
+	}
+	if o.apart && o.text.Len() > 0 {
+		s = "\n\n" + s
+	}
+	o.apart = false
+	if o.text.Len()+len(s) > maxAnswer {
+		s, o.cut = clip(s, maxAnswer-o.text.Len()), true
+	}
+	o.text.WriteString(s)
+	for s != "" {
+		piece := clip(s, task.MaxDelta)
+		o.say(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
+		s = s[len(piece):]
+	}
+	if o.cut {
+		o.status("warning", "The answer is longer than 1 MiB; the rest of it is left out.")
+	}
+}
+
+// separate puts an empty line before the next text.
+func (o *output) separate() { o.apart = true }
+
+func (o *output) status(phase, label string) {
+	o.say(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
+}
+
+// toolStart says that a tool is called. args is what the model wrote, JSON or not.
+func (o *output) toolStart(c call) {
+	args := json.RawMessage(c.Function.Arguments)
+	if len(args) > task.MaxArgs || !json.Valid(args) {
+		// A character can take six bytes of JSON.
+		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // strings marshal
+	}
+	o.say(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
+}
+
+func (o *output) toolResult(c call, r result) {
+	o.say(caisson.RunEvent{
+		Type: caisson.EventToolResult, CallID: c.ID, Tool: c.Function.Name, Result: clip(r.text, task.MaxResult), IsError: r.failed,
+	})
+}
+
+// used adds a call of the model and reports all that was used so far.
+func (o *output) used(t caisson.TokenCount) {
+	o.usage.Calls++
+	o.usage.Tokens.Input += t.Input
+	o.usage.Tokens.Output += t.Output
+	o.usage.Tokens.CacheRead += t.CacheRead
+	u := o.usage
+	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+}
+
+// final ends the output with the whole answer.
+func (o *output) final() error {
+	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: o.text.String()})
+	if o.err != nil {
+		return errors.New("the events cannot be written: " + o.err.Error())
+	}
+	return nil
+}
+
+func (o *output) fail(why *caisson.RunError) {
+	o.say(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
+}
+
+// clip returns at most n bytes from the beginning of s, without cutting a character in two.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	n = max(n, 0)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// clipEnd returns at most n bytes from the end of s, without cutting a character in two.
+func clipEnd(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	i := len(s) - max(n, 0)
+	for i < len(s) && !utf8.RuneStart(s[i]) {
+		i++
+	}
+	return s[i:]
+}
+
+// clean makes text of what may be anything: valid UTF-8 without control characters and the sequences that colour terminals.
+func clean(s string) string {
+	if plain(s) {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\x1b':
+			i += escape(s[i:]) - 1
+		case c == '\r' && i+1 < len(s) && s[i+1] == '\n':
+		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
+			b = append(b, 0xff) // invalid: replaced below, a run of them by one
+		default:
+			b = append(b, c)
+		}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}
+
+// plain reports whether s needs no cleaning.
+func plain(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
+}
+
+// escape returns the length of the sequence for terminals that s begins with.
+func escape(s string) int {
+	if len(s) < 2 || s[1] != '[' {
+		return 1
+	}
+	for i := 2; i < min(len(s), 32); i++ {
+		if s[i] >= '@' && s[i] <= '~' {
+			return i + 1
+		}
+	}
+	return 1
+}

@@ -1,0 +1,174 @@
+package inside
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+const (
+	maxToolAnswer = 4 << 20 // bytes
+	pollSeconds   = "30"    // that a question about a run is held
+	pollLeast     = time.Second
+	pollFaults    = 5 // in a row that are borne
+)
+
+// runTools returns the tools that start runs of other agents.
+func runTools(s server) []tool {
+	return []tool{{
+		name:   "run_agent",
+		about:  "Give a task to another agent, which works on it in a sandbox of its own and does not see your workspace, and wait for its answer. It counts against your own time and budget.",
+		schema: `{"type":"object","properties":{"agent":{"type":"string","description":"id, as list_agents shows it"},"prompt":{"type":"string","description":"the task, with all that is needed to do it"},"model":{"type":"string","description":"alias; default: the agent's own"}},"required":["agent","prompt"]}`,
+		run:    s.runAgent,
+	}, {
+		name:   "list_agents",
+		about:  "List the agents that run_agent can give tasks to.",
+		schema: `{"type":"object","properties":{}}`,
+		run:    s.listAgents,
+	}}
+}
+
+// get asks the tools of the wire for something and decodes it.
+func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
+	r, err := s.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer r.body.Close()
+	if r.status < 200 || r.status > 299 {
+		f := readFailure(r)
+		return &toolRefusal{status: f.status, text: f.text}
+	}
+	b, err := io.ReadAll(io.LimitReader(r.body, maxToolAnswer+1))
+	switch {
+	case err != nil:
+		return err
+	case len(b) > maxToolAnswer:
+		return errTooLong
+	}
+	return json.Unmarshal(b, to)
+}
+
+// toolRefusal is an answer that will not become another by asking again.
+type toolRefusal struct {
+	status int
+	text   string
+}
+
+func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
+
+// agentRun is what matters here of a run.
+type agentRun struct {
+	ID     string `json:"id"`
+	State  string `json:"state"`
+	Result *struct {
+		Answer string `json:"answer"`
+		Patch  string `json:"patch"`
+		Error  *struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	} `json:"result"`
+}
+
+func (s server) runAgent(ctx context.Context, args []byte) result {
+	var in struct {
+		Agent  string `json:"agent"`
+		Prompt string `json:"prompt"`
+		Model  string `json:"model,omitempty"`
+	}
+	if err := arguments(args, &in); err != nil {
+		return failed("%v", err)
+	}
+	if in.Agent == "" || in.Prompt == "" {
+		return failed("agent and prompt are needed; list_agents shows the agents")
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return failed("%v", err)
+	}
+	var run agentRun
+	if err := s.get(ctx, "POST", "/v1/runs", body, &run); err != nil {
+		return failed("The run was not started: %v", err)
+	}
+	if !sessionID(run.ID) || run.ID == "" {
+		return failed("The run was not started: the answer has no id.")
+	}
+	if err := s.await(ctx, &run); err != nil {
+		return failed("Nothing is known of what became of run %s: %v", run.ID, err)
+	}
+	return outcome(&run)
+}
+
+// await waits until the run has ended.
+func (s server) await(ctx context.Context, run *agentRun) error {
+	id, faults := run.ID, 0
+	for run.State != "succeeded" && run.State != "failed" {
+		asked := time.Now()
+		next := agentRun{}
+		err := s.get(ctx, "GET", "/v1/runs/"+id+"?wait="+pollSeconds, nil, &next)
+		_, refused := errors.AsType[*toolRefusal](err)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			*run, faults = next, 0
+		case refused || faults == pollFaults:
+			run.ID = id
+			return err
+		default:
+			faults++
+		}
+		if run.State != "succeeded" && run.State != "failed" {
+			if err := pause(ctx, pollLeast-time.Since(asked)); err != nil {
+				return err
+			}
+		}
+	}
+	run.ID = id
+	return nil
+}
+
+func outcome(run *agentRun) result {
+	if run.Result == nil {
+		return failed("Run %s has ended (%s) without a result.", run.ID, clip(run.State, 20))
+	}
+	r := result{text: run.Result.Answer, changed: true}
+	if e := run.Result.Error; e != nil {
+		return failed("Run %s failed: %s: %s\n%s", run.ID, e.Code, e.Message, run.Result.Answer)
+	}
+	if run.Result.Patch != "" {
+		r.text += "\n\nWhat it changed in its own workspace:\n" + run.Result.Patch
+	}
+	return r
+}
+
+func (s server) listAgents(ctx context.Context, _ []byte) result {
+	var all raw
+	if err := s.get(ctx, "GET", "/v1/agents", nil, &all); err != nil {
+		return failed("The agents cannot be listed: %v", err)
+	}
+	type agent struct {
+		ID          string `json:"id"`
+		Name        string `json:"name"`
+		Description string `json:"description"`
+	}
+	var wrapped struct {
+		Agents []agent `json:"agents"`
+	}
+	if json.Unmarshal(all, &wrapped.Agents) != nil && json.Unmarshal(all, &wrapped) != nil {
+		return failed("The list of agents cannot be understood.")
+	}
+	var out strings.Builder
+	for _, a := range wrapped.Agents {
+		fmt.Fprintf(&out, "%s: %s. %s\n", a.ID, a.Name, a.Description)
+	}
+	if out.Len() == 0 {
+		return result{text: "[there are none]"}
+	}
+	return result{text: out.String()}
+}

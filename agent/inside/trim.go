@@ -1,0 +1,112 @@
+package inside
+
+import "fmt"
+
+const (
+	bytesPerToken = 3.5 // a guess, until the model has said what it counts
+	shortResult   = 400 // bytes that are left of a result that is shortened
+	recentUnits   = 4   // of a conversation, which stay whole for as long as that is possible
+)
+
+func sizeOf(talk []message) int64 {
+	var n int64
+	for i := range talk {
+		n += talk[i].size()
+	}
+	return n
+}
+
+// trim makes a conversation fit into budget bytes as well as it can, and returns it and the new place of the task, which stays whole. Old
+// results of tools are shortened first; then the oldest messages go, calls always together with their results; the last ones suffer last.
+// talk itself is not changed.
+func trim(talk []message, task int, budget int64) ([]message, int) {
+	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: sizeOf(talk) - budget}
+	recent := t.unit(recentUnits)
+	t.shorten(0, recent)
+	t.drop(recent)
+	t.shorten(0, len(t.talk))
+	t.drop(t.unit(1))
+	return t.talk, t.task
+}
+
+type trimmer struct {
+	talk   []message
+	task   int
+	excess int64
+}
+
+// unit returns where the last n units begin. A unit is a message with the results of its calls.
+func (t *trimmer) unit(n int) int {
+	i := len(t.talk)
+	for i > 0 && n > 0 {
+		i--
+		if t.talk[i].Role != roleTool {
+			n--
+		}
+	}
+	return i
+}
+
+// shorten shortens results of tools, oldest first.
+func (t *trimmer) shorten(from, to int) {
+	for i := from; i < to && t.excess > 0; i++ {
+		m := &t.talk[i]
+		if m.Role != roleTool || len(m.Content) <= 2*shortResult {
+			continue
+		}
+		before := m.size()
+		m.Content = fmt.Sprintf("%s\n[shortened: %d bytes are left out; call the tool again if you need them]\n%s",
+			clip(m.Content, shortResult/2), len(m.Content)-shortResult, clipEnd(m.Content, shortResult/2))
+		t.excess -= before - m.size()
+	}
+}
+
+// drop removes units that begin before to, oldest first, but for the task.
+func (t *trimmer) drop(to int) {
+	kept := make([]message, 0, len(t.talk))
+	task := t.task
+	for i := 0; i < len(t.talk); {
+		end := i + 1
+		for end < len(t.talk) && t.talk[end].Role == roleTool {
+			end++
+		}
+		if i == t.task {
+			task = len(kept)
+		}
+		if t.excess > 0 && i < to && i != t.task {
+			t.excess -= sizeOf(t.talk[i:end])
+		} else {
+			kept = append(kept, t.talk[i:end]...)
+		}
+		i = end
+	}
+	t.talk, t.task = kept, task
+}
+
+// repair makes a conversation that was read from a file one that can be sent: every call has exactly one result, right after it.
+func repair(talk []message) []message {
+	out := make([]message, 0, len(talk))
+	for i := 0; i < len(talk); i++ {
+		m := talk[i]
+		switch {
+		case m.Role == roleUser && m.Content != "":
+			out = append(out, message{Role: roleUser, Content: m.Content})
+		case m.Role == roleAssistant && (m.Content != "" || len(m.ToolCalls) > 0):
+			m.ToolCallID = ""
+			out = append(out, m)
+			results := map[string]string{}
+			for i+1 < len(talk) && talk[i+1].Role == roleTool {
+				i++
+				results[talk[i].ToolCallID] = talk[i].Content
+			}
+			for _, c := range m.ToolCalls {
+				text, ok := results[c.ID]
+				if !ok {
+					text = "[interrupted: nothing is known of what came of it]"
+				}
+				out = append(out, message{Role: roleTool, Content: text, ToolCallID: c.ID})
+			}
+		}
+	}
+	return out
+}
