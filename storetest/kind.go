@@ -118,6 +118,29 @@ func imageKind() kind[caisson.Image] {
 	}
 }
 
+func agentKind() kind[caisson.Agent] {
+	return kind[caisson.Agent]{
+		table: caisson.Store.Agents,
+		make: func(account, name string) *caisson.Agent {
+			return &caisson.Agent{
+				ID: name, Account: account, Name: "A", Image: "host", Setup: []caisson.SetupStep{{Run: []string{"make"}}}, Env: map[string]string{"A": "1"},
+				Driver: caisson.DriverExec, Command: []string{"sh", "-c", "{prompt}"}, Events: map[string]string{"text": "a.b"},
+				Files: []caisson.SeedFile{{Path: "/a", Mode: 0o600, Data: "<&>"}}, Models: []string{"large"}, Tools: caisson.ToolRule{Deny: []string{"web"}},
+				Personas: []caisson.Persona{{ID: "p", Deny: []string{"x"}}}, Limits: caisson.DefaultAgentLimits(), Warm: &caisson.Warm{Randomness: "kernel"},
+				Status:    caisson.AgentStatus{Built: true, Snapshot: caisson.NewID(caisson.SnapshotPrefix), WarmedAt: noon(), Size: 1 << 33},
+				CreatedAt: noon(),
+			}
+		},
+		ref:     func(a *caisson.Agent) string { return a.ID },
+		account: func(a *caisson.Agent) *string { return &a.Account },
+		name:    func(a *caisson.Agent) *string { return &a.ID },
+		key:     func(a *caisson.Agent) *string { return &a.ID },
+		note:    func(a *caisson.Agent) *string { return &a.Description },
+		after:   func(a *caisson.Agent) caisson.ID { return caisson.ID(a.ID) },
+		named:   true,
+	}
+}
+
 // insert stores new objects of one account, one per name, in that order.
 func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
 	t.Helper()

@@ -27,6 +27,10 @@ func Test(t *testing.T, open Opener) {
 	t.Run("Ledger", func(t *testing.T) { testLedger(t, open) })
 	t.Run("Budgets", func(t *testing.T) { testBudgets(t, open) })
 	t.Run("GatewayRuns", func(t *testing.T) { testGatewayRuns(t, open) })
+	t.Run("Agents", func(t *testing.T) { agentKind().test(t, open) })
+	t.Run("Sessions", func(t *testing.T) { sessionKind().test(t, open) })
+	t.Run("SessionNames", func(t *testing.T) { testSessionNames(t, open(t)) })
+	t.Run("Runs", func(t *testing.T) { testRuns(t, open) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 
@@ -85,6 +89,11 @@ func testClosed(t *testing.T, s caisson.Store) {
 	wantKind(t, err, caisson.Unavailable)
 	wantKind(t, s.Ledger().Ingest(ctx, newJournal(), 0, 1, nil), caisson.Unavailable)
 	_, err = s.GatewayRuns().List(ctx, caisson.In("a"))
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Runs().Get(ctx, caisson.In("a"), "x")
+	wantKind(t, err, caisson.Unavailable)
+	wantKind(t, s.Runs().Append(ctx, "x", []caisson.RunEvent{{Seq: 1}}), caisson.Unavailable)
+	_, err = s.Runs().Trim(ctx, noon(), 1)
 	wantKind(t, err, caisson.Unavailable)
 	_, err = s.Accounts().Ensure(ctx, "new")
 	wantKind(t, err, caisson.Unavailable)
