@@ -131,7 +131,8 @@ var directions = map[string][]string{
 	"runtime/runtimetest":       {"inside"},
 	"internal/workertest":       {"worker"},
 	"sandboxes":                 {"inside"}, // the host's side of file access; drivers come as interfaces
-	"engine":                    {"sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
+	"runs":                      {"agent", "agent/task"}, // drivers and the other core come as interfaces
+	"engine":                    {"runs", "agent", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
 	"httpapi":                   {"httpapi/protocol"},
 	"httpapi/protocol":          {},
 	"httpapi/apitest":           {"httpapi", "httpapi/protocol", "client", "egress", "credential"},

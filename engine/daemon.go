@@ -106,7 +106,7 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 // Idle reports whether the daemon has nothing to live for: no sandbox runs, none is in a passage, none has a deadline, and no
 // other machine is served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.listener != nil {
+	if e.listener != nil || e.tasks.Live() {
 		return false, nil
 	}
 	return e.Core.Idle(ctx)

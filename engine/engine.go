@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/undo"
 	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
@@ -42,6 +43,7 @@ type Config struct {
 	ProviderCA         string   // PEM file of authorities to trust for providers besides the host's; "" for none
 	Listen             []string // the daemon's own listeners: no sandbox may reach them
 	Gateway            GatewayConfig
+	Agents             AgentConfig
 	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
 	CredentialKey credential.KeySource
 	Version       string
@@ -63,6 +65,7 @@ type Engine struct {
 	vault    *credential.Vault
 	models   *models
 	runs     *gatewayRuns
+	tasks    *runs.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
 	build    string
@@ -138,6 +141,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Release()
+	e.tasks = e.newRuns()
 	return e, nil
 }
 
@@ -171,7 +175,7 @@ func (e *Engine) drivers() error {
 		e.wires.remote = newRemoteRuns(api.get, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside,
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, Agent: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
 		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
@@ -273,6 +277,10 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
+		if err := e.tasks.Reconcile(ctx); err != nil {
+			return fmt.Errorf("reconcile runs: %w", err)
+		}
+		g.Go(func() error { return e.tasks.Run(ctx) })
 		if err := ready(); err != nil {
 			return err
 		}
@@ -315,7 +323,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.Core.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Core.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

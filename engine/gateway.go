@@ -22,6 +22,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/llm/prices"
+	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/wire"
 )
 
@@ -190,6 +191,9 @@ func (m *models) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
 	}
 	for _, alias := range g.Models {
+		if alias == runs.WarmModel {
+			continue // free, and no more than a script: there is no harm in it
+		}
 		known := func(model caisson.Model) bool { return model.Alias == alias && m.usable(caller.Account, model) }
 		if m.gateway.RemoteURL == "" && !slices.ContainsFunc(m.models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
@@ -247,6 +251,7 @@ func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 	for _, g := range list {
 		cfg.Models = append(cfg.Models, g.Model)
 	}
+	addWarm(cfg)
 	for _, p := range m.providers {
 		if p.Script != "" {
 			script, err := readSmallFile(p.Script)

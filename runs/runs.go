@@ -99,9 +99,7 @@ type Config struct {
 	Sandboxes Sandboxes
 	Catalog   Catalog
 	Models    caisson.Models
-	// Usage sums up calls in the ledger, those that were answered a moment ago included.
-	Usage func(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error)
-	// Calls returns a page of them.
+	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.
 	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 	// Forget makes the model gateway ask for these budgets anew.
 	Forget  func(ctx context.Context, budgets ...string) error

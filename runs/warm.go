@@ -224,10 +224,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 		Grace: caisson.Duration(grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
-		models, err := c.grantedModels(ctx, box.Assigned.Models)
-		if err != nil {
-			return err
-		}
+		models := []caisson.Model{{Alias: WarmModel, Context: 200_000, Output: 8192}}
 		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: models, First: true, Warmup: true}); err != nil {
 			return err
 		}

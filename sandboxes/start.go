@@ -46,7 +46,9 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 		return err
 	}
 	if h.c.Wires != nil {
+		began := time.Now()
 		netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
+		caisson.Spent(ctx, "wire", began)
 		if err != nil {
 			return fmt.Errorf("attach wire: %w", err)
 		}

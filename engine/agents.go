@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent"
+	"github.com/caisson-dev/caisson/runs"
+	"github.com/caisson-dev/caisson/sandboxes"
+)
+
+// AgentConfig is about agents and their runs.
+type AgentConfig struct {
+	Dir    string // files of the administrator's own agents; "" for none
+	Limits runs.Limits
+}
+
+// The parts of the lifecycle core under names that do not hide one another's methods.
+type (
+	lifecycle interface{ caisson.Sandboxes }
+	processes interface{ caisson.Processes }
+	files     interface{ caisson.Files }
+	snapshots interface{ caisson.Snapshots }
+	templates interface{ caisson.Templates }
+)
+
+// boxes is the lifecycle core as runs know it.
+type boxes struct {
+	lifecycle
+	processes
+	files
+	snapshots
+	templates
+	core *sandboxes.Core
+}
+
+// Assign implements [runs.Sandboxes].
+func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
+	return b.core.Assign(ctx, id, a)
+}
+
+// newRuns constructs the catalog and the run core.
+func (e *Engine) newRuns() *runs.Core {
+	catalog := agent.New(agent.Config{
+		Builtin: agent.Builtin(), Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
+		Ensure: func(ctx context.Context, account string) error {
+			_, err := e.Store.Accounts().Ensure(ctx, account)
+			return err
+		},
+		CheckPolicy: checkPolicy, Log: e.cfg.Log.With("component", "agents"),
+	})
+	return runs.New(runs.Config{
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models,
+		Sandboxes: boxes{
+			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
+		},
+		Calls:  e.callsOf,
+		Forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+		Record: e.Core.Record, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
+		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
+	})
+}
+
+// checkPolicy refuses policies that make no sense, and those that lead to the host's own networks unless the caller is local.
+func checkPolicy(ctx context.Context, field string, p caisson.Policy) error {
+	normal, err := policies{}.Check(p)
+	if err != nil {
+		return err
+	}
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if i, inward := (policies{}).Inward(normal); inward && !caller.Local {
+		return caisson.Errorf(caisson.Denied, "%s: rule %d leads to the host's own networks, which only a policy that is set over the unix socket may", field, i)
+	}
+	return nil
+}
+
+// callsOf returns calls in the ledger, with those that were answered a moment ago.
+func (e *Engine) callsOf(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	return e.ledger.Calls(ctx, q, after, limit)
+}
+
+// recipes are what is known of programs beyond their entries in the catalog, by driver.
+func recipes() map[string]runs.Recipe { return map[string]runs.Recipe{} }
+
+// Runs returns the execution of tasks by agents.
+func (e *Engine) Runs() caisson.Runs { return e.tasks }
+
+// Agents returns the catalog.
+func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }
+
+// warmProvider serves [runs.WarmModel].
+const warmProvider = runs.WarmModel
+
+// warmScript is what the model says that agents are warmed up on. It uses a tool once if there is one that does no harm, so that what
+// runs tools is warm, too.
+const warmScript = `turns:
+- when: {tool: exec}
+  text: "Ready."
+- when: {pattern: '(?s).*', tools: [exec]}
+  calls: [{name: exec, arguments: '{"command": "true"}'}]
+fallback:
+  text: "Ready."
+`
+
+// addWarm adds the model that agents are warmed up on. It is nobody's to ask for: no list shows it.
+func addWarm(cfg *caisson.GatewayConfig) {
+	cfg.Providers = append(append([]caisson.Provider{}, cfg.Providers...), caisson.Provider{Name: warmProvider, Kind: caisson.ProviderScripted})
+	cfg.Models = append(cfg.Models, caisson.Model{Alias: runs.WarmModel, Provider: warmProvider, Upstream: runs.WarmModel, Free: true, Context: 200_000, Output: 8192})
+	cfg.Scripts[warmProvider] = warmScript
+}
