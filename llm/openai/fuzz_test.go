@@ -30,6 +30,7 @@ func FuzzParse(f *testing.F) {
 		`{"messages":[{"role":"user","content":"a","name":"b"}],"model":"x","stream":true,"max_tokens":3,"evil":1}`,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}},{"type":"text","text":"\ud83d\ude00"}]}],"tools":[{"type":"function","function":{"name":"f"}}],"store":true}`,
 		`{"input":[{"role":"user","content":"a"},{"type":"function_call_output","output":[{"type":"input_text","text":"x"}]},{"type":"reasoning","id":"r","encrypted_content":"e"}],"stream_options":{"include_obfuscation":true},"stream":true}`,
+		`{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"f","parameters":{}},{"type":"custom","name":"g","format":{}}]}]}`,
 		`{"input":[[1,2],"a"],"dimensions":3}`, `{"input":"a","model":null,"n":1,"user":"u","metadata":{}}`, `{ "m\u006fdel" : "a" , "messages" : [ ] }`, `{"model":"a","mod\u0065l":"b"}`, `{`, ``, `[]`, `{"messages":[{}]}`,
 	} {
 		for i := range 3 {

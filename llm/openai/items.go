@@ -6,7 +6,7 @@ import (
 
 // An item of the input of a response. What type it is has been looked at before.
 var itemFields = map[string]rule{
-	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "call_id": scalar,
+	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "namespace": scalar, "call_id": scalar,
 	"content": checkContent, "arguments": scalar, "input": scalar, "output": checkOutput,
 	"summary": checkSummary, "encrypted_content": scalar, "action": structure, "operation": structure, "max_output_length": scalar,
 	"pending_safety_checks": raw, "acknowledged_safety_checks": raw,
@@ -32,6 +32,9 @@ var (
 		"cache_control": checkCacheControl,
 	}
 )
+
+// namespaceFields are those of a group of tools that the client runs.
+var namespaceFields = map[string]rule{"type": scalar, "name": scalar, "description": scalar, "tools": checkNamespace}
 
 // functionFields are those of function and custom.
 var functionFields = map[string]rule{
@@ -120,11 +123,25 @@ func checkTool(p *parser, v value) error {
 	switch {
 	case clientTools[string(kind)]:
 		return p.object(v, toolFields)
+	case string(kind) == "namespace":
+		return p.object(v, namespaceFields)
 	case p.allow.ProviderTools && v.Kind() == '{':
 		p.r.bounded = false
 		return p.provider(v)
 	}
 	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
+}
+
+// checkNamespace copies the tools of a group, which are functions of the client and nothing else: what the provider runs would
+// otherwise pass where its name is not looked for.
+func checkNamespace(p *parser, v value) error {
+	return p.list(v, func(p *parser, x value) error {
+		p.extra += toolOverhead
+		if kind := x.Get("type"); !kind.Is("function") && !kind.Is("custom") {
+			return strictjson.Refuse("type", "a namespace can have functions and custom tools; send tools of other types outside of it")
+		}
+		return p.object(x, toolFields)
+	})
 }
 
 // provider copies a tool of the provider, or what it did, and notes what it refers to.

@@ -11,7 +11,8 @@
 //     service_tier, metadata, safety_identifier and prompt_cache_retention are dropped; so is prediction, because
 //     what is not accepted of it is billed beyond any limit; prompt_cache_key is mixed with the user, so that nobody
 //     shares one with another account.
-//   - Types of content, items and tools that are not known are refused. Tools that the provider runs need provider-tools; images
+//   - Types of content, items and tools that are not known are refused. A namespace of tools passes with functions and custom tools
+//     in it, which the client runs. Tools that the provider runs need provider-tools; images
 //     and files by URL need remote-urls; ids of files, responses and items need server-state.
 //
 // Input is bounded by bytes, as a token has at least one: text is never longer than its JSON, and what is structured counts

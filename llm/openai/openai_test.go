@@ -67,6 +67,11 @@ func TestEncode(t *testing.T) {
 			"responses are not kept", "responses", `{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"x"},{"id":"fc_1","type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"ok","evil":1}],"store":true,"background":false,"include":["reasoning.encrypted_content"],"max_output_tokens":7,"tools":[{"type":"function","name":"f","parameters":{}},{"type":"local_shell"}]}`,
 			`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"reasoning","summary":[],"encrypted_content":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"ok"}],"include":["reasoning.encrypted_content"],"tools":[{"type":"function","name":"f","parameters":{}},{"type":"local_shell"}],"store":false,"model":"real","user":"user-1","max_output_tokens":100}`,
 		},
+		{
+			"groups of the client's tools", "responses",
+			`{"input":[{"type":"function_call","call_id":"c","name":"f","namespace":"n","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"ok"}],"tools":[{"type":"namespace","name":"n","description":"d","evil":1,"tools":[{"type":"function","name":"f","parameters":{},"evil":1},{"type":"custom","name":"g"}]}],"client_metadata":{"a":"b"}}`,
+			`{"input":[{"type":"function_call","call_id":"c","name":"f","namespace":"n","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"ok"}],"tools":[{"type":"namespace","name":"n","description":"d","tools":[{"type":"function","name":"f","parameters":{}},{"type":"custom","name":"g"}]}],"store":false,"model":"real","user":"user-1","max_output_tokens":100}`,
+		},
 		{"embeddings", "embeddings", `{"input":["a",[1,2]],"encoding_format":"base64","evil":1}`, `{"input":["a",[1,2]],"encoding_format":"base64","model":"real","user":"user-1"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -148,6 +153,12 @@ func TestWaysOut(t *testing.T) {
 		{"responses", item(`{"type":"mcp_approval_response","approve":true}`), "input[0].type", tools},
 		{"responses", `{"input":"x","tools":[{"type":"code_interpreter","container":{"type":"auto"}}]}`, "tools[0].type", tools},
 		{"responses", `{"input":"x","tools":[{"type":"shell","environment":{"type":"container_auto"}}]}`, "tools[0].type", tools},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]}`, "tools[0].tools[0].type", never},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"local_shell"}]}]}`, "tools[0].tools[0].type", never},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"namespace","name":"m","tools":[{"type":"mcp"}]}]}]}`, "tools[0].tools[0].type", never},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":null,"server_url":"https://evil/"}]}]}`, "tools[0].tools[0].type", never},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":"n","tools":{"type":"mcp"}}]}`, "tools[0].tools", never},
+		{"responses", `{"input":"x","tools":[{"type":"namespace","name":{"a":1},"tools":[]}]}`, "tools[0].name", never},
 		{"embeddings", `{"input":[{"image":"https://evil/"}]}`, "input[0]", never},
 		{"embeddings", `{"input":[["a"]]}`, "input[0][0]", never},
 	} {
