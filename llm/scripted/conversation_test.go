@@ -68,7 +68,7 @@ func messagesBody(model, user string, rounds ...string) string {
 	b := fmt.Sprintf(`{"model":%q,"max_tokens":1000,"system":[{"type":"text","text":"be"}],"tools":[{"name":"sh","input_schema":{}},{"name":"cat","input_schema":{}}],"messages":[{"role":"user","content":%q}`, model, user)
 	for i, r := range rounds {
 		tool, result, _ := strings.Cut(r, ":")
-		b += fmt.Sprintf(`,{"role":"assistant","content":[{"type":"tool_use","id":"c%d","name":%q,"input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c%d","content":%q},{"type":"text","text":"a reminder"}]}`, i, tool, i, result)
+		b += fmt.Sprintf(`,{"role":"assistant","content":[{"type":"tool_use","id":"c%d","name":%q,"input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c%d","content":%q},{"type":"text","text":"a reminder"}]},{"role":"system","content":"a note"}`, i, tool, i, result)
 	}
 	return b + "]}"
 }

@@ -79,8 +79,13 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 			open = nil
 		case "assistant":
 			open = c.assistantBlocks(m.Content)
+		case "system": // what the client tells the model on the way
+			c.size += int64(len(m.Content.text()))
+			if len(open) > 0 {
+				err = invalid(at, "`tool_use` ids were found without `tool_result` blocks immediately after")
+			}
 		default:
-			err = invalid(at+".role", "must be user or assistant")
+			err = invalid(at+".role", "must be user, assistant or system")
 		}
 		if err != nil {
 			return nil, nil, err

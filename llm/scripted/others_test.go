@@ -71,6 +71,12 @@ func TestOthers(t *testing.T) {
 			"no max_tokens", "POST", "/v1/messages", strings.Replace(messagesBody("a", "x"), `"max_tokens":1000,`, "", 1),
 			[]string{version, "1"}, 400, "max_tokens: Field required",
 		},
+		{"robot", "POST", "/v1/messages", `{"model":"a","max_tokens":1,"messages":[{"role":"user","content":"x"},{"role":"robot","content":"x"}]}`, []string{version, "1"}, 400, "user, assistant or system"},
+		{
+			"system before results", "POST", "/v1/messages",
+			`{"model":"a","max_tokens":1,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":{}}]},{"role":"system","content":"x"},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"x"}]}]}`,
+			[]string{version, "1"}, 400, "without `tool_result` blocks",
+		},
 		{"assistant first", "POST", "/v1/messages", `{"model":"a","max_tokens":1,"messages":[{"role":"assistant","content":"x"}]}`, []string{version, "1"}, 400, "user role"},
 		{"empty", "POST", "/v1/messages", `{"model":"a","max_tokens":1,"messages":[{"role":"user","content":""}]}`, []string{version, "1"}, 400, "must not be empty"},
 		{
