@@ -1,0 +1,347 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent"
+	"github.com/caisson-dev/caisson/internal/testneed"
+	"github.com/caisson-dev/caisson/llm"
+	"github.com/caisson-dev/caisson/llm/anthropic"
+	"github.com/caisson-dev/caisson/llm/openai"
+	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+)
+
+var update = flag.Bool("update", false, "write what real agents said to drive/testdata")
+
+// gatewayName is where agents find models, and what these tests put the address of a real gateway in the place of.
+const gatewayName = "http://llm.caisson.internal"
+
+// secret is the provider's key, which no agent may see.
+const secret = "sk-real-8Hq2Zt6Wm1Xc9Pd4Lf7Vb"
+
+// A real is an agent's own program, installed from its lockfile, between a scripted model and a workspace.
+type real struct {
+	*caisson.Agent
+	t         *testing.T
+	home      string // stands for /opt/ID
+	workspace string
+	gateway   *refusals
+	model     *scriptedtest.Recorder
+}
+
+// refusals is the model gateway, with what it refused.
+type refusals struct {
+	llm *llm.Gateway
+
+	mu   sync.Mutex
+	list []string // guarded by mu
+	sent []byte   // requests as they came; guarded by mu
+}
+
+func (g *refusals) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	g.mu.Lock()
+	g.sent = append(append(append(g.sent, r.Method+" "+r.URL.RequestURI()+"\n"...), body...), "\n\n"...)
+	g.mu.Unlock()
+	rec := &status{ResponseWriter: w}
+	g.llm.ServeHTTP(rec, r.WithContext(caisson.WithGuest(r.Context(), caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "alice", Run: "rn-aaaaaaaaaaaaaaaa"})))
+	if rec.status >= 400 {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.list = append(g.list, r.Method+" "+r.URL.RequestURI()+": "+rec.body.String())
+	}
+}
+
+type status struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer // of a refusal
+}
+
+func (s *status) WriteHeader(code int) {
+	s.status = code
+	s.ResponseWriter.WriteHeader(code)
+}
+
+func (s *status) Write(p []byte) (int, error) {
+	if s.status >= 400 {
+		s.body.Write(p)
+	}
+	return s.ResponseWriter.Write(p)
+}
+
+func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// unmetered is a ledger that has room for everything.
+type unmetered struct{}
+
+func (unmetered) Reserve(_ context.Context, _ caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
+	return room(d.MaxOutput), nil
+}
+
+type room int64
+
+func (r room) Output() int64             { return int64(r) }
+func (r room) Settle(caisson.Call) error { return nil }
+
+// newReal installs an agent and puts a scripted provider of that kind behind a gateway.
+func newReal(t *testing.T, id, kind, script string) *real {
+	t.Helper()
+	list := agent.Builtin()
+	i := slices.IndexFunc(list, func(a *caisson.Agent) bool { return a.ID == id })
+	r := &real{Agent: list[i], t: t, home: t.TempDir(), workspace: t.TempDir()}
+	r.install()
+	url, rec := scriptedtest.Serve(t, script)
+	r.model = rec
+	if kind == caisson.ProviderOpenAI {
+		url += "/v1"
+	}
+	var d net.Dialer
+	g, err := llm.New(llm.Config{
+		APIs: []llm.API{
+			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}},
+			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
+		},
+		Meter: unmetered{},
+		Grant: func(context.Context, caisson.Guest) *caisson.ModelGrant {
+			return &caisson.ModelGrant{Models: []string{"sonnet"}}
+		},
+		Dial: d.DialContext,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = g.Configure(caisson.GatewayConfig{
+		Providers: []caisson.Provider{{Name: "p", Kind: kind, BaseURL: url, Credential: "K"}},
+		Models:    []caisson.Model{{Alias: "sonnet", Provider: "p", Upstream: "upstream-model", Free: true, Context: 200_000, Output: 8000}},
+		Keys:      map[string]string{"p": secret},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.gateway = &refusals{llm: g}
+	return r
+}
+
+// install links the agent's program into its home, which a first test has npm install from the lockfile.
+func (r *real) install() {
+	r.t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		testneed.Skip(r.t, "node", err.Error())
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	lock := []byte(r.Setup[0].Files[0].Data)
+	sum := sha256.Sum256(lock)
+	dir := filepath.Join(cache, "caisson-test", r.ID+"-"+hex.EncodeToString(sum[:8]))
+	if _, err := os.Stat(dir); err != nil {
+		r.fetch(dir, lock)
+	}
+	if err := os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(r.home, "node_modules")); err != nil {
+		r.t.Fatal(err)
+	}
+	link := r.Setup[1].Run
+	if out, err := exec.Command(link[0], r.here(link[1:])...).CombinedOutput(); err != nil || !strings.Contains(string(out), r.Version) {
+		r.t.Fatalf("%s is not version %s (%v): %s", r.ID, r.Version, err, out)
+	}
+}
+
+// fetch has npm install what the lockfile says, beside dir, and moves it there whole.
+func (r *real) fetch(dir string, lock []byte) {
+	r.t.Helper()
+	var packages struct {
+		Packages map[string]json.RawMessage `json:"packages"`
+	}
+	if err := json.Unmarshal(lock, &packages); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	for name, data := range map[string][]byte{"package.json": packages.Packages[""], "package-lock.json": lock} {
+		if err := os.WriteFile(filepath.Join(tmp, name), data, 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = tmp
+	if out, err := cmd.CombinedOutput(); err != nil {
+		testneed.Skip(r.t, "npm", "npm ci: "+err.Error()+"\n"+string(out))
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// here puts the places of this test for those in a sandbox.
+func (r *real) here(list []string, more ...string) []string {
+	places := strings.NewReplacer(append([]string{"/opt/" + r.ID, r.home}, more...)...)
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = places.Replace(s)
+	}
+	return out
+}
+
+// run gives the agent a prompt, as a run does, and returns what it wrote and how it ended.
+func (r *real) run(prompt string) (stdout string, err error) {
+	r.t.Helper()
+	front := httptest.NewServer(r.gateway)
+	defer front.Close()
+	s, err := agent.Resolve(r.Agent, caisson.RunRequest{Agent: r.ID, Prompt: prompt}, agent.Defaults{Models: []string{"sonnet"}}, caisson.Caller{Account: "alice"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	places := []string{gatewayName, front.URL, agent.DefaultWorkdir, r.workspace}
+	for _, f := range r.Files {
+		at := r.here([]string{f.Path, f.Data}, places...)
+		if err := os.MkdirAll(filepath.Dir(at[0]), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := os.WriteFile(at[0], []byte(at[1]), 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	command := r.here(s.Command, places...)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	if r.Prompt == caisson.PromptStdin {
+		cmd.Stdin = strings.NewReader(prompt)
+	} else {
+		for i := range cmd.Args {
+			cmd.Args[i] = strings.ReplaceAll(cmd.Args[i], "{prompt}", prompt)
+		}
+	}
+	cmd.Dir = r.workspace
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + r.home, "LANG=C.UTF-8"}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		cmd.Env = append(cmd.Env, name+"="+r.here([]string{s.Env[name]}, places...)[0])
+	}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	r.keep(out.Bytes(), errs.Bytes())
+	for line := range strings.Lines(out.String()) {
+		if !json.Valid([]byte(line)) {
+			r.t.Errorf("not a line of JSON: %q", line)
+		}
+	}
+	if strings.Contains(out.String()+errs.String(), secret) {
+		r.t.Error("the agent knows the provider's key")
+	}
+	return out.String(), err
+}
+
+// keep leaves what was said for people to look at (go test -artifacts).
+func (r *real) keep(stdout, stderr []byte) {
+	dir := r.t.ArtifactDir()
+	r.gateway.mu.Lock()
+	defer r.gateway.mu.Unlock()
+	for name, data := range map[string][]byte{
+		"stdout": stdout, "stderr": stderr, "sent": r.gateway.sent, "refused": []byte(strings.Join(r.gateway.list, "\n")),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// record writes what an agent said to where the driver's tests find it, if these tests are to.
+func (r *real) record(name, stdout string) {
+	if !*update {
+		return
+	}
+	dashes := strings.NewReplacer("/", "-", ".", "-")
+	stdout = strings.NewReplacer(r.home, "/opt/"+r.ID, r.workspace, agent.DefaultWorkdir, dashes.Replace(r.workspace), "-workspace").Replace(stdout)
+	if err := os.WriteFile(filepath.Join("drive", "testdata", name), []byte(stdout), 0o644); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// check checks that the agent used a tool, changed a file and answered, through a gateway that refused nothing.
+func (r *real) check(stdout string) {
+	r.t.Helper()
+	if got, err := os.ReadFile(filepath.Join(r.workspace, "made.txt")); err != nil || string(got) != "made by a tool\n" {
+		r.t.Errorf("the file in the workspace: %q, %v", got, err)
+	}
+	for _, text := range []string{"I make it.", "The file is there"} {
+		if !strings.Contains(stdout, text) {
+			r.t.Errorf("%q is not in what it wrote: %s", text, stdout)
+		}
+	}
+	r.gateway.mu.Lock()
+	defer r.gateway.mu.Unlock()
+	for _, refused := range r.gateway.list {
+		r.t.Errorf("the gateway refused %s", refused)
+	}
+}
+
+// TestReal: the agents' own programs, as pinned, run with the commands, variables and files of the catalog. They use a tool of
+// theirs, change a file and answer; and they say so if the model cannot be had.
+func TestReal(t *testing.T) {
+	for _, c := range []struct{ id, dialect, kind, tool, arguments string }{
+		{"codex", "codex", caisson.ProviderOpenAI, "exec_command", `{"cmd": "echo made by a tool > made.txt"}`},
+		{"claude-code", "claude", caisson.ProviderAnthropic, "Bash", `{"command": "echo made by a tool > made.txt", "description": "Make a file"}`},
+		{"opencode", "opencode", caisson.ProviderOpenAI, "bash", `{"command": "echo made by a tool > made.txt", "description": "Make a file"}`},
+	} {
+		t.Run(c.id, func(t *testing.T) {
+			t.Run("tool", func(t *testing.T) {
+				r := newReal(t, c.id, c.kind, fmt.Sprintf(`
+turns:
+- text: "I make it."
+  calls: [{name: %s, arguments: '%s'}]
+- when: {tool: %[1]s}
+  text: "The file is there, and this is what the tool said: {{result}}"
+`, c.tool, c.arguments))
+				out, err := r.run("Make the file made.txt.")
+				if err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+				r.check(out)
+				r.record(c.dialect+"-tool.jsonl", out)
+			})
+			t.Run("refused", func(t *testing.T) {
+				r := newReal(t, c.id, c.kind, `fallback: {error: {status: 400, message: this model takes no such requests}}`)
+				out, err := r.run("Make the file made.txt.")
+				if !strings.Contains(out, "this model takes no such requests") {
+					t.Errorf("the reason is not in what it wrote (%v): %s", err, out)
+				}
+				r.record(c.dialect+"-refused.jsonl", out)
+			})
+		})
+	}
+}
