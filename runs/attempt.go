@@ -24,8 +24,8 @@ type attempt struct {
 	log   *slog.Logger
 	rec   *recorder
 
-	began  time.Time // of the present phase
 	mu     sync.Mutex
+	began  time.Time       // of the present phase; guarded by mu
 	phases []caisson.Phase // guarded by mu: the sandbox core adds to them from goroutines of its own
 
 	box    *caisson.Sandbox // the sandbox; nil until there is one
@@ -74,11 +74,29 @@ func (x *attempt) waited(place *ticket) {
 	x.status("queued", label)
 }
 
+// start begins a phase whose beginning is not the end of another.
+func (x *attempt) start() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.began = time.Now()
+}
+
 // phase ends the present phase of the run's time and begins the next.
 func (x *attempt) phase(name string) {
 	t := time.Now()
-	x.spent(name, t.Sub(x.began))
+	x.mu.Lock()
+	began := x.began
 	x.began = t
+	x.mu.Unlock()
+	x.spent(name, t.Sub(began))
+}
+
+// inside adds a part of the present phase that is told by itself.
+func (x *attempt) inside(name string, d time.Duration) {
+	x.spent(name, d)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.began = x.began.Add(d)
 }
 
 // spent adds to a phase.
@@ -164,7 +182,7 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
-	x.began = time.Now()
+	x.start()
 	if err := x.open(withPhases(ctx, x), template); err != nil {
 		return err
 	}
@@ -250,7 +268,7 @@ func (x *attempt) finish(ctx context.Context, failed *caisson.RunError) {
 	if err := x.c.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
-	x.began = time.Now()
+	x.start()
 	if err := x.release(ctx); err != nil {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.boxID(), "err", err)
 		x.mine = true // it is not what a session may go on with

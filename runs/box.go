@@ -18,7 +18,7 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // withPhases lets the sandbox core say how long parts of its work took.
 func withPhases(ctx context.Context, x *attempt) context.Context {
-	return caisson.WithTimer(ctx, x.spent)
+	return caisson.WithTimer(ctx, x.inside)
 }
 
 // assignment is what makes a sandbox serve the attempt.
@@ -192,7 +192,7 @@ func (x *attempt) copyIn(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
-	x.began = time.Now()
+	x.start()
 	err = x.writeWorkspace(ctx, f)
 	x.phase("workspace")
 	return err

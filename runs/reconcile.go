@@ -62,7 +62,7 @@ func (c *Core) fail(ctx context.Context, r *caisson.Run) error {
 	if err != nil {
 		return err
 	}
-	x.began = time.Now()
+	x.start()
 	if r.Sandbox != "" {
 		err := c.Sandboxes.Remove(ctx, string(r.Sandbox))
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {

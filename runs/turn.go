@@ -115,7 +115,7 @@ func (x *attempt) turn(ctx context.Context, deadline time.Time) error {
 		return err
 	}
 	defer logs.close()
-	x.began = time.Now()
+	x.start()
 	x.result.Versions["driver"] = t.Driver
 	x.version(map[string]string{"agent": x.agent.Version})
 	end, err := x.c.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
