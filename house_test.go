@@ -97,6 +97,8 @@ var directions = map[string][]string{
 	"inside":                    {},
 	"agent":                     {},
 	"agent/task":                {},
+	"agent/openclaw":            {},
+	"agent/openclaw/driver":     {"agent/drive", "agent/task"},
 	"agent/drive":               {"agent/task"},
 	"agent/inside":              {"agent/task"}, // its output has the bounds of what drivers say
 	"agent/inside/sample":       {},

@@ -1,0 +1,186 @@
+package openclaw
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Setup is what a configuration is made from.
+type Setup struct {
+	Agent   *caisson.Agent
+	Models  []caisson.Model // that the run may use, its own first; at least one
+	Workdir string          // the workspace; default the agent's, else /workspace
+	Home    string          // what stands for [Home], for tests; "" means it
+	Port    int             // 0 means [Port]
+	BaseURL string          // of the model gateway; "" means the one on the wire
+}
+
+// Bounds of what a configuration is made from.
+const (
+	maxModels       = 200
+	maxPersonas     = 50
+	maxInstructions = 64 << 10
+)
+
+// Limits of a model that says none.
+const (
+	defaultContext = 128_000
+	defaultOutput  = 8192
+)
+
+// Config returns the files that OpenClaw is configured by. The same Setup gives the same bytes, so that who has made a snapshot with
+// them can tell whether it is what a run needs. Errors are Invalid.
+func Config(s Setup) ([]caisson.SeedFile, error) {
+	s.Workdir = cmp.Or(s.Workdir, s.Agent.Workdir, "/workspace")
+	s.Home = cmp.Or(s.Home, Home)
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	allow, deny, err := rule(s.Agent.Tools.Allow, s.Agent.Tools.Deny)
+	if err != nil {
+		return nil, err
+	}
+	c := base(s)
+	c.Tools.Allow, c.Tools.Deny = allow, deny
+	c.Models = modelsOf(s)
+	c.Agents.Defaults.Model.Primary = Provider + "/" + s.Models[0].Alias
+	c.Agents.Entries = map[string]entry{}
+	personas := append([]caisson.Persona{{ID: mainAgent}}, s.Agent.Personas...)
+	var files []caisson.SeedFile
+	for i, p := range personas {
+		e, err := s.entry(p)
+		if err != nil {
+			return nil, fmt.Errorf("personas[%d]: %w", i-1, err)
+		}
+		c.Agents.Entries[p.ID] = e
+		files = append(files, s.instructions(p)...)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(c); err != nil {
+		return nil, err
+	}
+	return append(files, caisson.SeedFile{Path: path.Join(s.Home, "openclaw.json"), Mode: 0o600, Data: b.String()}), nil
+}
+
+func (s *Setup) check() error {
+	if len(s.Models) == 0 {
+		return invalidf("models", "OpenClaw needs at least one model; grant one to the agent")
+	}
+	if len(s.Models) > maxModels {
+		return invalidf("models", "%d models are more than %d; name those that the agent needs in its models", len(s.Models), maxModels)
+	}
+	if len(s.Agent.Personas) > maxPersonas {
+		return invalidf("personas", "%d personas are more than %d", len(s.Agent.Personas), maxPersonas)
+	}
+	if !path.IsAbs(s.Workdir) || strings.ContainsAny(s.Workdir, "\x00\n") {
+		return invalidf("workdir", "%q is not an absolute path", clip(s.Workdir))
+	}
+	seen := map[string]bool{mainAgent: true}
+	for i, p := range s.Agent.Personas {
+		field := fmt.Sprintf("personas[%d]", i)
+		switch fault := personaFault(p.ID); {
+		case fault != "":
+			return invalidf(field+".id", "%q cannot be a persona's name: %s", clip(p.ID), fault)
+		case seen[p.ID]:
+			return invalidf(field+".id", "%s is there twice; main is there always", p.ID)
+		case len(p.Instructions) > maxInstructions || !utf8.ValidString(p.Instructions):
+			return invalidf(field+".instructions", "it must be text of at most %d bytes", maxInstructions)
+		}
+		seen[p.ID] = true
+	}
+	return nil
+}
+
+// personaFault says why a name cannot be a persona's: it becomes part of keys of sessions and of paths.
+func personaFault(id string) string {
+	if id == "" || len(id) > 63 {
+		return "it must have 1 to 63 characters"
+	}
+	for i, r := range id {
+		if (r < 'a' || r > 'z') && (i == 0 || (r < '0' || r > '9') && r != '-') {
+			return "it must be of a-z, 0-9 and -, and begin with a letter"
+		}
+	}
+	return ""
+}
+
+// entry returns the configuration of a persona.
+func (s *Setup) entry(p caisson.Persona) (entry, error) {
+	e := entry{Workspace: s.agentDir(p.ID), Cwd: s.Workdir}
+	if p.Model != "" {
+		found := false
+		for _, m := range s.Models {
+			found = found || m.Alias == p.Model
+		}
+		if found { // else it has the run's model, as it would get from the gateway anyway
+			e.Model = &modelChoice{Primary: Provider + "/" + p.Model}
+		}
+	}
+	if len(p.Deny) > 0 {
+		_, deny, err := rule(s.Agent.Tools.Allow, p.Deny)
+		if err != nil {
+			return entry{}, err
+		}
+		e.Tools = &toolRule{Deny: deny}
+	}
+	return e, nil
+}
+
+func (s *Setup) agentDir(id string) string { return path.Join(s.Home, "agents", id) }
+
+// instructions returns the files that OpenClaw puts before a persona's conversations.
+func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Where you are\n\nYou work in a sandbox. The project is in %s; commands and relative paths are there. ", s.Workdir)
+	b.WriteString("If it has an AGENTS.md, read that before you change anything.\n\n")
+	b.WriteString("Nobody reads along while you work and nobody can be asked: decide, do, and end with a short account of what you did. ")
+	b.WriteString("There are no keys here, and none are needed to use the model. ")
+	b.WriteString("Network addresses that do not answer are not allowed; do not try to get around that, say what you would need.\n")
+	soul := "You are a careful and direct assistant. Prefer doing to announcing.\n"
+	if p.Instructions != "" {
+		soul = strings.TrimRight(p.Instructions, "\n") + "\n"
+	}
+	dir := s.agentDir(p.ID)
+	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: soul}}
+}
+
+func modelsOf(s Setup) models {
+	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
+	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions"}
+	seen := map[string]bool{}
+	for _, d := range s.Models {
+		if seen[d.Alias] {
+			continue
+		}
+		seen[d.Alias] = true
+		window := cmp.Or(d.Context, defaultContext)
+		p.Models = append(p.Models, model{
+			ID: d.Alias, Name: d.Alias, Input: []string{"text", "image"}, ContextWindow: window, MaxTokens: min(cmp.Or(d.Output, defaultOutput), window),
+		})
+	}
+	m.Providers[Provider] = p
+	return m
+}
+
+// invalidf is an error of a field, with what to do about it.
+func invalidf(field, format string, args ...any) error {
+	return caisson.Invalidf(field, "%s", fmt.Sprintf(format, args...))
+}
+
+// clip bounds what is quoted in errors.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80]
+	}
+	return s
+}

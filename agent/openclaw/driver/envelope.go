@@ -1,0 +1,208 @@
+package driver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// An envelope is what OpenClaw says at the end of a turn, in any of its three forms: of a gateway (runId, status, result), of
+// "agent --local --json" (payloads, meta) and of "agent exec --json" (ok, final).
+type envelope struct {
+	Status  string   `json:"status"`
+	Summary string   `json:"summary"`
+	Result  *outcome `json:"result"`
+	outcome
+	OK    *bool      `json:"ok"`
+	Final *string    `json:"final"`
+	Error *envError  `json:"error"`
+	Usage *usage     `json:"usage"`
+	Turns int64      `json:"assistantTurns"`
+	Tools *toolCount `json:"toolSummary"`
+}
+
+type outcome struct {
+	Payloads []payload `json:"payloads"`
+	Meta     *meta     `json:"meta"`
+}
+
+type payload struct {
+	Text    string `json:"text"`
+	IsError bool   `json:"isError"`
+}
+
+type toolCount struct {
+	Calls int64 `json:"calls"`
+}
+
+// envError is an error that is an object or no more than a string.
+type envError struct {
+	Kind    string
+	Message string
+}
+
+// UnmarshalJSON reads either.
+func (e *envError) UnmarshalJSON(b []byte) error {
+	if json.Unmarshal(b, &e.Message) == nil {
+		return nil
+	}
+	var o struct {
+		Kind    string `json:"kind"`
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}
+	if err := json.Unmarshal(b, &o); err != nil {
+		return err
+	}
+	e.Kind, e.Message = o.Kind, o.Message
+	if e.Kind == "" {
+		e.Kind = o.Type
+	}
+	return nil
+}
+
+type meta struct {
+	Aborted   bool      `json:"aborted"`
+	Error     *envError `json:"error"`
+	Stop      string    `json:"stopReason"`
+	FinalText *string   `json:"finalAssistantVisibleText"`
+	RawText   *string   `json:"finalAssistantRawText"`
+	Agent     struct {
+		Usage *usage `json:"usage"`
+		Turns int64  `json:"assistantTurns"`
+	} `json:"agentMeta"`
+}
+
+type usage struct {
+	Input      int64 `json:"input"`
+	Output     int64 `json:"output"`
+	CacheRead  int64 `json:"cacheRead"`
+	CacheWrite int64 `json:"cacheWrite"`
+}
+
+// errEnvelope is the error of output that is none of the three forms.
+var errEnvelope = errors.New("OpenClaw's answer is in no form that is known")
+
+// parseEnvelope reads an envelope. Only a whole JSON object with the marks of one of the forms is one.
+func parseEnvelope(b []byte) (*envelope, error) {
+	var e envelope
+	if err := json.Unmarshal(b, &e); err != nil {
+		return nil, fmt.Errorf("%w: %w", errEnvelope, err)
+	}
+	if e.Result != nil {
+		e.outcome = *e.Result
+	}
+	if e.Meta == nil && e.OK == nil && e.Error == nil && e.Status == "" {
+		return nil, errEnvelope
+	}
+	return &e, nil
+}
+
+// warningMark is how OpenClaw begins what it, and not the model, has to say.
+const warningMark = "⚠"
+
+// A verdict is what an envelope comes to.
+type verdict struct {
+	answer   string
+	warnings []string
+	usage    *caisson.RunUsage
+	err      *caisson.RunError
+}
+
+// judge says what the answer is, if there is one. What OpenClaw says about a failure is not an answer, also where it has the form of one.
+func (e *envelope) judge() verdict {
+	var v verdict
+	m := e.Meta
+	if m == nil {
+		m = &meta{}
+	}
+	v.usage = e.used(m)
+	var answers []string
+	for _, p := range e.Payloads {
+		text := strings.TrimSpace(p.Text)
+		switch {
+		case text == "":
+		case p.IsError, strings.HasPrefix(text, warningMark) && !m.said(text):
+			v.warnings = append(v.warnings, text)
+		default:
+			answers = append(answers, text)
+		}
+	}
+	if len(answers) == 0 && e.Final != nil && strings.TrimSpace(*e.Final) != "" && len(v.warnings) == 0 {
+		answers = append(answers, strings.TrimSpace(*e.Final))
+	}
+	v.answer = strings.Join(answers, "\n\n")
+	switch {
+	case e.Error != nil:
+		v.err = classify(e.Error.Kind, e.Error.Message)
+	case m.Error != nil:
+		v.err = classify(m.Error.Kind, m.Error.Message)
+	case m.Aborted:
+		v.err = fault(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
+	case e.OK != nil && !*e.OK, e.Status != "" && e.Status != "ok":
+		v.err = classify(e.Status, firstOf(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
+	case m.Stop == "error":
+		v.err = classify("", firstOf(v.warnings, "the model's answer ended with an error"))
+	case v.answer == "" && len(v.warnings) > 0:
+		v.err = classify("", v.warnings[0])
+	case v.answer == "":
+		v.err = fault(caisson.RunAgentError, "OpenClaw ended its turn without an answer")
+	}
+	return v
+}
+
+// said reports whether a text is known to be the model's own.
+func (m *meta) said(text string) bool {
+	for _, s := range []*string{m.FinalText, m.RawText} {
+		if s != nil && strings.Contains(*s, text) {
+			return m.Stop != "error" && m.Error == nil
+		}
+	}
+	return false
+}
+
+func (e *envelope) used(m *meta) *caisson.RunUsage {
+	u, calls := m.Agent.Usage, m.Agent.Turns
+	if u == nil {
+		u, calls = e.Usage, e.Turns
+	}
+	if u == nil {
+		return nil
+	}
+	natural := func(n int64) int64 { return max(n, 0) }
+	return &caisson.RunUsage{Calls: natural(calls), Tokens: caisson.TokenCount{
+		Input: natural(u.Input), Output: natural(u.Output), CacheRead: natural(u.CacheRead), CacheWrite: natural(u.CacheWrite),
+	}}
+}
+
+// firstOf returns the first text that there is.
+func firstOf(list []string, others ...string) string {
+	for _, s := range append(append([]string(nil), list...), others...) {
+		if strings.TrimSpace(s) != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// classify is the error of a failure that OpenClaw reports. kind is a word of OpenClaw's for the reason; where there is none, it is
+// looked for in what OpenClaw says to people.
+func classify(kind, message string) *caisson.RunError {
+	message = strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(message), warningMark), "\ufe0f"))
+	if message == "" {
+		message = "OpenClaw says that the turn failed, and not why"
+	}
+	code := caisson.RunAgentError
+	switch text := strings.ToLower(kind + " " + message); {
+	case strings.Contains(text, "billing"), strings.Contains(text, "insufficient balance"):
+		code = caisson.RunNoCredits
+	case strings.Contains(text, "rate_limit"), strings.Contains(text, "rate limit"):
+		code = caisson.RunRateLimit
+	case kind == "timeout":
+		code = caisson.RunTimeout
+	}
+	return fault(code, message)
+}

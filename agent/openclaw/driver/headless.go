@@ -1,0 +1,143 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/drive"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+const (
+	maxAnswer     = 32 << 20 // bytes that OpenClaw prints
+	maxCandidates = 100      // lines at which its answer may begin
+)
+
+// headless starts OpenClaw for one turn. It says nothing before the end, so there is nothing to stream.
+func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+	if len(t.Command) == 0 {
+		return drive.End{Error: fault(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
+	}
+	argv, stdin, cleanup, err := hand(t)
+	if err != nil {
+		return drive.End{}, err
+	}
+	defer cleanup()
+	p, err := drive.Start(t, argv, stdin != "")
+	if err != nil {
+		return drive.End{Error: fault(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
+	}
+	defer p.Close()
+	out.Mark(task.MarkStarted)
+	if stdin != "" {
+		go func() {
+			// A program that ends without reading all of its input has a right to.
+			_, _ = io.WriteString(p.Stdin, stdin)
+			p.Stdin.Close()
+		}()
+	}
+	out.Mark(task.MarkPrompt)
+	var stdout []byte
+	tail := p.Output(ctx, out, time.Duration(t.Grace), nil, func(r io.Reader) {
+		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
+		_, _ = io.Copy(io.Discard, r) // or it would wait for ever
+	})
+	end := drive.End{Exit: p.Exit()}
+	switch {
+	case ctx.Err() != nil:
+		end.Error = ended(ctx)
+	case len(stdout) > maxAnswer:
+		end.Error = fault(caisson.RunAgentError, fmt.Sprintf("OpenClaw printed more than %d bytes", maxAnswer))
+	default:
+		end.Error = conclude(stdout, end.Exit, tail, out)
+	}
+	return end, nil
+}
+
+// hand returns the command with the prompt in it, and what its standard input is.
+func hand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
+	cleanup = func() {}
+	argv = append([]string(nil), t.Command...)
+	value := message(t)
+	switch t.By {
+	case caisson.PromptStdin:
+		return argv, value, cleanup, nil
+	case caisson.PromptFile:
+		dir, err := os.MkdirTemp("", "prompt-")
+		if err != nil {
+			return nil, "", nil, err
+		}
+		cleanup = func() { os.RemoveAll(dir) }
+		file := filepath.Join(dir, "prompt.txt")
+		if err := os.WriteFile(file, []byte(value), 0o600); err != nil {
+			cleanup()
+			return nil, "", nil, err
+		}
+		value = file
+	}
+	const mark = "{prompt}"
+	found := false
+	for i, arg := range argv {
+		if strings.Contains(arg, mark) {
+			argv[i], found = strings.ReplaceAll(arg, mark, value), true
+		}
+	}
+	if !found {
+		argv = append(argv, value)
+	}
+	return argv, "", cleanup, nil
+}
+
+// conclude reads what OpenClaw has printed. An answer counts only if the program says with its exit, too, that all went well.
+func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
+	e, err := parseEnvelope(envelopeIn(b))
+	if err != nil {
+		if !exit.Success() {
+			return fault(caisson.RunAgentError, strings.TrimSuffix(fmt.Sprintf("OpenClaw ended with exit code %d and no answer: %s", exit.Code, tail), ": "))
+		}
+		return fault(caisson.RunAgentError, err.Error())
+	}
+	v := e.judge()
+	if v.usage != nil {
+		out.Usage(*v.usage)
+	}
+	switch {
+	case v.err != nil:
+		return v.err
+	case !exit.Success():
+		return fault(caisson.RunAgentError, fmt.Sprintf("OpenClaw gave an answer and then ended with exit code %d", exit.Code))
+	}
+	out.Text(v.answer)
+	for _, w := range v.warnings {
+		out.Status("warning", firstLine(w))
+	}
+	return nil
+}
+
+// envelopeIn returns the JSON object that output ends with: some versions print lines before it.
+func envelopeIn(b []byte) []byte {
+	b = bytes.TrimSpace(b)
+	if json.Valid(b) {
+		return b
+	}
+	rest := b
+	for range maxCandidates {
+		i := bytes.Index(rest, []byte("\n{"))
+		if i < 0 {
+			return b
+		}
+		rest = rest[i+1:]
+		if json.Valid(rest) {
+			return rest
+		}
+	}
+	return b
+}

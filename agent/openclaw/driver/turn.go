@@ -1,0 +1,120 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/drive"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// abortTime is what the gateway has to end a turn, if the task does not say.
+const abortTime = 5 * time.Second
+
+// agentParams are those of the method "agent", as far as they are used.
+type agentParams struct {
+	Message   string `json:"message"`
+	AgentID   string `json:"agentId"`
+	Key       string `json:"sessionKey"`
+	ID        string `json:"idempotencyKey"` // of the run, too
+	Model     string `json:"model,omitempty"`
+	Timeout   int64  `json:"timeout,omitempty"`
+	Deliver   bool   `json:"deliver"`
+	NoMessage bool   `json:"disableMessageTool"`
+}
+
+// turn gives the gateway the prompt and says what happens until the turn is over.
+func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.End {
+	end := drive.End{Agent: c.version}
+	out.Mark(task.MarkStarted)
+	p := agentParams{
+		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
+	}
+	if t.Continue {
+		// What an earlier turn may have left running, if its driver was killed, is not part of this one.
+		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
+			end.Error = c.broken(ctx, err)
+			return end
+		}
+	}
+	id, err := c.send(ctx, "agent", p)
+	if err != nil {
+		end.Error = c.broken(ctx, err)
+		return end
+	}
+	end.Error = c.follow(ctx, t, id, newStream(p.ID, t.Output, out))
+	return end
+}
+
+func isRefusal(err error) bool {
+	var refused *callError
+	return errors.As(err, &refused)
+}
+
+// broken is the error of a connection that failed.
+func (c *client) broken(ctx context.Context, err error) *caisson.RunError {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return fault(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
+}
+
+// follow passes on what happens in a run until request id has its last answer. If ctx ends, the run is aborted in the gateway.
+func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
+	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	aborted := context.AfterFunc(ctx, func() {
+		grace := time.Duration(t.Grace)
+		if grace <= 0 {
+			grace = abortTime
+		}
+		// The answer to the abort is not waited for; the run's own is, and no longer than the grace.
+		time.AfterFunc(grace, stop)
+		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
+		if err == nil {
+			err = c.write(reading, b)
+		}
+		if err != nil {
+			stop()
+		}
+	})
+	defer aborted()
+	for {
+		f, err := c.read(reading)
+		if err != nil {
+			return c.broken(ctx, err)
+		}
+		switch {
+		case f.Type == "event":
+			s.event(f)
+		case f.Type == "res" && f.ID == id:
+			payload, err := f.result()
+			if err != nil {
+				if ctx.Err() != nil {
+					return ended(ctx)
+				}
+				return s.failure(err.Error())
+			}
+			if accepted(payload) {
+				s.out.Mark(task.MarkPrompt)
+				continue
+			}
+			final := s.final(payload)
+			if ctx.Err() != nil {
+				return ended(ctx)
+			}
+			return final
+		}
+	}
+}
+
+// accepted reports whether an answer is the first of the two that a prompt has.
+func accepted(payload json.RawMessage) bool {
+	var a struct {
+		Status string `json:"status"`
+	}
+	return json.Unmarshal(payload, &a) == nil && a.Status == "accepted"
+}

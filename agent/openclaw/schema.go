@@ -1,0 +1,176 @@
+package openclaw
+
+import "cmp"
+
+// dummyKey is what OpenClaw sends as key: the model gateway knows by the wire who calls and adds the real one outside.
+const dummyKey = "none-needed"
+
+// config is the part of OpenClaw's configuration that Caisson sets.
+type config struct {
+	Gateway   gateway        `json:"gateway"`
+	Update    update         `json:"update"`
+	Telemetry enabled        `json:"telemetry"`
+	Discovery discovery      `json:"discovery"`
+	Plugins   enabled        `json:"plugins"`
+	Cron      enabled        `json:"cron"`
+	Browser   enabled        `json:"browser"`
+	ACP       enabled        `json:"acp"`
+	Commands  map[string]any `json:"commands"`
+	Logging   logging        `json:"logging"`
+	Env       shellEnv       `json:"env"`
+	Skills    skills         `json:"skills"`
+	Models    models         `json:"models"`
+	Agents    agents         `json:"agents"`
+	Tools     tools          `json:"tools"`
+}
+
+type enabled struct {
+	Enabled bool `json:"enabled"`
+}
+
+type gateway struct {
+	Mode      string  `json:"mode"`
+	Port      int     `json:"port"`
+	Bind      string  `json:"bind"`
+	Auth      auth    `json:"auth"`
+	ControlUI enabled `json:"controlUi"`
+	Terminal  enabled `json:"terminal"`
+	HTTP      struct {
+		Endpoints struct {
+			Chat enabled `json:"chatCompletions"`
+		} `json:"endpoints"`
+	} `json:"http"`
+	Reload struct {
+		Mode string `json:"mode"`
+	} `json:"reload"`
+}
+
+type auth struct {
+	Mode string `json:"mode"`
+}
+
+type update struct {
+	CheckOnStart bool    `json:"checkOnStart"`
+	Auto         enabled `json:"auto"`
+}
+
+type discovery struct {
+	MDNS struct {
+		Mode string `json:"mode"`
+	} `json:"mdns"`
+}
+
+type logging struct {
+	Level        string `json:"level"`
+	ConsoleLevel string `json:"consoleLevel"`
+	File         string `json:"file"`
+}
+
+type shellEnv struct {
+	ShellEnv enabled `json:"shellEnv"`
+}
+
+type skills struct {
+	Load struct {
+		ExtraDirs []string `json:"extraDirs,omitempty"`
+		Watch     bool     `json:"watch"`
+	} `json:"load"`
+}
+
+type models struct {
+	Mode           string              `json:"mode"`
+	CatalogRefresh enabled             `json:"catalogRefresh"`
+	Providers      map[string]provider `json:"providers"`
+}
+
+type provider struct {
+	BaseURL string  `json:"baseUrl"`
+	APIKey  string  `json:"apiKey"`
+	API     string  `json:"api"`
+	Models  []model `json:"models"`
+}
+
+type model struct {
+	ID            string   `json:"id"`
+	Name          string   `json:"name"`
+	Reasoning     bool     `json:"reasoning"`
+	Input         []string `json:"input"`
+	Cost          cost     `json:"cost"`
+	ContextWindow int64    `json:"contextWindow"`
+	MaxTokens     int64    `json:"maxTokens"`
+}
+
+// cost is zero: what calls cost the ledger knows.
+type cost struct {
+	Input      int `json:"input"`
+	Output     int `json:"output"`
+	CacheRead  int `json:"cacheRead"`
+	CacheWrite int `json:"cacheWrite"`
+}
+
+type agents struct {
+	Defaults struct {
+		Model         modelChoice `json:"model"`
+		Workspace     string      `json:"workspace"`
+		Cwd           string      `json:"cwd"`
+		SkipBootstrap bool        `json:"skipBootstrap"`
+		Sandbox       mode        `json:"sandbox"`
+		Heartbeat     struct {
+			Every string `json:"every"`
+		} `json:"heartbeat"`
+	} `json:"defaults"`
+	Entries map[string]entry `json:"entries"`
+}
+
+type mode struct {
+	Mode string `json:"mode"`
+}
+
+type modelChoice struct {
+	Primary string `json:"primary"`
+}
+
+type entry struct {
+	Workspace string       `json:"workspace"`
+	Cwd       string       `json:"cwd"`
+	Model     *modelChoice `json:"model,omitempty"`
+	Tools     *toolRule    `json:"tools,omitempty"`
+}
+
+type toolRule struct {
+	Deny []string `json:"deny"`
+}
+
+type tools struct {
+	Allow      []string `json:"allow"`
+	Deny       []string `json:"deny"`
+	ToolSearch bool     `json:"toolSearch"`
+	CodeMode   bool     `json:"codeMode"`
+	Elevated   enabled  `json:"elevated"`
+	Exec       struct {
+		Host     string `json:"host"`
+		Security string `json:"security"`
+		Ask      string `json:"ask"`
+	} `json:"exec"`
+}
+
+// base is what every configuration has: OpenClaw's own sandbox and its approvals are off, because Caisson's sandbox is around all of
+// it, and so is everything that reaches out, waits for people or runs by itself.
+func base(s Setup) config {
+	var c config
+	c.Gateway.Mode, c.Gateway.Bind, c.Gateway.Port = "local", "loopback", cmp.Or(s.Port, Port)
+	// No token: one would be made before a snapshot, or be in a file that the agent can read. Who reaches the loopback interface of
+	// the sandbox is the agent itself.
+	c.Gateway.Auth.Mode = "none"
+	c.Gateway.HTTP.Endpoints.Chat.Enabled = true
+	c.Gateway.Reload.Mode = "hybrid"
+	c.Discovery.MDNS.Mode = "off"
+	c.Commands = map[string]any{"native": false, "nativeSkills": false, "text": false, "bash": false, "config": false, "mcp": false, "plugins": false, "debug": false, "restart": false}
+	c.Logging = logging{Level: "warn", ConsoleLevel: "warn", File: s.Home + "/log/openclaw.log"}
+	c.Skills.Load.ExtraDirs = s.Agent.Skills
+	d := &c.Agents.Defaults
+	d.Workspace, d.Cwd, d.SkipBootstrap = s.agentDir(mainAgent), s.Workdir, true
+	d.Sandbox.Mode, d.Heartbeat.Every = "off", "0m"
+	c.Tools.Exec.Host, c.Tools.Exec.Security, c.Tools.Exec.Ask = "gateway", "full", "off"
+	return c
+}
