@@ -219,6 +219,7 @@ type wires struct {
 	mu         sync.Mutex
 	attached   map[caisson.ID]caisson.WireSpec // guarded by mu
 	reattached []caisson.ID                    // guarded by mu
+	configured int                             // how often; guarded by mu
 	fail       error                           // of the next attach, reattach or configure; guarded by mu
 }
 
@@ -264,11 +265,19 @@ func (w *wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireS
 	if _, ok := w.attached[id]; !ok {
 		return caisson.Errorf(caisson.NotFound, "%s has no wire", id)
 	}
+	w.configured++
 	if err := w.take(); err != nil {
 		return err
 	}
 	w.attached[id] = spec
 	return nil
+}
+
+// configurations returns how often a wire was configured after it was there.
+func (w *wires) configurations() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.configured
 }
 
 // spec returns what the wire of a sandbox is now.

@@ -27,36 +27,6 @@ import (
 // patience is how long anything may take before it counts as hung.
 const patience = 20 * time.Second
 
-// testRuntime is the fake with what a host may still have of a sandbox that the fake knows nothing of.
-type testRuntime struct {
-	*fake.Runtime
-
-	mu      sync.Mutex
-	remains []caisson.ID // guarded by mu
-	cpu     string       // guarded by mu
-}
-
-func (r *testRuntime) Remains() ([]caisson.ID, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.remains), nil
-}
-
-func (r *testRuntime) Destroy(ctx context.Context, id caisson.ID) error {
-	r.mu.Lock()
-	r.remains = slices.DeleteFunc(r.remains, func(x caisson.ID) bool { return x == id })
-	r.mu.Unlock()
-	return r.Runtime.Destroy(ctx, id)
-}
-
-func (r *testRuntime) Capabilities() caisson.Capabilities {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	caps := r.Runtime.Capabilities()
-	caps.CPU += r.cpu
-	return caps
-}
-
 // world is a core with everything around it, on a directory of the test's.
 type world struct {
 	*sandboxes.Core

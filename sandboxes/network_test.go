@@ -3,6 +3,7 @@ package sandboxes_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
@@ -203,8 +204,42 @@ func TestDecisionsAreEvents(t *testing.T) {
 		}
 		return len(found) == 2
 	})
+	for _, e := range found {
+		for _, k := range []string{"run", "attempt", "agent", "trace"} {
+			if v, ok := e.Data[k]; ok {
+				t.Errorf("%s of a sandbox without a run is %q", k, v)
+			}
+		}
+	}
 	if e := found[0]; e.Data["address"] != "192.0.2.1:443" || e.Data["count"] != "3" || e.Actor != string(sb.ID) {
 		t.Errorf("event %+v", e)
+	}
+}
+
+// TestDecisionsOfRuns: what the wire of a run decides is recorded as the run's.
+func TestDecisionsOfRuns(t *testing.T) {
+	w := online(t)
+	sb := w.create(caisson.CreateRequest{Assigned: assignment()})
+	w.Decided(w.wires.spec(sb.ID).Guest, []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it"}})
+	want := map[string]string{"run": "rn-cccccccccccccccc", "attempt": "2", "agent": "openclaw", "trace": assignment().Trace, "kind": "flow"}
+	waitFor(t, func() bool {
+		for _, e := range w.record(string(sb.ID)) {
+			if e.Type != "egress.denied" {
+				continue
+			}
+			for k, v := range want {
+				if e.Data[k] != v {
+					t.Errorf("%s is %q, want %q", k, e.Data[k], v)
+				}
+			}
+			return true
+		}
+		return false
+	})
+	for k, v := range want {
+		if !strings.Contains(w.logs.String(), " "+k+"="+v) {
+			t.Errorf("the log does not say %s=%s", k, v)
+		}
 	}
 }
 

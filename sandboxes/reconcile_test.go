@@ -77,6 +77,14 @@ func TestReconcileStates(t *testing.T) {
 			if r.running {
 				return caisson.Running, "running"
 			}
+		case caisson.Suspending, caisson.Suspended:
+			if r.running {
+				return caisson.Suspended, "running"
+			}
+		case caisson.Waking:
+			if r.running {
+				return caisson.Running, "running"
+			}
 		case caisson.Pausing, caisson.Resuming:
 			switch {
 			case r.paused:
@@ -113,7 +121,7 @@ func TestReconcileStates(t *testing.T) {
 				w.restart()
 				state, content := want(r)
 				w.wantState(id, state)
-				if state == caisson.Running {
+				if state == caisson.Running || state == caisson.Suspended {
 					w.holds(id)
 				} else {
 					w.holds()
@@ -139,6 +147,9 @@ func TestReconcileStates(t *testing.T) {
 					got(w.Sandboxes().Start(w.ctx(), ref))(t)
 				case caisson.Paused:
 					got(w.Sandboxes().Resume(w.ctx(), ref))(t)
+				case caisson.Suspended:
+					w.standsStill(id)
+					got(w.Sandboxes().Wake(w.ctx(), ref))(t)
 				}
 				if s := w.read(ref, "/root/a"); s != content {
 					t.Errorf("/root/a is %q, want %q", s, content)

@@ -18,6 +18,8 @@ func (w *world) in(s caisson.State) *caisson.Sandbox {
 	case caisson.Created, caisson.Running:
 	case caisson.Paused:
 		sb = got(l.Pause(w.ctx(), string(sb.ID)))(w.t)
+	case caisson.Suspended:
+		sb = got(l.Suspend(w.ctx(), string(sb.ID)))(w.t)
 	case caisson.Stopped:
 		sb = got(l.Stop(w.ctx(), string(sb.ID), 0))(w.t)
 	case caisson.Failed:
@@ -45,12 +47,12 @@ func TestStateTable(t *testing.T) {
 				_, err := w.Sandboxes().Start(ctx, ref)
 				return err
 			}},
-		{caisson.VerbStop, map[caisson.State]caisson.State{caisson.Running: caisson.Stopped, caisson.Paused: caisson.Stopped},
+		{caisson.VerbStop, map[caisson.State]caisson.State{caisson.Running: caisson.Stopped, caisson.Paused: caisson.Stopped, caisson.Suspended: caisson.Stopped},
 			func(ctx context.Context, w *world, ref string) error {
 				_, err := w.Sandboxes().Stop(ctx, ref, 0)
 				return err
 			}},
-		{caisson.VerbPause, map[caisson.State]caisson.State{caisson.Running: caisson.Paused},
+		{caisson.VerbPause, map[caisson.State]caisson.State{caisson.Running: caisson.Paused, caisson.Suspended: caisson.Paused},
 			func(ctx context.Context, w *world, ref string) error {
 				_, err := w.Sandboxes().Pause(ctx, ref)
 				return err
@@ -58,6 +60,16 @@ func TestStateTable(t *testing.T) {
 		{caisson.VerbResume, map[caisson.State]caisson.State{caisson.Paused: caisson.Running},
 			func(ctx context.Context, w *world, ref string) error {
 				_, err := w.Sandboxes().Resume(ctx, ref)
+				return err
+			}},
+		{caisson.VerbSuspend, map[caisson.State]caisson.State{caisson.Running: caisson.Suspended},
+			func(ctx context.Context, w *world, ref string) error {
+				_, err := w.Sandboxes().Suspend(ctx, ref)
+				return err
+			}},
+		{caisson.VerbWake, map[caisson.State]caisson.State{caisson.Suspended: caisson.Running},
+			func(ctx context.Context, w *world, ref string) error {
+				_, err := w.Sandboxes().Wake(ctx, ref)
 				return err
 			}},
 		{caisson.VerbSnapshot, map[caisson.State]caisson.State{caisson.Running: caisson.Running, caisson.Paused: caisson.Paused, caisson.Stopped: caisson.Stopped},
@@ -99,7 +111,7 @@ func TestStateTable(t *testing.T) {
 			}},
 		{caisson.VerbRemove, map[caisson.State]caisson.State{
 			caisson.Creating: "", caisson.Created: "", caisson.Starting: "", caisson.Running: "", caisson.Pausing: "", caisson.Paused: "",
-			caisson.Resuming: "", caisson.Stopping: "", caisson.Stopped: "", caisson.Removing: "", caisson.Failed: "",
+			caisson.Resuming: "", caisson.Suspending: "", caisson.Suspended: "", caisson.Waking: "", caisson.Stopping: "", caisson.Stopped: "", caisson.Removing: "", caisson.Failed: "",
 		}, func(ctx context.Context, w *world, ref string) error { return w.Sandboxes().Remove(ctx, ref) }},
 	}
 	for _, s := range caisson.States() {

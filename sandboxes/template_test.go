@@ -35,6 +35,23 @@ func TestTemplates(t *testing.T) {
 		{"setup[1].run", caisson.Invalid, func(t *caisson.Template) {
 			t.Setup = []caisson.SetupStep{{Run: []string{"a"}}, {Run: []string{"a\x00"}}}
 		}},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("etc/a")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/etc/../a")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/etc/")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/a\x00")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/proc/self/mem")},
+		{"setup[0].files[0].path", caisson.Invalid, seeded("/.caisson/init")},
+		{"setup[0].files[0].mode", caisson.Invalid, func(t *caisson.Template) {
+			seeded("/a")(t)
+			t.Setup[0].Files[0].Mode = 0o4755
+		}},
+		{"setup", caisson.Invalid, seeded(make([]string, 65)...)},
+		{"setup", caisson.Invalid, func(t *caisson.Template) {
+			seeded("/a", "/b")(t)
+			t.Setup[0].Files[1].Data = strings.Repeat("x", 4<<20+1)
+		}},
 		{"command", caisson.Invalid, func(t *caisson.Template) { t.Command = []string{""} }},
 		{"env", caisson.Invalid, func(t *caisson.Template) { t.Env = map[string]string{"-": ""} }},
 		{"workdir", caisson.Invalid, func(t *caisson.Template) { t.Workdir = "x" }},
@@ -75,6 +92,65 @@ func TestTemplates(t *testing.T) {
 	wantKind(t, err, caisson.NotFound)
 	if b := got(tp.BuildTemplate(w.ctx(), "host", caisson.RegistryAuth{}, nil))(t); b.Built != nil {
 		t.Errorf("the built-in template was built: %+v", b.Built)
+	}
+}
+
+// seeded gives a template a set-up step with files; a list of more than one without names is numbered.
+func seeded(paths ...string) func(*caisson.Template) {
+	return func(t *caisson.Template) {
+		step := caisson.SetupStep{Run: []string{"a"}}
+		for i, p := range paths {
+			if p == "" && len(paths) > 1 {
+				p = fmt.Sprint("/", i)
+			}
+			step.Files = append(step.Files, caisson.SeedFile{Path: p})
+		}
+		t.Setup = []caisson.SetupStep{step}
+	}
+}
+
+// TestSeedFiles: a step finds its files, what follows keeps them, and a build with others is another.
+func TestSeedFiles(t *testing.T) {
+	w := newWorld(t)
+	tpl := caisson.Template{Name: "tpl", Image: "debian:12", Setup: []caisson.SetupStep{
+		{Run: command("cat", "/srv/deep/down/a", "/srv/b"), Files: []caisson.SeedFile{
+			{Path: "/srv/deep/down/a", Data: "first\n", Mode: 0o700}, {Path: "/srv/b", Data: "second\n"},
+		}},
+		{Run: command("cat", "/srv/c"), Files: []caisson.SeedFile{{Path: "/srv/c", Data: "third\n"}}},
+	}}
+	got(w.Templates().PutTemplate(w.ctx(), tpl))(t)
+	var said []string
+	built := got(w.Templates().BuildTemplate(w.ctx(), "tpl", caisson.RegistryAuth{}, func(p caisson.Progress) {
+		if p.Message != "" {
+			said = append(said, p.Message)
+		}
+	}))(t)
+	if strings.Join(said, " ") != "first second third" {
+		t.Errorf("the steps said %q", said)
+	}
+	sb := w.create(caisson.CreateRequest{Template: "tpl"})
+	for path, mode := range map[string]string{"/srv/deep/down/a": "0700", "/srv/b": "0644"} {
+		if info := got(w.Files().StatFile(w.ctx(), string(sb.ID), path))(t); info.Mode != mode {
+			t.Errorf("%s has mode %s, want %s", path, info.Mode, mode)
+		}
+	}
+	if put := got(w.Templates().PutTemplate(w.ctx(), tpl))(t); put.Built == nil {
+		t.Error("the same steps have undone the build")
+	}
+	for name, change := range map[string]func(*caisson.SeedFile){
+		"data": func(f *caisson.SeedFile) { f.Data = "other\n" },
+		"mode": func(f *caisson.SeedFile) { f.Mode = 0o600 },
+		"path": func(f *caisson.SeedFile) { f.Path = "/srv/b" },
+	} {
+		other := tpl
+		other.Setup = []caisson.SetupStep{tpl.Setup[0], {Run: command("cat", "/srv/b"), Files: []caisson.SeedFile{tpl.Setup[1].Files[0]}}}
+		change(&other.Setup[1].Files[0])
+		if put := got(w.Templates().PutTemplate(w.ctx(), other))(t); put.Built != nil {
+			t.Errorf("%s: still built", name)
+		}
+		if b, _ := w.build(w.ctx(), "tpl"); b.Built.Key == built.Built.Key {
+			t.Errorf("%s: the same key", name)
+		}
 	}
 }
 

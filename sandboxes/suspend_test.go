@@ -1,0 +1,204 @@
+package sandboxes_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/fake"
+)
+
+// standsStill checks that the runtime has stopped a sandbox.
+func (w *world) standsStill(id caisson.ID) {
+	w.t.Helper()
+	if err := w.runtime.Freeze(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
+		w.t.Errorf("%s does not stand still: freezing it says %v", id, err)
+	}
+}
+
+// goesOn checks that it has not.
+func (w *world) goesOn(id caisson.ID) {
+	w.t.Helper()
+	if err := w.runtime.Thaw(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
+		w.t.Errorf("%s stands still: thawing it says %v", id, err)
+	}
+}
+
+func TestSuspend(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	sb := w.counting()
+	ref := string(sb.ID)
+	for range 2 { // after a restart of the daemon as before
+		before := got(w.Sandboxes().Extend(w.ctx(), ref, ptr(caisson.Duration(time.Hour)), nil))(t)
+		n := w.counts(sb.ID, 1)
+		suspended := got(w.Sandboxes().Suspend(w.ctx(), ref))(t)
+		if suspended.State != caisson.Suspended || suspended.PauseAt == nil || !suspended.PauseAt.Equal(*before.PauseAt) {
+			t.Errorf("suspended: %s, pause at %v, was %v", suspended.State, suspended.PauseAt, before.PauseAt)
+		}
+		w.standsStill(sb.ID)
+		w.holds(sb.ID)
+		for _, use := range []func() error{
+			func() error { _, err := w.Processes().Stats(w.ctx(), ref); return err },
+			func() error { _, err := w.Files().ListFiles(w.ctx(), ref, "/"); return err },
+			func() error {
+				_, err := w.Processes().Exec(w.ctx(), ref, caisson.ExecRequest{Command: command("echo")})
+				return err
+			},
+			func() error { _, err := w.Snapshots().Fork(w.ctx(), ref, caisson.ForkRequest{}); return err },
+		} {
+			if err := use(); caisson.KindOf(err) != caisson.Conflict || !strings.HasSuffix(err.Error(), "; wake it first") {
+				t.Errorf("used while suspended: %v", err)
+			}
+		}
+		w.restart()
+		w.wantState(sb.ID, caisson.Suspended)
+		w.standsStill(sb.ID)
+		w.holds(sb.ID) // its wire too
+		if awake := got(w.Sandboxes().Wake(w.ctx(), ref))(t); awake.State != caisson.Running || !awake.PauseAt.Equal(*before.PauseAt) {
+			t.Errorf("awake: %s, pause at %v, was %v", awake.State, awake.PauseAt, before.PauseAt)
+		}
+		w.goesOn(sb.ID)
+		w.counts(sb.ID, n+1)
+	}
+	if ev := w.events(ref); !slices.Contains(ev, "sandbox.suspended") {
+		t.Errorf("events are %v", ev)
+	}
+}
+
+// TestSuspendedChanges: what can be done to a suspended sandbox is done as to one that runs.
+func TestSuspendedChanges(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	sb := w.counting()
+	ref := string(sb.ID)
+	l := w.Sandboxes()
+	n := w.counts(sb.ID, 5)
+	got(l.Suspend(w.ctx(), ref))(t)
+	got(l.Pause(w.ctx(), ref))(t)
+	w.holds()
+	got(l.Resume(w.ctx(), ref))(t)
+	w.counts(sb.ID, n+1)
+	w.goesOn(sb.ID)
+	w.write(ref, "/root/a", "kept")
+	got(l.Suspend(w.ctx(), ref))(t)
+	got(l.Stop(w.ctx(), ref, time.Minute))(t) // a counter ends when it is asked to
+	w.holds()
+	got(l.Start(w.ctx(), ref))(t)
+	if s := w.read(ref, "/root/a"); s != "kept" {
+		t.Errorf("after a stop its file is %q", s)
+	}
+	got(l.Suspend(w.ctx(), ref))(t)
+	must(t, l.Remove(w.ctx(), ref))
+	w.holds()
+}
+
+func TestSuspendedDies(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	for _, restart := range []bool{false, true} {
+		sb := w.create(caisson.CreateRequest{Command: command("sleep", "1h")})
+		got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+		if restart {
+			w.restart()
+		}
+		must(t, w.runtime.Kill(sb.ID))
+		if failed := w.waitState(sb.ID, caisson.Failed); failed.Reason == "" {
+			t.Error("nobody is told why")
+		}
+		waitFor(t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.failed") })
+	}
+	w.settles()
+}
+
+// TestSuspendedReachesItsTTL: standing still does not stop the clock.
+func TestSuspendedReachesItsTTL(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(caisson.CreateRequest{})
+	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+	got(w.Sandboxes().Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(time.Millisecond)), nil))(t)
+	if paused := w.waitState(sb.ID, caisson.Paused); !strings.Contains(paused.Reason, "ttl") {
+		t.Errorf("the reason is %q", paused.Reason)
+	}
+}
+
+// TestCommandEndsAfterWake: its end is recorded, though the sandbox was suspended meanwhile.
+func TestCommandEndsAfterWake(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(caisson.CreateRequest{Command: command("sleep", "100ms")})
+	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+	got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
+	waitFor(t, func() bool { return got(w.Sandboxes().Get(w.ctx(), string(sb.ID)))(t).Exit != nil })
+}
+
+// TestFailedSuspension: what fails leaves the sandbox as its state says, and everything possible.
+func TestFailedSuspension(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		from  caisson.State
+		fault fake.Op
+		do    func(*world, string) error
+		to    caisson.State
+	}{
+		{"suspend", caisson.Running, fake.OpFreeze, func(w *world, ref string) error {
+			_, err := w.Sandboxes().Suspend(w.ctx(), ref)
+			return err
+		}, caisson.Running},
+		{"wake", caisson.Suspended, fake.OpThaw, func(w *world, ref string) error {
+			_, err := w.Sandboxes().Wake(w.ctx(), ref)
+			return err
+		}, caisson.Suspended},
+		{"pause", caisson.Suspended, fake.OpCheckpoint, func(w *world, ref string) error {
+			_, err := w.Sandboxes().Pause(w.ctx(), ref)
+			return err
+		}, caisson.Suspended},
+		{"stop, before", caisson.Suspended, fake.OpThaw, func(w *world, ref string) error {
+			_, err := w.Sandboxes().Stop(w.ctx(), ref, 0)
+			return err
+		}, caisson.Suspended},
+		{"stop, after", caisson.Suspended, fake.OpSaveFiles, func(w *world, ref string) error {
+			_, err := w.Sandboxes().Stop(w.ctx(), ref, 0)
+			return err
+		}, caisson.Running},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := plan{wires: true}.world(t)
+			sb := w.in(c.from)
+			w.runtime.FailNext(c.fault, errInjected)
+			if err := c.do(w, string(sb.ID)); err == nil {
+				t.Fatal("nothing failed")
+			}
+			w.wantState(sb.ID, c.to)
+			if c.to == caisson.Suspended {
+				w.standsStill(sb.ID)
+				got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
+			}
+			w.goesOn(sb.ID)
+			got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+			got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
+		})
+	}
+}
+
+// TestSuspendedAlready: a sandbox that is what a change would make it is no error: somebody has done it before the store knew.
+func TestSuspendedAlready(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(caisson.CreateRequest{})
+	must(t, w.runtime.Freeze(t.Context(), sb.ID))
+	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+	must(t, w.runtime.Thaw(t.Context(), sb.ID))
+	got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
+	w.goesOn(sb.ID)
+}
+
+// TestSuspendedOfAnotherBuild is not woken by this one, which does not speak its protocol.
+func TestSuspendedOfAnotherBuild(t *testing.T) {
+	w := newWorld(t)
+	sb := w.in(caisson.Suspended)
+	w.config.Build = "b2"
+	w.restart()
+	_, err := w.Sandboxes().Wake(w.ctx(), string(sb.ID))
+	wantKind(t, err, caisson.Conflict)
+	got(w.Sandboxes().Stop(w.ctx(), string(sb.ID), 0))(t)
+	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
+}
