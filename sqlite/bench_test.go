@@ -3,6 +3,7 @@ package sqlite
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,94 @@ func BenchmarkAppendEvent(b *testing.B) {
 	for b.Loop() {
 		e := caisson.Event{At: time.Now(), Account: "local", Type: "sandbox.running", Subject: "sb-aaaaaaaaaaaaaaaa"}
 		if err := s.Events().Append(b.Context(), &e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchRun(b *testing.B, s *Store) caisson.ID {
+	b.Helper()
+	r := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Account: "local", Agent: "shell", State: caisson.RunRunning, CreatedAt: time.Now()}
+	if err := s.Runs().Insert(b.Context(), r, 0); err != nil {
+		b.Fatal(err)
+	}
+	return r.ID
+}
+
+// BenchmarkAppendRunEvents appends text as an agent says it.
+func BenchmarkAppendRunEvents(b *testing.B) {
+	for _, n := range []int{1, 50} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := benchStore(b)
+			id, seq := benchRun(b, s), int64(0)
+			events := make([]caisson.RunEvent, n)
+			for b.Loop() {
+				for i := range events {
+					seq++
+					events[i] = caisson.RunEvent{Seq: seq, At: time.Now(), Type: caisson.EventTextDelta, Attempt: 1, Delta: "and a few words more, "}
+				}
+				if err := s.Runs().Append(b.Context(), id, events); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAppendRunEventsParallel has many runs speak at once.
+func BenchmarkAppendRunEventsParallel(b *testing.B) {
+	s := benchStore(b)
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		id := benchRun(b, s)
+		for seq := int64(1); pb.Next(); seq++ {
+			e := caisson.RunEvent{Seq: seq, At: time.Now(), Type: caisson.EventTextDelta, Attempt: 1, Delta: "and a few words more, "}
+			if err := s.Runs().Append(b.Context(), id, []caisson.RunEvent{e}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+func BenchmarkRunEvents(b *testing.B) {
+	s := benchStore(b)
+	id := benchRun(b, s)
+	events := make([]caisson.RunEvent, 1000)
+	for i := range events {
+		events[i] = caisson.RunEvent{Seq: int64(i) + 1, At: time.Now(), Type: caisson.EventTextDelta, Delta: "and a few words more, "}
+	}
+	if err := s.Runs().Append(b.Context(), id, events); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if page, err := s.Runs().Events(b.Context(), caisson.In("local"), id, 900, 100); err != nil || len(page) != 100 {
+			b.Fatal(len(page), err)
+		}
+	}
+}
+
+// BenchmarkInsertSubRun is what it costs to be counted three times, beside prompts of 100 kB.
+func BenchmarkInsertSubRun(b *testing.B) {
+	s := benchStore(b)
+	var lineage []caisson.ID
+	sub := func() *caisson.Run {
+		r := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Account: "local", Agent: "shell", Limits: caisson.AgentLimits{Runs: 1 << 40}}
+		r.Request.Prompt = strings.Repeat("x", 100_000)
+		if r.Lineage = lineage; len(lineage) > 0 {
+			r.Parent = lineage[len(lineage)-1]
+		}
+		return r
+	}
+	for range 3 {
+		r := sub()
+		if err := s.Runs().Insert(b.Context(), r, 0); err != nil {
+			b.Fatal(err)
+		}
+		lineage = append(lineage, r.ID)
+	}
+	for b.Loop() {
+		if err := s.Runs().Insert(b.Context(), sub(), 0); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -34,6 +34,9 @@ type runs struct {
 
 var _ caisson.RunStore = (*runs)(nil)
 
+// runLive counts the runs of an account that have not ended and are not part of others.
+const runLive = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
+
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	return &runs{
@@ -43,7 +46,7 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 		insert: p.write(`INSERT INTO run (id, account, agent, state, session, parent, ended_at, children, most, doc)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
 		update:  p.write(`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
-		live:    p.write(`SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`),
+		live:    p.write(runLive),
 		above:   p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
 		count:   p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
 		under:   p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),

@@ -20,14 +20,18 @@ type runEventStmts struct {
 	last  *sql.Stmt
 }
 
+const (
+	runLast        = `SELECT seq, coalesce((SELECT max(e.seq) FROM run_event AS e WHERE e.run = run.seq), 0) FROM run WHERE id = ?`
+	runEventsAfter = `SELECT seq, doc FROM run_event WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?`
+)
+
 func newRunEventStmts(p *preparer) runEventStmts {
-	const last = `SELECT seq, coalesce((SELECT max(e.seq) FROM run_event AS e WHERE e.run = run.seq), 0) FROM run WHERE id = ?`
 	return runEventStmts{
-		newest: p.write(last),
+		newest: p.write(runLast),
 		insert: p.write(`INSERT INTO run_event (run, seq, doc) VALUES (?, ?, ?)`),
 		find:   p.read(`SELECT seq FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
-		after:  p.read(`SELECT seq, doc FROM run_event WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?`),
-		last:   p.read(last),
+		after:  p.read(runEventsAfter),
+		last:   p.read(runLast),
 	}
 }
 

@@ -28,10 +28,13 @@ type runRemovalStmts struct {
 	cleared *sql.Stmt
 }
 
+// runsOld finds runs that ended before, those that ended first.
+const runsOld = `SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY ended_at, seq LIMIT ?`
+
 func newRunRemovalStmts(p *preparer) runRemovalStmts {
 	return runRemovalStmts{
 		find:     p.write(`SELECT seq, id, account FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
-		old:      p.write(`SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY ended_at, seq LIMIT ?`),
+		old:      p.write(runsOld),
 		remove:   p.write(`DELETE FROM run WHERE seq = ?`),
 		remember: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
 		forget:   p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),

@@ -193,7 +193,26 @@ func TestPlans(t *testing.T) {
 	must(t, err)
 	names, err := s.images.query(t.Context(), caisson.In("local"), caisson.Filter{After: "host"})
 	must(t, err)
+	runs := func(in caisson.Scope, f caisson.RunFilter) string {
+		t.Helper()
+		f.Limit = 10
+		q, err := s.runs.query(t.Context(), in, f)
+		must(t, err)
+		return q.sql.String()
+	}
+	must(t, s.Runs().Insert(t.Context(), &caisson.Run{ID: "rn-1", Account: "local"}, 0))
+	mine, all := caisson.In("local"), caisson.Everyone()
+	live := []caisson.RunState{caisson.RunQueued, caisson.RunRunning}
 	for query, want := range map[string]string{
+		runs(mine, caisson.RunFilter{Before: "rn-1"}):   "INDEX run_age (account=? AND seq<?)",
+		runs(mine, caisson.RunFilter{Agent: "x"}):       "INDEX run_agent (account=? AND agent=?)",
+		runs(all, caisson.RunFilter{Session: "se-1"}):   "INDEX run_session (session=?)",
+		runs(all, caisson.RunFilter{Parent: "rn-1"}):    "INDEX run_parent (parent=?)",
+		runs(mine, caisson.RunFilter{States: live[:1]}): "INDEX run_state (state=? AND account=?)",
+		runLive:                            "INDEX run_live (account=?)",
+		runsOld:                            "INDEX run_ended (ended_at<?)",
+		runEventsAfter:                     "PRIMARY KEY (run=? AND seq>?)",
+		runLast:                            "PRIMARY KEY (run=?)",
 		s.sandboxes.kind.sql(selectByKey):  "USING INDEX sqlite_autoindex_sandbox_1 (key=?)",
 		s.sandboxes.kind.sql(selectByName): "USING INDEX sandbox_name (account=? AND name=?)",
 		page.sql.String():                  "USING INDEX sandbox_age (account=? AND seq>?)",
