@@ -138,6 +138,7 @@ func (e *Engine) newManager() (*wire.Manager, error) {
 	cfg := wire.Config{
 		Exe: selfExe, NetNS: e.netNS, Settings: e.models.lasting, Ledger: journals{e.book}, Record: e.record,
 		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
+		Tool:    e.guestTool,
 		Log:     e.cfg.Log.With("component", "wire"),
 	}
 	if addr := e.cfg.Gateway.Listen; addr != "" {

@@ -26,6 +26,8 @@ type feedMessage struct {
 	Rotate    bool               `json:"rotate,omitempty"`   // another journal, please
 	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
 	Sandbox   caisson.ID         `json:"sandbox,omitempty"`
+	Trace     string             `json:"trace,omitempty"` // of the run that decisions were made for
+	Tool      *toolBody          `json:"tool,omitempty"`  // a question about Sandbox
 	Decisions []caisson.Decision `json:"decisions,omitempty"`
 	Log       string             `json:"log,omitempty"` // a line for the engine's log
 }
@@ -42,11 +44,18 @@ type returnBody struct {
 	Amount caisson.Amount `json:"amount"`
 }
 
+// A toolBody is a use of what the engine has for agents.
+type toolBody struct {
+	Name string          `json:"name"`
+	In   json.RawMessage `json:"in,omitempty"`
+}
+
 type feedAnswer struct {
-	N     uint64        `json:"n"`
-	Lease caisson.Lease `json:"lease,omitzero"`
-	Kind  caisson.Kind  `json:"kind,omitempty"` // of an error
-	Error string        `json:"error,omitempty"`
+	N     uint64          `json:"n"`
+	Out   json.RawMessage `json:"out,omitempty"` // of a tool
+	Lease caisson.Lease   `json:"lease,omitzero"`
+	Kind  caisson.Kind    `json:"kind,omitempty"` // of an error
+	Error string          `json:"error,omitempty"`
 }
 
 const maxFeed = maxBody
@@ -201,9 +210,10 @@ func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 
 // A session is the life of one wire process as the engine's end of it sees it.
 type session struct {
-	m    *Manager
-	link *link
-	said quota // decisions; touched by listen only
+	m     *Manager
+	link  *link
+	said  quota // decisions; touched by listen only
+	tools *toolUses
 }
 
 // listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
@@ -236,6 +246,10 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			if err := s.answer(ctx, conn, msg); err != nil {
 				return err
 			}
+		case msg.Tool != nil:
+			if !s.useTool(ctx, conn, msg, background.Go) {
+				return fmt.Errorf("%w: too many uses of tools", errMessage)
+			}
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:
@@ -264,7 +278,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 				s.m.log.WarnContext(ctx, "decisions of wires are not recorded: there are too many", "dropped", dropped)
 			}
 			if ok {
-				s.decided(msg.Sandbox, msg.Decisions)
+				s.decided(msg.Sandbox, msg.Trace, msg.Decisions)
 			}
 		case msg.Log != "":
 			if lines++; lines <= linesPerBurst {
@@ -316,6 +330,11 @@ func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessag
 			s.m.log.ErrorContext(ctx, "a budget could not be asked for", "err", err)
 		}
 	}
+	return s.send(conn, a)
+}
+
+// send answers a question. It may be called by several goroutines: packets are whole.
+func (s *session) send(conn *net.UnixConn, a feedAnswer) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err
@@ -330,13 +349,8 @@ func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessag
 
 // decided passes decisions on if they are about a wire that exists, or did until lately: what it decided last is heard after
 // it has gone.
-func (s *session) decided(id caisson.ID, list []caisson.Decision) {
-	s.m.mu.Lock()
-	guest, known := s.m.departed.Get(id)
-	if a := s.m.wires[id]; a != nil {
-		guest, known = a.guest, true
-	}
-	s.m.mu.Unlock()
+func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) {
+	guest, known := s.m.guest(id, trace)
 	if known && s.m.cfg.Decided != nil {
 		s.m.cfg.Decided(guest, list)
 	}

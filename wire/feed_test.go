@@ -43,7 +43,9 @@ func hear(t *testing.T, cfg Config) (*Manager, *net.UnixConn, <-chan error) {
 		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
 	}
 	done := make(chan error, 1)
-	go func() { done <- (&session{m: m, link: &link{}}).listen(context.Background(), engine) }()
+	go func() {
+		done <- (&session{m: m, link: &link{}, tools: newToolUses()}).listen(context.Background(), engine)
+	}()
 	return m, process, done
 }
 
@@ -87,7 +89,7 @@ func TestRotateInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowLedger{release: make(chan struct{})}
 		close(l.release)
-		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}}
+		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolUses()}
 		asked, done := make(chan struct{}, 1), make(chan struct{})
 		go s.rotate(t.Context(), asked, done)
 		for range 2 {

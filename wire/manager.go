@@ -41,7 +41,10 @@ type Config struct {
 	// Decided is told what the wire of a guest decided. Lists are bounded, but what is in them comes from a process that reads what
 	// strangers wrote. It must not block for long.
 	Decided func(g caisson.Guest, list []caisson.Decision)
-	Log     *slog.Logger // required
+	// Tool does what an agent asks of the engine, for the guest in ctx, whose sandbox it is that asks; nil: there is nothing. What is asked is
+	// a stranger's, and what is answered must fit into a packet.
+	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
+	Log  *slog.Logger // required
 }
 
 // A Ledger keeps the journals to which wire processes write calls of models, and the budgets. It must be safe for concurrent
@@ -82,7 +85,8 @@ type Manager struct {
 // An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
 // while holding it, not the other way round.
 type attachment struct {
-	guest caisson.Guest // never changes
+	guest caisson.Guest // guarded by Manager.mu
+	past  caisson.Guest // whom the wire served before; guarded by Manager.mu
 
 	mu   sync.Mutex
 	link *link            // whose process holds the TAP; nil if none does. guarded by mu
@@ -199,6 +203,8 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	}
 	was := a.spec
 	a.spec = spec
+	m.charge(a, spec.Guest)
+	defer func() { m.charge(a, a.spec.Guest) }() // whichever it is then
 	if a.link == nil {
 		return nil // it gets the spec with the TAP
 	}
@@ -223,6 +229,29 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 		return err
 	}
 	return nil
+}
+
+// charge notes whom the wire of a serves from now on.
+func (m *Manager) charge(a *attachment, g caisson.Guest) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.guest != g {
+		a.past, a.guest = a.guest, g
+	}
+}
+
+// guest returns whom a wire serves, or served for the run with that trace, be it gone or not.
+func (m *Manager) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g, known = m.departed.Get(id)
+	if a := m.wires[id]; a != nil {
+		g, known = a.guest, true
+		if trace == a.past.Trace && trace != g.Trace && a.past.Account != "" {
+			g = a.past
+		}
+	}
+	return g, known
 }
 
 // Recent returns what a wire refused lately, the newest last. What is in it a stranger may have chosen.

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -36,6 +37,8 @@ type Env struct {
 	Grant func(ctx context.Context) *caisson.ModelGrant
 	// Record returns where the calls of a guest are recorded, nil if nowhere.
 	Record func(g caisson.Guest) io.Writer
+	// Tool has the engine do something for the guest in ctx.
+	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
 	// Grew says that a journal has grown, Rotate asks for another one, which Gateway.Journal then gets, and Finished says
 	// that nothing more is written to one.
 	Grew, Rotate func()

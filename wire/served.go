@@ -54,7 +54,7 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	w.decider.Store(&decider)
 	w.setRecord(record)
 	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) {
-		s.feed.tell(feedMessage{Sandbox: id, Decisions: list}) // an engine that does not listen is gone
+		s.feed.tell(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // an engine that does not listen is gone
 	}}); err != nil {
 		return nil, err
 	}
@@ -110,14 +110,26 @@ func (w *served) explain(host string) caisson.Verdict {
 
 // granted says whether the wire leads to a virtual host.
 func (w *served) granted(host string) bool {
-	return host == modelHost && w.spec.Load().Models != nil
+	switch spec := w.spec.Load(); host {
+	case modelHost:
+		return spec.Models != nil
+	case toolsHost:
+		return spec.Tools
+	}
+	return false
 }
 
-// modelHost is the virtual host that a grant of models leads to. All others there will be follow from the spec, too.
-const modelHost = "llm"
+// The virtual hosts, and so what of a spec leads to them.
+const (
+	modelHost = "llm"
+	toolsHost = "tools"
+)
 
 // configure replaces what the wire is for. Connections that are not allowed any more have ended when it returns.
 func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
+	if w.spec.Load().Guest != spec.Guest {
+		w.report.Flush() // what was decided for one run is not the next one's
+	}
 	w.spec.Store(spec)
 	w.decider.Store(&decider)
 	if record != nil || spec.Models == nil || !spec.Models.Record {

@@ -88,6 +88,10 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 		return nil
 	}
 	env.Grew = newNotice(func() { s.feed.tell(feedMessage{Grew: true}) }).note
+	uses := newToolUses()
+	env.Tool = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+		return s.feed.tool(ctx, uses, name, in)
+	}
 	env.Rotate = func() { s.feed.tell(feedMessage{Rotate: true}) }
 	if p.Gateway == nil {
 		s.hosts = newHosts(nil)

@@ -238,6 +238,9 @@ func (r *Recorder) Counters() Counters {
 	return r.counters
 }
 
+// Flush hands on what there is, so that what is reported afterwards is told apart from it.
+func (r *Recorder) Flush() { r.hand(r.endWindow) }
+
 // Close hands on what is left, when a call of HandOn that is under way has returned. What is reported afterwards is counted
 // but not handed on. It is idempotent.
 func (r *Recorder) Close() {

@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"sync"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// Uses of tools under way: of one sandbox, and of all. More have to wait in the wire process, which knows how many these are.
+const (
+	maxTools    = 4
+	maxAllTools = 256
+)
+
+// toolUses counts the uses of tools under way.
+type toolUses struct {
+	mu  sync.Mutex
+	of  map[caisson.ID]int // by sandbox; guarded by mu
+	all int                // guarded by mu
+}
+
+func newToolUses() *toolUses { return &toolUses{of: map[caisson.ID]int{}} }
+
+// begin reports whether a sandbox may begin another use.
+func (u *toolUses) begin(id caisson.ID) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of[id] >= maxTools || u.all >= maxAllTools {
+		return false
+	}
+	u.of[id]++
+	u.all++
+	return true
+}
+
+func (u *toolUses) end(id caisson.ID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.all--
+	if u.of[id]--; u.of[id] == 0 {
+		delete(u.of, id)
+	}
+}
+
+// tool has the engine do something for the guest in ctx. It belongs to the wire process. A use that nobody waits for any more counts until the
+// engine has answered it.
+func (f *feed) tool(ctx context.Context, uses *toolUses, name string, in json.RawMessage) (json.RawMessage, error) {
+	g, err := caisson.GuestOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(in) > maxFeed/2 {
+		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxFeed/2))
+	}
+	if !uses.begin(g.Sandbox) {
+		return nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
+	}
+	type answer struct {
+		out json.RawMessage
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		defer uses.end(g.Sandbox)
+		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}})
+		done <- answer{a.Out, err}
+	}()
+	select {
+	case a := <-done:
+		return a.out, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// useTool answers a use of a tool in the background. It reports false if there are more than the wire process may have under way: it
+// counts them, and one that does not can no longer count.
+func (s *session) useTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+	if !s.tools.begin(msg.Sandbox) {
+		return false
+	}
+	background(func() {
+		defer s.tools.end(msg.Sandbox)
+		a := feedAnswer{N: msg.N}
+		out, err := s.tool(ctx, msg)
+		if err == nil && len(out) > maxFeed-1024 {
+			err = caisson.Errorf(caisson.Exhausted, "the answer has more than %s", caisson.Size(maxFeed))
+		}
+		if err != nil {
+			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
+			if a.Kind == caisson.Internal {
+				s.m.log.ErrorContext(ctx, "a tool of an agent failed", "tool", msg.Tool.Name, "sandbox", msg.Sandbox, "err", err)
+			}
+		} else {
+			a.Out = out
+		}
+		if err := s.send(conn, a); err != nil {
+			conn.Close() // the wire process does not read, and is replaced
+		}
+	})
+	return true
+}
+
+// tool does what is asked. Who asks is decided by which wire it was and whom that serves, as the Manager knows it.
+func (s *session) tool(ctx context.Context, msg feedMessage) (json.RawMessage, error) {
+	s.m.mu.Lock()
+	a := s.m.wires[msg.Sandbox]
+	var g caisson.Guest
+	if a != nil {
+		g = a.guest
+	}
+	s.m.mu.Unlock()
+	if a == nil || g.Trace != msg.Trace || s.m.cfg.Tool == nil {
+		return nil, caisson.Errorf(caisson.Denied, "this sandbox serves no run")
+	}
+	return s.m.cfg.Tool(caisson.WithGuest(ctx, g), msg.Tool.Name, msg.Tool.In)
+}
