@@ -1,6 +1,7 @@
 package task
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,16 +62,20 @@ func (w *wire) line() Line {
 	}
 }
 
-// Values that fields can have.
+// Phases are those that a status can have; Codes those of an error.
 var (
-	phases  = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
-	streams = []string{caisson.LogStdout, caisson.LogStderr}
-	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
-	kinds   = []string{"added", "modified", "removed"}
-	codes   = []string{
+	Phases = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
+	Codes  = []string{
 		caisson.RunInvalid, caisson.RunNotFound, caisson.RunTimeout, caisson.RunAborted, caisson.RunRateLimit, caisson.RunNoCredits,
 		caisson.RunAgentError, caisson.RunInternal,
 	}
+)
+
+// Values that other fields can have.
+var (
+	streams = []string{caisson.LogStdout, caisson.LogStderr}
+	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
+	kinds   = []string{"added", "modified", "removed"}
 )
 
 // check says what is wrong with a line: an unknown type, a field that the type does not have, or a value out of bounds. Writer and Reader
@@ -82,7 +87,7 @@ func (w *wire) check() error {
 	switch w.Type {
 	case caisson.EventStatus:
 		rest.Phase, rest.Label = "", ""
-		err = errors.Join(oneOf("phase", w.Phase, phases), word("label", w.Label))
+		err = errors.Join(oneOf("phase", w.Phase, Phases), word("label", w.Label))
 	case caisson.EventTextDelta:
 		rest.Delta = ""
 		err = text("delta", w.Delta, MaxDelta, "\n\t")
@@ -161,15 +166,16 @@ func arguments(raw json.RawMessage) error {
 	if len(raw) > MaxArgs {
 		return fmt.Errorf("args has %d bytes, %d are allowed", len(raw), MaxArgs)
 	}
-	if i := escapedControl(raw); i >= 0 {
-		return errors.New("args has a control character")
+	if !utf8.Valid(raw) || escapedControl(raw, 0) >= 0 {
+		return errors.New("args has a control character, or is not UTF-8")
 	}
 	return nil
 }
 
-// escapedControl returns where in a JSON text a control character that is no white space is written as \uNNNN, or -1.
-func escapedControl(raw []byte) int {
-	for i := 0; i+1 < len(raw); i++ {
+// escapedControl returns where in a JSON text, from an index that is not within an escape, a control character that is no white space is
+// written as \uNNNN, or -1.
+func escapedControl(raw []byte, from int) int {
+	for i := from; i+1 < len(raw); i++ {
 		if raw[i] != '\\' {
 			continue
 		}
@@ -185,6 +191,18 @@ func escapedControl(raw []byte) int {
 		i++
 	}
 	return -1
+}
+
+// CleanJSON returns a JSON text with U+FFFD in place of bytes that are not UTF-8 and of control characters within its strings. It may use
+// raw's memory.
+func CleanJSON(raw []byte) []byte {
+	if !utf8.Valid(raw) {
+		raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
+	}
+	for i := escapedControl(raw, 0); i >= 0; i = escapedControl(raw, i) {
+		copy(raw[i+2:], "fffd")
+	}
+	return raw
 }
 
 // hex returns the value of a hexadecimal digit; JSON that was parsed has no others there.
@@ -244,5 +262,5 @@ func failure(e *caisson.RunError) error {
 	if e.Message == "" {
 		return errors.New("an error without a message")
 	}
-	return errors.Join(oneOf("code", e.Code, codes), text("message", e.Message, MaxMessage, "\n\t"))
+	return errors.Join(oneOf("code", e.Code, Codes), text("message", e.Message, MaxMessage, "\n\t"))
 }

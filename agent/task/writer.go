@@ -15,21 +15,25 @@ type Writer struct {
 	err   error // of the writer below; nothing is written after it
 }
 
+// ErrRefused is what [Writer.Write] returns, with the reason, for a line that it has not written because the other end would refuse it.
+var ErrRefused = errors.New("not a line")
+
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one line and returns how many bytes that took. A line that the other end would refuse is not written: the error says why.
+// Write writes one line and returns how many bytes that took. The error is [ErrRefused] or that of
+// the writer below, after which nothing is written.
 func (w *Writer) Write(l Line) (int, error) {
 	out := l.wire()
 	if err := out.check(); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	b, err := marshal(out)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if b = append(b, '\n'); len(b) > MaxLine {
-		return 0, fmt.Errorf("a line of type %s would have %d bytes, %d are allowed", l.Type, len(b), MaxLine)
+		return 0, fmt.Errorf("%w: type %s with %d bytes, %d are allowed", ErrRefused, l.Type, len(b), MaxLine)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,7 +41,7 @@ func (w *Writer) Write(l Line) (int, error) {
 		return 0, w.err
 	}
 	if err := w.order.next(&out); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	n, err := w.w.Write(b)
 	w.err = err

@@ -1,0 +1,222 @@
+package drive
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// acpVersion is the version of the Agent Client Protocol that is spoken here.
+const acpVersion = 1
+
+// acpDriver is [caisson.DriverACP]: the program is an agent of the Agent Client Protocol on its standard streams, and this is its client.
+type acpDriver struct{}
+
+// acpClient is one turn.
+type acpClient struct {
+	t       *task.Task
+	rpc     *rpc
+	s       *speech
+	session string
+	live    atomic.Bool // the turn has begun: what was said before repeats an earlier one; session is set
+	calls   map[string]*acpCall
+	message string // id of the present message
+}
+
+func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
+	p, err := Start(t, t.Command, true)
+	if err != nil {
+		return End{Error: fault(caisson.RunAgentError, err.Error())}, nil
+	}
+	defer p.Close()
+	out.Mark(task.MarkStarted)
+	c := &acpClient{t: t, rpc: newRPC(out), s: newSpeech(t, out), calls: map[string]*acpCall{}}
+	c.rpc.handle = c.handle
+
+	// The conversation outlives ctx for as long as it takes to tell the agent so.
+	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	go c.rpc.write(talk, p.Stdin)
+	var said error
+	var turn sync.WaitGroup
+	done, over := make(chan struct{}), make(chan struct{})
+	turn.Go(func() {
+		defer close(done)
+		if said = c.turn(ctx, talk, out); errors.Is(said, errGone) {
+			select {
+			case <-p.Ended():
+			case <-time.After(linger):
+				said = errors.New("the agent has closed its output without an answer")
+			}
+		}
+		out.Mark(task.MarkAnswer)
+		close(over)
+		p.Stdin.Close() // which most agents end for
+	})
+	// Half of the grace is for the agent to end its turn, in which the program is left alone; half is for the program to end.
+	grace := time.Duration(t.Grace) / 2
+	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-over:
+		case <-time.After(grace):
+		}
+		cancel()
+		hangUp()
+	})()
+	tail := p.Output(patient, out, grace, done, func(r io.Reader) { c.rpc.read(talk, r) })
+	hangUp()
+	turn.Wait()
+	end := End{Exit: p.Exit(), Agent: c.s.agent}
+	switch {
+	case errors.Is(said, errGone):
+		end.Error = fault(caisson.RunAgentError, ended(t.Command[0], end.Exit, tail))
+	case said != nil:
+		end.Error = agentFault(said.Error())
+	}
+	return end, nil
+}
+
+// turn speaks with the agent from the beginning to the end of its answer.
+func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
+	var hello struct {
+		Version int `json:"protocolVersion"`
+		Can     struct {
+			Load bool `json:"loadSession"`
+		} `json:"agentCapabilities"`
+		Info *struct {
+			Version string `json:"version"`
+		} `json:"agentInfo"`
+	}
+	err := c.rpc.call(ctx, "initialize", map[string]any{
+		"protocolVersion":    acpVersion,
+		"clientCapabilities": map[string]any{"fs": map[string]bool{"readTextFile": true, "writeTextFile": true}, "terminal": false},
+		"clientInfo":         map[string]string{"name": "caisson", "version": "1"},
+	}, &hello)
+	if err != nil {
+		return err
+	}
+	if hello.Version != acpVersion {
+		return fmt.Errorf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.Version, acpVersion)
+	}
+	if hello.Info != nil {
+		c.s.agent = hello.Info.Version
+	}
+	if err := c.open(ctx, hello.Can.Load); err != nil {
+		return err
+	}
+	out.Status("running", "")
+	return c.prompt(ctx, talk, out)
+}
+
+// sessionFile has the agent's own name of a conversation.
+func (c *acpClient) sessionFile() string { return filepath.Join(c.t.Workdir, notes, "acp-session") }
+
+// open takes up the conversation that the task continues, or begins one.
+func (c *acpClient) open(ctx context.Context, can bool) error {
+	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
+	if c.t.Continue {
+		if id, err := os.ReadFile(c.sessionFile()); err == nil && can {
+			place["sessionId"] = string(id)
+			if err = c.rpc.call(ctx, "session/load", place, nil); err == nil {
+				c.session = string(id)
+				return nil
+			}
+			if errors.Is(err, errGone) || ctx.Err() != nil {
+				return err
+			}
+			delete(place, "sessionId")
+		}
+		c.s.out.Status("warning", "the agent does not remember the conversation")
+	}
+	var made struct {
+		ID string `json:"sessionId"`
+	}
+	if err := c.rpc.call(ctx, "session/new", place, &made); err != nil {
+		return err
+	}
+	if made.ID == "" {
+		return errors.New("the agent gives its session no id")
+	}
+	c.session = made.ID
+	if can && c.t.Session != "" {
+		return writeFile(c.sessionFile(), made.ID, 0o600)
+	}
+	return nil
+}
+
+// prompt gives the agent its task and waits for the end of the turn. If ctx ends first the agent is asked to stop, and has until talk ends.
+func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
+	defer context.AfterFunc(ctx, func() {
+		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})
+	})()
+	var end struct {
+		Reason string `json:"stopReason"`
+		Usage  *struct {
+			Input  int64 `json:"inputTokens"`
+			Output int64 `json:"outputTokens"`
+			Read   int64 `json:"cachedReadTokens"`
+			Write  int64 `json:"cachedWriteTokens"`
+		} `json:"usage"`
+	}
+	c.live.Store(true)
+	out.Mark(task.MarkPrompt)
+	err := c.rpc.call(talk, "session/prompt", map[string]any{
+		"sessionId": c.session, "prompt": []any{map[string]string{"type": "text", "text": c.t.Prompt}},
+	}, &end)
+	if err != nil {
+		return err
+	}
+	if u := end.Usage; u != nil {
+		c.s.report(caisson.RunUsage{Tokens: caisson.TokenCount{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}})
+	}
+	switch end.Reason {
+	case "end_turn":
+		return nil
+	case "max_tokens":
+		return errors.New("the model has used all tokens that it may before the end of the turn")
+	case "max_turn_requests":
+		return errors.New("the agent has used all calls of the model that a turn may have")
+	case "refusal":
+		return errors.New("the agent refuses to go on")
+	case "cancelled":
+		return errors.New("the agent says that its turn was cancelled")
+	}
+	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", word(end.Reason))
+}
+
+// handle takes what the agent says and asks.
+func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
+	switch method {
+	case "session/update":
+		var p struct {
+			Session string    `json:"sessionId"`
+			Update  acpUpdate `json:"update"`
+		}
+		if err := json.Unmarshal(params, &p); err != nil {
+			return nil, &rpcError{Code: rpcBadParams, Message: err.Error()}
+		}
+		if c.live.Load() && p.Session == c.session {
+			c.update(&p.Update)
+		}
+		return nil, nil
+	case "session/request_permission":
+		return c.permission(params)
+	case "fs/read_text_file":
+		return c.readFile(params)
+	case "fs/write_text_file":
+		return c.writeFile(params)
+	}
+	return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + word(method)}
+}

@@ -1,0 +1,133 @@
+package drive
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxRead bounds what an agent may read of a file through its client.
+const maxRead = 8 << 20
+
+// permission decides whether a call of a tool may go on: the task's rule does, and everything that it has no word about may, because the sandbox is
+// what protects.
+func (c *acpClient) permission(params json.RawMessage) (any, error) {
+	var p struct {
+		Tool    acpTool `json:"toolCall"`
+		Options []struct {
+			ID   string `json:"optionId"`
+			Kind string `json:"kind"`
+		} `json:"options"`
+	}
+	if err := json.Unmarshal(params, &p); err != nil {
+		return nil, &rpcError{Code: rpcBadParams, Message: err.Error()}
+	}
+	tool := &p.Tool
+	if call := c.call(tool); call != nil {
+		c.begin(call)
+		tool = &call.acpTool
+	}
+	allowed := permitted(c.t.Tools, tool.Name, tool.Sort)
+	wanted, said, phase := []string{"reject_once", "reject_always"}, "denied: ", "warning"
+	if allowed {
+		wanted, said, phase = []string{"allow_once", "allow_always"}, "allowed: ", "tool_use"
+	}
+	c.s.out.Status(phase, said+tool.called())
+	for _, kind := range wanted {
+		for _, o := range p.Options {
+			if o.Kind == kind {
+				return map[string]any{"outcome": map[string]string{"outcome": "selected", "optionId": o.ID}}, nil
+			}
+		}
+	}
+	return map[string]any{"outcome": map[string]string{"outcome": "cancelled"}}, nil
+}
+
+// permitted reports whether a rule allows a tool that goes by any of names. What is denied by one name is denied.
+func permitted(rule caisson.ToolRule, names ...string) bool {
+	in := func(list []string) bool {
+		return slices.ContainsFunc(list, func(entry string) bool {
+			return slices.ContainsFunc(names, func(name string) bool { return name != "" && strings.EqualFold(entry, name) }) || entry == "*"
+		})
+	}
+	return !in(rule.Deny) && (len(rule.Allow) == 0 || in(rule.Allow))
+}
+
+// acpFile is what a request about a file has.
+type acpFile struct {
+	Path    string `json:"path"`
+	Line    int    `json:"line"`  // from 1
+	Limit   int    `json:"limit"` // lines
+	Content string `json:"content"`
+}
+
+func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, error) {
+	f := &acpFile{}
+	if err := json.Unmarshal(params, f); err != nil {
+		return nil, &rpcError{Code: rpcBadParams, Message: err.Error()}
+	}
+	if !filepath.IsAbs(f.Path) {
+		return nil, &rpcError{Code: rpcBadParams, Message: fmt.Sprintf("%.100q is not an absolute path", f.Path)}
+	}
+	if !permitted(c.t.Tools, names...) {
+		c.s.out.Status("warning", "denied: "+names[0])
+		return nil, &rpcError{Code: rpcInternal, Message: names[0] + " is denied to this agent"}
+	}
+	return f, nil
+}
+
+func (c *acpClient) readFile(params json.RawMessage) (any, error) {
+	f, err := c.file(params, "fs/read_text_file", "read")
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", f.Path))
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxRead+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxRead {
+		return nil, fmt.Errorf("%s has more than %d bytes", f.Path, maxRead)
+	}
+	text := string(data)
+	if f.Line > 1 || f.Limit > 0 {
+		lines := strings.SplitAfter(text, "\n")
+		from := min(max(f.Line-1, 0), len(lines))
+		to := len(lines)
+		if f.Limit > 0 {
+			to = min(to, from+f.Limit)
+		}
+		text = strings.Join(lines[from:to], "")
+	}
+	return map[string]string{"content": text}, nil
+}
+
+func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
+	f, err := c.file(params, "fs/write_text_file", "edit")
+	if err != nil {
+		return nil, err
+	}
+	mode := os.FileMode(0o644)
+	if info, err := os.Stat(f.Path); err == nil {
+		if !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is no regular file", f.Path)
+		}
+		mode = info.Mode().Perm()
+	}
+	// Where a link leads the file is written, as any editor does.
+	return struct{}{}, writeFile(real(f.Path), f.Content, mode)
+}

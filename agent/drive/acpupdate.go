@@ -1,0 +1,148 @@
+package drive
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+)
+
+// acpUpdate is any of the updates of a session.
+type acpUpdate struct {
+	Kind string `json:"sessionUpdate"`
+	// Content is one block of a message, or a list of what a tool has given.
+	Content json.RawMessage `json:"content"`
+	Message string          `json:"messageId"`
+	Entries []struct {
+		Status string `json:"status"`
+	} `json:"entries"`
+	acpTool
+}
+
+// acpTool is what is said of a call of a tool; each update has what has changed.
+type acpTool struct {
+	ID     string          `json:"toolCallId"`
+	Name   string          `json:"name"`
+	Title  string          `json:"title"`
+	Sort   string          `json:"kind"`
+	Status string          `json:"status"`
+	Input  json.RawMessage `json:"rawInput"`
+	Output json.RawMessage `json:"rawOutput"`
+}
+
+// acpCall is a call that has not ended.
+type acpCall struct {
+	acpTool
+	content json.RawMessage
+	told    bool // its beginning has been passed on
+}
+
+func (c *acpClient) update(u *acpUpdate) {
+	switch u.Kind {
+	case "agent_message_chunk":
+		var block struct {
+			Text string `json:"text"`
+		}
+		if json.Unmarshal(u.Content, &block) == nil {
+			if u.Message != c.message {
+				c.message = u.Message
+				c.s.answer.Break()
+			}
+			c.s.answer.Delta(block.Text)
+		}
+	case "agent_thought_chunk":
+		c.s.out.Status("thinking", "")
+	case "tool_call", "tool_call_update":
+		c.tool(&u.acpTool, u.Content)
+	case "plan":
+		n := 0
+		for _, e := range u.Entries {
+			if e.Status == "completed" {
+				n++
+			}
+		}
+		c.s.out.Status("running", fmt.Sprintf("plan: %d of %d done", n, len(u.Entries)))
+	}
+}
+
+// tool takes news of a call. Agents tell its arguments in the first or in a later one, so the beginning is passed on once they are known or the call is
+// under way.
+func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
+	call := c.call(news)
+	if call == nil {
+		return
+	}
+	if given(content) {
+		call.content = content
+	}
+	if given(call.Input) || call.Status != "pending" {
+		c.begin(call)
+	}
+	if call.Status == "completed" || call.Status == "failed" {
+		result := texts(call.content)
+		if result == "" && given(call.Output) {
+			result = string(call.Output)
+			var text string
+			if json.Unmarshal(call.Output, &text) == nil {
+				result = text
+			}
+		}
+		c.s.toolResult(call.ID, result, call.Status == "failed")
+		delete(c.calls, call.ID)
+	}
+}
+
+// call returns what is known of a call, news included; nil if too many are open.
+func (c *acpClient) call(news *acpTool) *acpCall {
+	call := c.calls[news.ID]
+	if call == nil {
+		if len(c.calls) >= maxTools {
+			return nil
+		}
+		call = &acpCall{acpTool: acpTool{ID: news.ID, Status: "pending"}}
+		c.calls[news.ID] = call
+	}
+	call.Name = cmp.Or(news.Name, call.Name)
+	call.Title = cmp.Or(news.Title, call.Title)
+	call.Sort = cmp.Or(news.Sort, call.Sort)
+	call.Status = cmp.Or(news.Status, call.Status)
+	if given(news.Input) {
+		call.Input = news.Input
+	}
+	if given(news.Output) {
+		call.Output = news.Output
+	}
+	return call
+}
+
+// given reports whether an optional value is there, and not just empty.
+func given(raw json.RawMessage) bool {
+	switch string(raw) {
+	case "", "null", "{}", "[]":
+		return false
+	}
+	return true
+}
+
+// begin passes the beginning of a call on.
+func (c *acpClient) begin(call *acpCall) {
+	if call.told {
+		return
+	}
+	call.told = true
+	var args any = call.Input
+	if !given(call.Input) {
+		args = nil
+		if call.Title != "" {
+			args = map[string]string{"title": call.Title}
+		}
+	}
+	c.s.toolStart(call.ID, call.called(), args)
+}
+
+// called returns the best name that there is for a tool.
+func (t *acpTool) called() string {
+	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
+		return t.Sort
+	}
+	return cmp.Or(t.Name, t.Title, "tool")
+}

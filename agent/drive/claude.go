@@ -1,0 +1,170 @@
+package drive
+
+import (
+	"cmp"
+	"encoding/json"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// claude is what "claude -p --output-format stream-json --verbose" writes, with or without --include-partial-messages.
+type claude struct{}
+
+func (*claude) ends() bool { return true }
+
+type claudeBlock struct {
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	ID        string          `json:"id"`
+	Name      string          `json:"name"`
+	Input     json.RawMessage `json:"input"`
+	ToolUseID string          `json:"tool_use_id"`
+	Content   json.RawMessage `json:"content"`
+	IsError   bool            `json:"is_error"`
+}
+
+type claudeLine struct {
+	Type    string  `json:"type"`
+	Subtype string  `json:"subtype"`
+	Parent  *string `json:"parent_tool_use_id"` // of what a part of the agent says, which is no answer
+	Version string  `json:"claude_code_version"`
+	Message *struct {
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+	Error json.RawMessage `json:"error"`
+	Event *struct {
+		Type  string       `json:"type"`
+		Block *claudeBlock `json:"content_block"`
+		Delta *struct {
+			Type string `json:"type"`
+			Text string `json:"text"`
+		} `json:"delta"`
+	} `json:"event"`
+	claudeResult
+}
+
+type claudeResult struct {
+	Result string   `json:"result"`
+	Failed bool     `json:"is_error"`
+	Errors []string `json:"errors"`
+	Status int      `json:"api_error_status"`
+	Turns  int64    `json:"num_turns"`
+	Cost   float64  `json:"total_cost_usd"`
+	Usage  *struct {
+		Input  int64 `json:"input_tokens"`
+		Output int64 `json:"output_tokens"`
+		Read   int64 `json:"cache_read_input_tokens"`
+		Write  int64 `json:"cache_creation_input_tokens"`
+	} `json:"usage"`
+	Models map[string]struct {
+		Input  int64 `json:"inputTokens"`
+		Output int64 `json:"outputTokens"`
+		Read   int64 `json:"cacheReadInputTokens"`
+		Write  int64 `json:"cacheCreationInputTokens"`
+	} `json:"modelUsage"`
+}
+
+func (c *claude) line(raw []byte, s *speech) bool {
+	var l claudeLine
+	if json.Unmarshal(raw, &l) != nil {
+		return false
+	}
+	switch l.Type {
+	case "system":
+		s.agent = cmp.Or(l.Version, s.agent)
+		switch l.Subtype {
+		case "init":
+			s.out.Status("running", "")
+		case "compact_boundary":
+			s.out.Status("compacting", "")
+		case "api_retry":
+			s.out.Status("warning", "a call of the model is tried again")
+		}
+	case "stream_event":
+		if l.Event != nil && l.Parent == nil {
+			c.event(&l, s)
+		}
+	case "assistant":
+		if l.Message != nil {
+			c.message(&l, s)
+		}
+	case "user":
+		if l.Message != nil {
+			for _, b := range claudeBlocks(l.Message.Content) {
+				if b.Type == "tool_result" {
+					s.toolResult(b.ToolUseID, texts(b.Content), b.IsError)
+				}
+			}
+		}
+	case "result":
+		c.result(&l.claudeResult, l.Subtype, s)
+	case "control_request", "control_response", "rate_limit_event", "tool_progress", "tool_use_summary", "auth_status", "prompt_suggestion":
+	default:
+		return false
+	}
+	return true
+}
+
+func claudeBlocks(raw json.RawMessage) []claudeBlock {
+	var blocks []claudeBlock
+	if json.Unmarshal(raw, &blocks) != nil {
+		return nil // a string: what the user says
+	}
+	return blocks
+}
+
+// event takes a part of a message.
+func (*claude) event(l *claudeLine, s *speech) {
+	switch e := l.Event; e.Type {
+	case "content_block_start":
+		if e.Block != nil && e.Block.Type == "thinking" {
+			s.out.Status("thinking", "")
+		}
+	case "content_block_delta":
+		if e.Delta != nil && e.Delta.Type == "text_delta" {
+			s.answer.Delta(e.Delta.Text)
+		}
+	}
+}
+
+// message takes a whole one, whose text may have come in parts before.
+func (*claude) message(l *claudeLine, s *speech) {
+	failed := len(l.Error) > 0 && string(l.Error) != "null" // what it says then is the error that comes in the result
+	for _, b := range claudeBlocks(l.Message.Content) {
+		switch {
+		case b.Type == "text" && l.Parent == nil && !failed:
+			s.answer.Message(b.Text)
+		case b.Type == "thinking" && l.Parent == nil:
+			s.out.Status("thinking", "")
+		case b.Type == "tool_use":
+			s.toolStart(b.ID, b.Name, b.Input)
+		}
+	}
+}
+
+func (*claude) result(r *claudeResult, subtype string, s *speech) {
+	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
+	for _, m := range r.Models {
+		u.Tokens.Input += m.Input
+		u.Tokens.Output += m.Output
+		u.Tokens.CacheRead += m.Read
+		u.Tokens.CacheWrite += m.Write
+	}
+	if len(r.Models) == 0 && r.Usage != nil {
+		u.Tokens = caisson.TokenCount{Input: r.Usage.Input, Output: r.Usage.Output, CacheRead: r.Usage.Read, CacheWrite: r.Usage.Write}
+	}
+	s.report(u)
+	s.done, s.err = true, nil
+	if subtype == "success" && !r.Failed {
+		s.answer.Final(r.Result)
+		return
+	}
+	s.err = agentFault(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
+	switch r.Status {
+	case 402:
+		s.err.Code = caisson.RunNoCredits
+	case 429:
+		s.err.Code = caisson.RunRateLimit
+	}
+}

@@ -1,0 +1,140 @@
+package drive
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// codex is what "codex exec --json" writes: a thread of turns, and items that start, go on and are completed.
+type codex struct {
+	last string // error that need not be the end: lost connections are tried again
+}
+
+func (*codex) ends() bool { return true }
+
+type codexItem struct {
+	ID        string          `json:"id"`
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	Message   string          `json:"message"`
+	Command   string          `json:"command"`
+	Output    string          `json:"aggregated_output"`
+	ExitCode  *int            `json:"exit_code"`
+	Status    string          `json:"status"`
+	Changes   json.RawMessage `json:"changes"`
+	Server    string          `json:"server"`
+	Tool      string          `json:"tool"`
+	Arguments json.RawMessage `json:"arguments"`
+	Result    *struct {
+		Content json.RawMessage `json:"content"`
+	} `json:"result"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+	Query string `json:"query"`
+	Items []struct {
+		Completed bool `json:"completed"`
+	} `json:"items"`
+}
+
+func (c *codex) line(raw []byte, s *speech) bool {
+	var e struct {
+		Type    string     `json:"type"`
+		Message string     `json:"message"`
+		Item    *codexItem `json:"item"`
+		Error   *struct {
+			Message string `json:"message"`
+		} `json:"error"`
+		Usage *struct {
+			Input  int64 `json:"input_tokens"`
+			Cached int64 `json:"cached_input_tokens"`
+			Write  int64 `json:"cache_write_input_tokens"`
+			Output int64 `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if json.Unmarshal(raw, &e) != nil {
+		return false
+	}
+	switch e.Type {
+	case "thread.started":
+	case "turn.started":
+		s.out.Status("running", "")
+	case "turn.completed":
+		if u := e.Usage; u != nil {
+			s.report(caisson.RunUsage{Tokens: caisson.TokenCount{
+				Input: max(0, u.Input-u.Cached-u.Write), CacheRead: u.Cached, CacheWrite: u.Write, Output: u.Output,
+			}})
+		}
+		s.done = true
+	case "turn.failed":
+		message := c.last
+		if e.Error != nil && e.Error.Message != "" {
+			message = e.Error.Message
+		}
+		s.done, s.err = true, agentFault(message)
+	case "error":
+		if e.Message == "" {
+			return false // another's
+		}
+		c.last = e.Message
+		s.out.Status("warning", e.Message)
+	case "item.started", "item.updated", "item.completed":
+		if e.Item != nil {
+			c.item(e.Item, e.Type == "item.completed", s)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func (c *codex) item(i *codexItem, completed bool, s *speech) {
+	switch i.Type {
+	case "agent_message":
+		if completed {
+			s.answer.Message(i.Text)
+		} else {
+			s.answer.Partial(i.Text)
+		}
+	case "reasoning":
+		s.out.Status("thinking", "")
+	case "command_execution":
+		s.toolStart(i.ID, "shell", map[string]string{"command": i.Command})
+		c.result(i, completed, i.Output, i.ExitCode != nil && *i.ExitCode != 0, s)
+	case "file_change":
+		s.toolStart(i.ID, "apply_patch", map[string]json.RawMessage{"changes": i.Changes})
+		c.result(i, completed, i.Status, false, s)
+	case "mcp_tool_call":
+		s.toolStart(i.ID, strings.Trim(i.Server+"."+i.Tool, "."), i.Arguments)
+		result := ""
+		if i.Result != nil {
+			result = texts(i.Result.Content)
+		}
+		if i.Error != nil {
+			result = i.Error.Message
+		}
+		c.result(i, completed, result, i.Error != nil, s)
+	case "web_search":
+		s.toolStart(i.ID, "web_search", map[string]string{"query": i.Query})
+		c.result(i, completed, "", false, s)
+	case "todo_list":
+		n := 0
+		for _, item := range i.Items {
+			if item.Completed {
+				n++
+			}
+		}
+		s.out.Status("running", fmt.Sprintf("plan: %d of %d done", n, len(i.Items)))
+	case "error":
+		s.out.Status("warning", i.Message)
+	}
+}
+
+func (*codex) result(i *codexItem, completed bool, result string, failed bool, s *speech) {
+	if completed {
+		s.toolResult(i.ID, result, failed || i.Status == "failed" || i.Status == "declined")
+	}
+}

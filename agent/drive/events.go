@@ -1,0 +1,163 @@
+package drive
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// plainEvents is the dialect caisson: lines are [caisson.RunEvent] without what the engine fills in. Text is in text_delta; assistant_final may have all of it, or
+// an answer that was not streamed. An error may be said once, and done ends the turn.
+type plainEvents struct{}
+
+func (*plainEvents) ends() bool { return false }
+
+func (*plainEvents) line(raw []byte, s *speech) bool {
+	var e caisson.RunEvent
+	if json.Unmarshal(raw, &e) != nil {
+		return false
+	}
+	switch e.Type {
+	case caisson.EventStatus:
+		s.out.Status(e.Phase, e.Label)
+	case caisson.EventTextDelta:
+		s.answer.Delta(e.Delta)
+	case caisson.EventToolStart:
+		s.toolStart(e.CallID, e.Tool, e.Args)
+	case caisson.EventToolResult:
+		s.toolResult(e.CallID, e.Result, e.IsError)
+	case caisson.EventUsage:
+		if e.Usage != nil {
+			s.report(*e.Usage)
+		}
+	case caisson.EventFinal:
+		s.answer.Final(e.Content)
+		s.done = s.err == nil
+	case caisson.EventError:
+		if s.err == nil && e.Error != nil {
+			s.err = fault(e.Error.Code, e.Error.Message)
+		}
+	case caisson.EventDone:
+		s.done = true
+	default:
+		return false
+	}
+	return true
+}
+
+// byPath is the dialect of agents that are described by where in a line something is.
+type byPath struct {
+	text, final, fail []string
+	usage             map[string][]string
+}
+
+// usageNames are what usage can have.
+var usageNames = []string{"calls", "input", "output", "cacheRead", "cacheWrite", "cost"}
+
+func newPaths(events map[string]string) (dialect, error) {
+	p := &byPath{usage: map[string][]string{}}
+	for name, path := range events {
+		steps := strings.Split(path, ".")
+		kind, _ := strings.CutPrefix(name, "usage.")
+		switch {
+		case path == "":
+			return nil, fmt.Errorf("the path of %.40q is empty", name)
+		case name == "text":
+			p.text = steps
+		case name == "final":
+			p.final = steps
+		case name == "error":
+			p.fail = steps
+		case kind != name && strings.Contains(" "+strings.Join(usageNames, " ")+" ", " "+kind+" "):
+			p.usage[kind] = steps
+		default:
+			return nil, fmt.Errorf("lines of agents have no %.40q; write dialect, or the paths of text, final, error and usage.{%s}", name, strings.Join(usageNames, ","))
+		}
+	}
+	if p.text == nil && p.final == nil {
+		return nil, fmt.Errorf("nothing says where in a line the answer is; write the path of text or final")
+	}
+	return p, nil
+}
+
+func (*byPath) ends() bool { return false }
+
+func (p *byPath) line(raw []byte, s *speech) bool {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return false
+	}
+	known := false
+	if text, ok := at(v, p.text).(string); ok {
+		known = true
+		s.answer.Delta(text)
+	}
+	if final, ok := at(v, p.final).(string); ok {
+		known = true
+		s.answer.Final(final)
+	}
+	if message := message(at(v, p.fail)); message != "" {
+		known = true
+		s.err = agentFault(message)
+	}
+	return p.used(v, s) || known
+}
+
+// used takes what a line says of usage.
+func (p *byPath) used(v any, s *speech) bool {
+	u, found := s.usage, false
+	for name, into := range map[string]*int64{
+		"calls": &u.Calls, "input": &u.Tokens.Input, "output": &u.Tokens.Output, "cacheRead": &u.Tokens.CacheRead, "cacheWrite": &u.Tokens.CacheWrite,
+	} {
+		if f, ok := at(v, p.usage[name]).(float64); ok && f >= 0 && f < 1<<53 {
+			*into, found = int64(f), true
+		}
+	}
+	if f, ok := at(v, p.usage["cost"]).(float64); ok {
+		u.Cost, found = dollars(f), true
+	}
+	if found {
+		s.report(u)
+	}
+	return found
+}
+
+// at returns what is at a path in a JSON value, nil if there is nothing.
+func at(v any, path []string) any {
+	if len(path) == 0 {
+		return nil
+	}
+	for _, step := range path {
+		switch in := v.(type) {
+		case map[string]any:
+			v = in[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil
+			}
+			v = in[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+// message returns the text of an error, which may be a string or an object with a message.
+func message(v any) string {
+	switch e := v.(type) {
+	case string:
+		return e
+	case map[string]any:
+		m, _ := e["message"].(string)
+		if m == "" {
+			return "the agent reports an error without a message"
+		}
+		return m
+	}
+	return ""
+}

@@ -1,0 +1,55 @@
+package drive
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// fault is an error of a run, with a message that is fit to be passed on.
+func fault(code, message string) *caisson.RunError {
+	message = strings.TrimSpace(plain(clip(message, 4*task.MaxMessage, "")))
+	if !slices.Contains(task.Codes, code) {
+		code = caisson.RunAgentError
+	}
+	if message == "" {
+		message = "the agent has failed and does not say why"
+	}
+	return &caisson.RunError{Code: code, Message: clip(message, task.MaxMessage, "…")}
+}
+
+// agentFault is fault for what an agent says itself. Two refusals of models have codes of their own, by which callers decide what to do.
+func agentFault(message string) *caisson.RunError {
+	code := caisson.RunAgentError
+	switch {
+	case strings.Contains(message, "429 Too Many Requests"):
+		code = caisson.RunRateLimit
+	case strings.Contains(message, "402 Payment Required"):
+		code = caisson.RunNoCredits
+	}
+	return fault(code, message)
+}
+
+// ended says how a program ended that should have succeeded.
+func ended(program string, exit *caisson.ExitStatus, tail string) string {
+	what := fmt.Sprintf("exit code %d", exit.Code)
+	switch {
+	case exit.Unknown:
+		what = "nobody knows how"
+	case exit.Signal != 0:
+		what = "signal " + fmt.Sprint(exit.Signal) + " (" + syscall.Signal(exit.Signal).String() + ")"
+	}
+	s := filepath.Base(program) + " ended with " + what
+	if exit.Unknown {
+		s = filepath.Base(program) + " ended, " + what
+	}
+	if tail != "" {
+		s += ": " + tail
+	}
+	return s
+}

@@ -1,0 +1,43 @@
+package drive
+
+import (
+	"bufio"
+	"errors"
+	"io"
+)
+
+// maxJSON bounds one value that an agent writes. Agents put whole files and outputs of commands into one.
+const maxJSON = 8 << 20
+
+// lines reads lines of at most a number of bytes.
+type lines struct {
+	r     *bufio.Reader
+	limit int
+	buf   []byte
+}
+
+func newLines(r io.Reader, limit int) *lines {
+	return &lines{r: bufio.NewReaderSize(r, 64<<10), limit: limit}
+}
+
+// next returns a line without its newline, which is good until the next call. Of one that is too long it returns the beginning, and whole is
+// false; the rest is skipped. ok is false at the end.
+func (l *lines) next() (line []byte, whole, ok bool) {
+	l.buf = l.buf[:0]
+	whole = true
+	for {
+		part, err := l.r.ReadSlice('\n')
+		if room := l.limit - len(l.buf); len(part) > room {
+			part, whole = part[:room], false
+		}
+		l.buf = append(l.buf, part...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if n := len(l.buf); n > 0 && l.buf[n-1] == '\n' {
+			l.buf = l.buf[:n-1]
+			return l.buf, whole, true
+		}
+		return l.buf, whole, err == nil || len(l.buf) > 0
+	}
+}

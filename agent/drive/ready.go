@@ -1,0 +1,73 @@
+package drive
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+)
+
+// Times of waiting for a service.
+const (
+	readyFirst = 5 * time.Millisecond
+	readyLast  = 100 * time.Millisecond
+	readyAsk   = 2 * time.Second // for one answer
+)
+
+// ready asks url until it answers with 200, for at most limit.
+func ready(ctx context.Context, url string, limit time.Duration) error {
+	host, path, err := splitURL(url)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
+		last := ask(ctx, host, path)
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the agent's service was not ready within %v: %w", limit, last)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// splitURL takes "http://HOST:PORT/PATH" apart. The whole of net/url, and of net/http, is not worth its size here.
+func splitURL(url string) (host, path string, err error) {
+	rest, ok := strings.CutPrefix(url, "http://")
+	host, path, _ = strings.Cut(rest, "/")
+	if _, _, err := net.SplitHostPort(host); !ok || err != nil || strings.ContainsFunc(url, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return "", "", fmt.Errorf("%.100q cannot be asked whether a service is ready; write http://127.0.0.1:PORT/PATH", url)
+	}
+	return host, "/" + path, nil
+}
+
+// ask makes one request. It is nil for an answer with status 200.
+func ask(ctx context.Context, host, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyAsk)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); err != nil {
+		return err
+	}
+	status, err := bufio.NewReaderSize(io.LimitReader(conn, 1<<10), 1<<10).ReadString('\n')
+	if err != nil {
+		return errors.Join(errors.New("no answer"), err)
+	}
+	if proto, code, _ := strings.Cut(status, " "); !strings.HasPrefix(proto, "HTTP/1.") || !strings.HasPrefix(code, "200") {
+		return fmt.Errorf("it answers %.60q", strings.TrimSpace(status))
+	}
+	return nil
+}

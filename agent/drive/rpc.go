@@ -1,0 +1,201 @@
+package drive
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxWaiting bounds the messages that the other end has not taken.
+const maxWaiting = 64
+
+// The codes of errors that JSON-RPC has.
+const (
+	rpcUnknownMethod = -32601
+	rpcBadParams     = -32602
+	rpcInternal      = -32603
+)
+
+// rpcError is an error of JSON-RPC.
+type rpcError struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+func (e *rpcError) Error() string {
+	if len(e.Data) > 0 && string(e.Data) != "null" {
+		return e.Message + " " + clip(string(e.Data), 1<<10, "…")
+	}
+	return e.Message
+}
+
+// rpcMessage is a request, a notification or an answer.
+type rpcMessage struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *rpcError       `json:"error,omitempty"`
+}
+
+// rpc is one end of JSON-RPC 2.0 in lines. What comes in is handled one message after the other in the order it came, and nothing is read while one
+// is: an agent that speaks faster than it is heard has to wait.
+type rpc struct {
+	out    Out
+	handle func(method string, params json.RawMessage) (any, error) // of notifications too
+	send   chan []byte
+
+	mu      sync.Mutex
+	last    int                         // id of the last request
+	pending map[string]chan *rpcMessage // by id
+	closed  bool
+}
+
+func newRPC(out Out) *rpc {
+	return &rpc{out: out, send: make(chan []byte, maxWaiting), pending: map[string]chan *rpcMessage{}}
+}
+
+// write sends what is to be sent until ctx ends. It is a goroutine of its own, because the other end may write before it reads.
+func (c *rpc) write(ctx context.Context, w io.Writer) {
+	for {
+		select {
+		case b := <-c.send:
+			if _, err := w.Write(b); err != nil {
+				return // it has closed its input; that its output ends tells more
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read handles what comes until the end of it.
+func (c *rpc) read(ctx context.Context, r io.Reader) {
+	defer c.close()
+	in := newLines(r, maxJSON)
+	for {
+		line, whole, ok := in.next()
+		if !ok {
+			return
+		}
+		var m rpcMessage
+		if !whole || json.Unmarshal(line, &m) != nil || m.Method == "" && m.ID == nil {
+			c.out.Log(caisson.LogStdout, append(line, '\n')) // programs print other things too
+			continue
+		}
+		if m.Method == "" {
+			c.answered(&m)
+			continue
+		}
+		result, err := c.handle(m.Method, m.Params)
+		if m.ID != nil {
+			c.reply(ctx, m.ID, result, err)
+		}
+	}
+}
+
+func (c *rpc) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for id, waits := range c.pending {
+		delete(c.pending, id)
+		close(waits)
+	}
+}
+
+func (c *rpc) answered(m *rpcMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id := string(bytes.Trim(m.ID, `"`))
+	if waits := c.pending[id]; waits != nil {
+		delete(c.pending, id)
+		waits <- m // has room for one
+	}
+}
+
+func (c *rpc) reply(ctx context.Context, id json.RawMessage, result any, err error) {
+	m := rpcMessage{ID: id}
+	if err == nil {
+		m.Result, err = json.Marshal(result)
+	}
+	if err != nil {
+		m.Result, m.Error = nil, &rpcError{Code: rpcInternal, Message: err.Error()}
+		var known *rpcError
+		if errors.As(err, &known) {
+			m.Error = known
+		}
+	}
+	_ = c.post(ctx, &m)
+}
+
+func (c *rpc) post(ctx context.Context, m *rpcMessage) error {
+	m.Version = "2.0"
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	select {
+	case c.send <- append(b, '\n'):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// notify says something that has no answer.
+func (c *rpc) notify(ctx context.Context, method string, params any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
+}
+
+var errGone = errors.New("the agent has gone without an answer")
+
+// call asks and waits for the answer, errGone if there will be none. All that came before the answer has been handled then.
+func (c *rpc) call(ctx context.Context, method string, params, result any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	waits := make(chan *rpcMessage, 1)
+	c.mu.Lock()
+	c.last++
+	id := fmt.Sprint(c.last)
+	if c.closed {
+		c.mu.Unlock()
+		return errGone
+	}
+	c.pending[id] = waits
+	c.mu.Unlock()
+	if err := c.post(ctx, &rpcMessage{ID: json.RawMessage(id), Method: method, Params: raw}); err != nil {
+		return err
+	}
+	select {
+	case m, ok := <-waits:
+		switch {
+		case !ok:
+			return errGone
+		case m.Error != nil:
+			return m.Error
+		case result == nil:
+			return nil
+		}
+		if err := json.Unmarshal(m.Result, result); err != nil {
+			return fmt.Errorf("the agent's answer to %s: %w", method, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,145 @@
+package drive
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Times of killing.
+const (
+	killTime = 5 * time.Second // for killing processes that multiply meanwhile
+	reapTime = time.Second     // between two looks for orphans that have ended
+)
+
+// adopting is true once orphans of whatever this process has started become its own children.
+var adopting atomic.Bool
+
+// family is the children that are waited for by whoever started them. Others are orphans that were adopted.
+var family = struct {
+	mu  sync.Mutex
+	own map[int]bool
+}{own: map[int]bool{}}
+
+// adopt makes this process the parent of every orphan below it, so that none is lost from sight, and waits for those that end. It is for
+// programs that start nothing but what drivers start.
+func adopt() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	adopting.Store(true)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	go func() {
+		for range ended {
+			reap()
+			time.Sleep(reapTime)
+		}
+	}()
+	return nil
+}
+
+// reap waits for orphans that have ended.
+func reap() {
+	self := os.Getpid()
+	for _, p := range processes() {
+		if p.parent != self || !p.ended {
+			continue
+		}
+		family.mu.Lock()
+		if !family.own[p.pid] {
+			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // its end interests nobody
+		}
+		family.mu.Unlock()
+	}
+}
+
+// process is an entry of /proc.
+type process struct {
+	pid, parent int
+	ended       bool // and has not been waited for
+}
+
+// processes lists all processes that can be seen.
+func processes() []process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1) // what could be read is better than nothing
+	var all []process
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue // gone
+		}
+		// pid (name) state parent …; the name may contain anything, parentheses and newlines too.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 {
+			continue
+		}
+		parent, err := strconv.Atoi(string(fields[1]))
+		if err != nil {
+			continue
+		}
+		all = append(all, process{pid: pid, parent: parent, ended: string(fields[0]) == "Z" || string(fields[0]) == "X"})
+	}
+	return all
+}
+
+// below returns the processes that descend from root.
+func below(root int) []process {
+	all := processes()
+	children := map[int][]process{}
+	for _, p := range all {
+		children[p.parent] = append(children[p.parent], p)
+	}
+	var found []process
+	for todo := []int{root}; len(todo) > 0; {
+		next := children[todo[0]]
+		delete(children, todo[0]) // a list that was read while processes came and went may have a circle
+		todo = todo[1:]
+		for _, p := range next {
+			found = append(found, p)
+			todo = append(todo, p.pid)
+		}
+	}
+	return found
+}
+
+var errSurvivors = errors.New("processes that the agent has started could not be killed")
+
+// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more.
+func killBelow(root int) error {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(killTime); ; {
+		living := slices.DeleteFunc(below(root), func(p process) bool { return p.ended })
+		if len(living) == 0 {
+			reap()
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errSurvivors
+		}
+		for _, p := range living {
+			_ = syscall.Kill(p.pid, syscall.SIGKILL) // gone, or of another user; the next look tells
+		}
+		// Processes need a moment to die, and the more there are the more of it; those that multiply get none.
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
