@@ -113,10 +113,10 @@ func seeded(paths ...string) func(*caisson.Template) {
 func TestSeedFiles(t *testing.T) {
 	w := newWorld(t)
 	tpl := caisson.Template{Name: "tpl", Image: "debian:12", Setup: []caisson.SetupStep{
-		{Run: command("cat", "/srv/deep/down/a", "/srv/b"), Files: []caisson.SeedFile{
+		{Run: command("stat", "/srv/deep/down/a"), Files: []caisson.SeedFile{
 			{Path: "/srv/deep/down/a", Data: "first\n", Mode: 0o700}, {Path: "/srv/b", Data: "second\n"},
 		}},
-		{Run: command("cat", "/srv/c"), Files: []caisson.SeedFile{{Path: "/srv/c", Data: "third\n"}}},
+		{Run: command("stat", "/srv/c"), Files: []caisson.SeedFile{{Path: "/srv/c", Data: "third\n"}}},
 	}}
 	got(w.Templates().PutTemplate(w.ctx(), tpl))(t)
 	var said []string
@@ -125,7 +125,7 @@ func TestSeedFiles(t *testing.T) {
 			said = append(said, p.Message)
 		}
 	}))(t)
-	if strings.Join(said, " ") != "first second third" {
+	if strings.Join(said, ", ") != "file 0700 0 0 6, file 0644 0 0 6" {
 		t.Errorf("the steps said %q", said)
 	}
 	sb := w.create(caisson.CreateRequest{Template: "tpl"})
@@ -140,10 +140,10 @@ func TestSeedFiles(t *testing.T) {
 	for name, change := range map[string]func(*caisson.SeedFile){
 		"data": func(f *caisson.SeedFile) { f.Data = "other\n" },
 		"mode": func(f *caisson.SeedFile) { f.Mode = 0o600 },
-		"path": func(f *caisson.SeedFile) { f.Path = "/srv/b" },
+		"path": func(f *caisson.SeedFile) { f.Path = "/srv/d" },
 	} {
 		other := tpl
-		other.Setup = []caisson.SetupStep{tpl.Setup[0], {Run: command("cat", "/srv/b"), Files: []caisson.SeedFile{tpl.Setup[1].Files[0]}}}
+		other.Setup = []caisson.SetupStep{tpl.Setup[0], {Run: command("stat", "/srv/b"), Files: []caisson.SeedFile{tpl.Setup[1].Files[0]}}}
 		change(&other.Setup[1].Files[0])
 		if put := got(w.Templates().PutTemplate(w.ctx(), other))(t); put.Built != nil {
 			t.Errorf("%s: still built", name)
