@@ -61,7 +61,7 @@ func (h *host) settle(id caisson.ID) {
 	})
 	if !promised || !ok || !h.c.do(func(ctx context.Context) {
 		defer done()
-		if err := filling.Filled(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+		if err := filling.Filled(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
 		}
 	}) {

@@ -36,8 +36,9 @@ type controls struct {
 	closed bool            // no connection is kept any longer; guarded by mu
 }
 
-// callTimeout bounds a call that asks for little; saveTimeout one that writes files and memory. A sandbox's main process that
-// has been taken over, or stopped, may never answer, and nobody is to wait for it for ever.
+// callTimeout bounds a call that asks for little; saveTimeout one that writes files and memory, or waits for memory to be
+// read. A sandbox's main process that has been taken over, or stopped, may never answer, and nobody is to wait for it for
+// ever.
 const (
 	callTimeout = 20 * time.Second
 	saveTimeout = 10 * time.Minute
@@ -48,7 +49,7 @@ func timeoutOf(method string) time.Duration {
 	switch method {
 	case boot.ContMgrWaitPID:
 		return 0
-	case boot.ContMgrCheckpoint, boot.FsTarRootfsUpperLayer:
+	case boot.ContMgrCheckpoint, boot.FsTarRootfsUpperLayer, boot.ContMgrWaitRestore:
 		return saveTimeout
 	}
 	return callTimeout
