@@ -1,20 +1,33 @@
-// Command caisson-agent is what speaks with agents inside sandboxes (see package agent/drive). It is in every sandbox, whatever the
-// image, so it needs nothing of one: it is static, small and quick to start.
+// Command caisson-agent is what speaks with agents inside sandboxes (see package agent/drive), and the built-in agent (agent/inside). It
+// is in every sandbox, whatever the image, so it needs nothing of one: it is static, small and quick to start.
 package main
 
 import (
 	"fmt"
 	"os"
 
+	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/drive"
+	"github.com/caisson-dev/caisson/agent/inside"
+	openclaw "github.com/caisson-dev/caisson/agent/openclaw/driver"
 )
 
 const usage = `usage: caisson-agent drive    read a task from standard input and let an agent do it
+       caisson-agent code     be an agent that writes code
 `
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "drive" {
-		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drive.Drivers()))
+	role := ""
+	if len(os.Args) > 1 {
+		role = os.Args[1]
+	}
+	switch role {
+	case "drive":
+		drivers := drive.Drivers()
+		drivers[caisson.DriverOpenClaw] = openclaw.OpenClaw{}
+		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drivers))
+	case "code":
+		os.Exit(inside.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	fmt.Fprint(os.Stderr, usage)
 	os.Exit(2)
