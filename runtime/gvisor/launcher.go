@@ -60,6 +60,11 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		Binds:   map[string]string{},
 		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
 	}
+	if image != "" {
+		if err := reseed(req.Spec, spec.Randomness); err != nil {
+			return nil, nil, nil, err
+		}
+	}
 	for _, b := range spec.Rootfs.Binds {
 		req.Binds[b.Target] = b.Source
 	}

@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
 // Where Caisson's own programs are inside every sandbox.
@@ -69,6 +70,21 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 		spec.Annotations = map[string]string{specutils.AnnotationRootfsUpperTar: s.Files}
 	}
 	return spec
+}
+
+// reseed makes gVisor's process deal with the random state in what it restores.
+func reseed(spec *specs.Spec, randomness string) error {
+	switch randomness {
+	case "", "kernel":
+		return nil // what runs draws from the kernel each time
+	case "openssl":
+		if spec.Annotations == nil {
+			spec.Annotations = map[string]string{}
+		}
+		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedOpenSSL
+		return nil
+	}
+	return caisson.Errorf(caisson.Invalid, "unknown randomness %q; use kernel or openssl", randomness)
 }
 
 // runArgs are the arguments with which the inside program resolves a user's name, changes to a directory and becomes

@@ -1,26 +1,63 @@
 package sentry
 
 import (
+	"fmt"
+	"os"
+
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
 )
 
-const sysSetsid = 112 // x86-64; asm/unistd_64.h
+// System calls that are wrapped; numbers of x86-64 (asm/unistd_64.h).
+const (
+	sysGetpid  = 39
+	sysClone   = 56
+	sysFork    = 57
+	sysVfork   = 58
+	sysWait4   = 61
+	sysKill    = 62
+	sysSetpgid = 109
+	sysGetppid = 110
+	sysSetsid  = 112
+	sysGettid  = 186
+	sysWaitid  = 247
+	sysClone3  = 435
+)
 
-// installHooks wraps system calls in gVisor's table. It must run before gVisor starts a kernel.
-func installHooks() {
-	setsid := linux.AMD64.Table[sysSetsid]
-	original := setsid.Fn
-	setsid.Fn = func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		ret, ctrl, err := original(t, sysno, args)
-		if err == nil {
-			leaveExecSession(t)
+// installHooks wraps system calls in gVisor's table, as the arguments of this process ask for. It must run before gVisor
+// starts a kernel.
+func installHooks(args []string) {
+	wrap(sysSetsid, func(original kernel.SyscallFn) kernel.SyscallFn {
+		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+			ret, ctrl, err := original(t, sysno, args)
+			if err == nil {
+				leaveExecSession(t)
+			}
+			return ret, ctrl, err
 		}
-		return ret, ctrl, err
+	})
+	if hasCommand(args, "boot") {
+		reseed, err := wantsReseeding(args)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
+			os.Exit(1)
+		}
+		if reseed {
+			new(renaming).install()
+		}
 	}
-	linux.AMD64.Table[sysSetsid] = setsid
 	linux.AMD64.Init()
+}
+
+// wrap replaces a system call by what around makes of it.
+func wrap(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn) {
+	call, ok := linux.AMD64.Table[sysno]
+	if !ok {
+		panic(fmt.Sprintf("gVisor has no system call %d", sysno))
+	}
+	call.Fn = around(call.Fn)
+	linux.AMD64.Table[sysno] = call
 }
 
 // leaveExecSession makes a daemon out of what an exec session left behind. gVisor kills every process that descends from

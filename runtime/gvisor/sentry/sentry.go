@@ -45,7 +45,7 @@ func Main() {
 	if filepath.Base(os.Args[0]) == LaunchArg0 {
 		os.Exit(launch())
 	}
-	installHooks()
+	installHooks(os.Args[1:])
 	// The table holds only what the sandbox's own processes need: no command line of runsc's is offered to anybody.
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "",

@@ -1,0 +1,72 @@
+package sentry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// ReseedAnnotation in the spec of a sandbox that is restored makes random generators of the OpenSSL kind in the restored
+// processes seed themselves anew: see [renaming]. Its value is [ReseedOpenSSL].
+const (
+	ReseedAnnotation = "dev.caisson.reseed"
+	ReseedOpenSSL    = "openssl"
+)
+
+const maxSpec = 16 << 20
+
+// wantsReseeding reads the annotation from the spec whose descriptor is among the arguments of gVisor's boot command. Boot
+// reads the same file afterwards, so its offset is left alone.
+func wantsReseeding(args []string) (bool, error) {
+	fd, err := specFD(args)
+	if err != nil {
+		return false, err
+	}
+	var spec specs.Spec
+	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil {
+		return false, fmt.Errorf("read the spec: %w", err)
+	}
+	switch v, ok := spec.Annotations[ReseedAnnotation]; {
+	case !ok:
+		return false, nil
+	case v == ReseedOpenSSL:
+		return true, nil
+	default:
+		return false, fmt.Errorf("%s is %q; only %q is known", ReseedAnnotation, v, ReseedOpenSSL)
+	}
+}
+
+// A borrowedFD is a descriptor that somebody else will close.
+type borrowedFD int
+
+// ReadAt implements [io.ReaderAt].
+func (fd borrowedFD) ReadAt(p []byte, off int64) (int, error) {
+	n, err := unix.Pread(int(fd), p, off)
+	if err != nil {
+		return 0, err
+	}
+	if n < len(p) { // of a regular file
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// specFD finds the value of --spec-fd.
+func specFD(args []string) (int, error) {
+	for _, a := range args {
+		if v, ok := strings.CutPrefix(strings.TrimLeft(a, "-"), "spec-fd="); ok {
+			fd, err := strconv.Atoi(v)
+			if err != nil || fd <= 2 {
+				return 0, fmt.Errorf("boot has %s", a)
+			}
+			return fd, nil
+		}
+	}
+	return 0, errors.New("boot has no --spec-fd; gVisor hands its spec over in another way now")
+}
