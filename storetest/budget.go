@@ -14,6 +14,7 @@ func testBudgets(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.LedgerStore){
 		"Lease": testLease, "Balance": testBalance, "Debt": testDebt, "Period": testPeriod, "Lost": testLost, "Scopes": testBudgetScopes,
 		"Change": testChangeBudget, "Concurrent": testConcurrentLeases, "Absurd": testAbsurdSums, "Others": testOthersBudgets,
+		"Lineage": testLineageBudgets,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t).Ledger()) })
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +78,7 @@ func testCalls(t *testing.T, s caisson.LedgerStore) {
 		// Not in the order of time: a call that took long comes late.
 		c := someCall(fmt.Sprintf("a%d", i%2), noon().Add(-time.Duration(i%5)*time.Minute), caisson.USD(i))
 		c.Model = fmt.Sprintf("m%d", i%3)
+		c.Lineage, c.Trace = []string{"", "rn-1", "rn-1 rn-2"}[i%3], "0123456789abcdef0123456789abcdef"
 		if i%7 == 0 {
 			c.UpstreamCost, c.Estimated, c.Error, c.Status = nil, true, "lost", 0
 		}
@@ -96,6 +98,10 @@ func testCalls(t *testing.T, s caisson.LedgerStore) {
 		{caisson.In("a0"), caisson.UsageQuery{Since: noon().Add(-3 * time.Minute), Until: noon().Add(-time.Minute)}},
 		{caisson.Everyone(), caisson.UsageQuery{Sandbox: all[3].Sandbox}},
 		{caisson.Everyone(), caisson.UsageQuery{Run: all[4].Run}},
+		{caisson.Everyone(), caisson.UsageQuery{Under: "rn-1"}},
+		{caisson.In("a1"), caisson.UsageQuery{Under: "rn-2", Model: "m2"}},
+		{caisson.In("a0"), caisson.UsageQuery{Under: all[4].Run, Agent: "<a>"}},
+		{caisson.In("a0"), caisson.UsageQuery{Under: "rn-1", Agent: "a"}},
 		{caisson.In(""), caisson.UsageQuery{}},
 	} {
 		want := matching(all, c.in, c.q)
@@ -125,6 +131,7 @@ func matching(all []caisson.Call, in caisson.Scope, q caisson.UsageQuery) []cais
 	var out []caisson.Call
 	for _, c := range all {
 		if in.Covers(c.Account) && (q.Account == "" || c.Account == q.Account) && (q.Run == "" || c.Run == q.Run) &&
+			(q.Under == "" || c.Run == q.Under || slices.Contains(strings.Fields(c.Lineage), q.Under)) && (q.Agent == "" || c.Agent == q.Agent) &&
 			(q.Sandbox == "" || c.Sandbox == q.Sandbox) && (q.Model == "" || c.Model == q.Model) &&
 			!c.At.Before(q.Since) && (q.Until.IsZero() || c.At.Before(q.Until)) {
 			out = append(out, c)
@@ -148,6 +155,9 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 			c.At = c.At.Truncate(time.Hour)
 		}
 		c.Sandbox, c.Run, c.Session = boxes[rng.IntN(3)], fmt.Sprint("r", rng.IntN(4)), fmt.Sprint("s", rng.IntN(2))
+		c.Agent, c.User = fmt.Sprint("g", rng.IntN(2)), []string{"", "u", "ü'"}[rng.IntN(3)]
+		// r3 and r2 are part of r1, and that of r0.
+		c.Lineage = map[string]string{"r1": "r0", "r2": "r0 r1", "r3": "r0 r1"}[c.Run]
 		c.Model, c.Status, c.Estimated = fmt.Sprint("m", rng.IntN(3)), []int{200, 201, 0, 429, 500}[rng.IntN(5)], rng.IntN(4) == 0
 		all = append(all, c)
 	}
@@ -159,6 +169,7 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 		"": func(caisson.Call) string { return "" }, "run": func(c caisson.Call) string { return c.Run },
 		"sandbox": func(c caisson.Call) string { return string(c.Sandbox) }, "account": func(c caisson.Call) string { return c.Account },
 		"model": func(c caisson.Call) string { return c.Model }, "session": func(c caisson.Call) string { return c.Session },
+		"agent": func(c caisson.Call) string { return c.Agent }, "user": func(c caisson.Call) string { return c.User },
 		"day": func(c caisson.Call) string { return c.At.UTC().Format(time.DateOnly) },
 	}
 	for i := range 300 {
@@ -168,6 +179,7 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 		}
 		for _, set := range []func(){
 			func() { q.Account = "a1" }, func() { q.Run = "r1" }, func() { q.Sandbox = boxes[0] }, func() { q.Model = "m2" },
+			func() { q.Under = fmt.Sprint("r", rng.IntN(4)) }, func() { q.Agent = "g1" },
 			func() { q.Since = moment() }, func() { q.Until = moment() },
 			func() { q.Since = moment().Truncate(time.Hour) }, func() { q.Until = moment().Truncate(time.Hour) },
 		} {

@@ -1,0 +1,61 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// testLineageBudgets: a call of a run moves what it took from held to used in the budget of each run that its run is part of, once,
+// and in none of another account's.
+func testLineageBudgets(t *testing.T, s caisson.LedgerStore) {
+	ctx, j := t.Context(), newJournal()
+	limit := int64(1000)
+	put := func(run, account string) {
+		t.Helper()
+		get[*caisson.Budget](t)(s.PutBudget(ctx, caisson.In(account), &caisson.Budget{
+			Key: "run/" + run, Account: account, Limits: caisson.Limits{Tokens: &limit},
+		}))
+	}
+	want := func(run string, used, held int64) {
+		t.Helper()
+		if b := budget(t, s, "run/"+run); b.Used.Tokens != used || b.Held.Tokens != held {
+			t.Errorf("%s: used %d and held %d, want %d and %d", run, b.Used.Tokens, b.Held.Tokens, used, held)
+		}
+	}
+	put("top", "a")
+	put("mid", "a")
+	put("low", "a")
+	put("theirs", "b")
+	begin := time.Now()
+	for _, run := range []string{"top", "mid", "low"} {
+		get[caisson.Lease](t)(s.Lease(ctx, j, "a", "run/"+run, tokens(100), tokens(100), begin))
+	}
+	get[caisson.Lease](t)(s.Lease(ctx, j, "b", "run/theirs", tokens(100), tokens(100), begin))
+	part := func(run, lineage string) caisson.Call { // 10 tokens
+		c := someCall("a", begin.Add(time.Second), 1)
+		c.Run, c.Lineage = run, lineage
+		return c
+	}
+	calls := []caisson.Call{
+		part("top", ""), part("mid", "top"), part("low", "top mid"), part("low", "top mid"), part("stranger", "theirs"),
+	}
+	must(t, s.Ingest(ctx, j, 0, 1, calls))
+	must(t, s.Ingest(ctx, j, 1, 2, calls[2:3])) // there already
+	want("top", 40, 60)
+	want("mid", 30, 70)
+	want("low", 20, 80)
+	want("theirs", 0, 100)
+	// Made anew, a budget begins with the same: also with calls that were ingested before anybody asked for it.
+	for _, run := range []string{"top", "mid"} {
+		must(t, s.DeleteBudget(ctx, caisson.In("a"), "run/"+run))
+	}
+	put("top", "a")
+	put("mid", "a")
+	want("top", 40, 60)
+	want("mid", 30, 70)
+	must(t, s.Close(ctx, j, false))
+	want("top", 40, 0)
+	want("low", 20, 0)
+}
