@@ -18,7 +18,8 @@ type ledger struct{ c *conn }
 func usageQuery(q caisson.UsageQuery) url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
-		"by": q.By, "account": q.Account, "run": q.Run, "sandbox": string(q.Sandbox), "model": q.Model,
+		"by": q.By, "account": q.Account, "run": q.Run, "under": q.Under, "agent": q.Agent,
+		"sandbox": string(q.Sandbox), "model": q.Model,
 	} {
 		if value != "" {
 			v.Set(name, value)

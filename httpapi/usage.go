@@ -33,6 +33,8 @@ func (h usageRoutes) register(rt *router) {
 type UsageParams struct {
 	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
 	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
+	Under   string     `query:"under" maxLength:"128" doc:"Only calls of this run and of those that were started from within it"`
+	Agent   string     `query:"agent" maxLength:"128" doc:"Only calls of this agent"`
 	Sandbox caisson.ID `query:"sandbox" maxLength:"19" doc:"Only calls of this sandbox, by id"`
 	Model   string     `query:"model" maxLength:"256" doc:"Only calls of the model with this alias"`
 	Since   time.Time  `query:"since" doc:"Only calls accepted then or later"`
@@ -41,11 +43,13 @@ type UsageParams struct {
 }
 
 func (p UsageParams) query() caisson.UsageQuery {
-	return caisson.UsageQuery{Account: p.Account, Run: p.Run, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until}
+	return caisson.UsageQuery{
+		Account: p.Account, Run: p.Run, Under: p.Under, Agent: p.Agent, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until,
+	}
 }
 
 type usageInput struct {
-	By string `query:"by" enum:"run,sandbox,account,model,day,session" doc:"What the sums are for; absent: one sum"`
+	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"What the sums are for; absent: one sum"`
 	UsageParams
 }
 

@@ -12,10 +12,12 @@ import (
 
 // usageCmd shows what calls of models took.
 type usageCmd struct {
-	By       string `help:"Sum up for each: ${enum}." enum:"run,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
+	By       string `help:"Sum up for each: ${enum}." enum:"run,agent,user,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
 	Since    string `help:"Only calls since then: 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z; default all, for lists 24h." placeholder:"TIME"`
 	Until    string `help:"Only calls before then." placeholder:"TIME"`
 	OfRun    string `name:"run" help:"Only calls of this run." placeholder:"RUN"`
+	Under    string `help:"Only calls of this run and of those that it started." placeholder:"RUN"`
+	Agent    string `help:"Only calls of this agent." placeholder:"AGENT"`
 	Sandbox  string `help:"Only calls of this sandbox." placeholder:"ID" complete:"sandbox"`
 	Model    string `help:"Only calls of this model." placeholder:"ALIAS"`
 	All      bool   `help:"All accounts." short:"a"`
@@ -75,7 +77,7 @@ func (c *usageCmd) Run(ctx context.Context, a *app) error {
 
 // query returns what c asks for, the sandbox aside.
 func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
-	q = caisson.UsageQuery{Run: c.OfRun, Model: c.Model}
+	q = caisson.UsageQuery{Run: c.OfRun, Under: c.Under, Agent: c.Agent, Model: c.Model}
 	if c.All {
 		q.Account = "*"
 	}

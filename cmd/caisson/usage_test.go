@@ -55,6 +55,7 @@ func TestUsageQuery(t *testing.T) {
 			By: "day", Since: now.AddDate(0, 0, -2), Until: time.Date(2026, 5, 9, 0, 0, 0, 0, time.UTC),
 		}, true},
 		{usageCmd{By: "model", Calls: true, OfRun: "r"}, caisson.UsageQuery{Run: "r", Since: now.AddDate(0, 0, -1)}, true},
+		{usageCmd{By: "agent", Under: "r", Agent: "shell"}, caisson.UsageQuery{By: "agent", Under: "r", Agent: "shell"}, true},
 		{usageCmd{By: "model", Since: "yesterday"}, caisson.UsageQuery{}, false},
 		{usageCmd{By: "model", Until: "2026-13-01"}, caisson.UsageQuery{}, false},
 	} {

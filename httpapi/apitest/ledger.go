@@ -20,7 +20,10 @@ func calls(account string) []caisson.Call {
 	for i, model := range []string{"small", "large", "small"} {
 		list = append(list, caisson.Call{
 			ID: caisson.ID("ca-" + strings.Repeat("abc"[i:i+1], 16)), At: noon.Add(time.Duration(i) * time.Hour),
-			Guest:    caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: account, Run: "r/1", Attempt: i},
+			Guest: caisson.Guest{
+				Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: account, Run: "r/1", Attempt: i, Agent: "shell",
+				Lineage: []string{"", "rn-aaaaaaaaaaaaaaaa", "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb"}[i], Trace: strings.Repeat("0f", 16),
+			},
 			Provider: "p", Model: model, Upstream: model, API: "chat", Status: 200,
 			Tokens: caisson.TokenCount{Input: 10, Output: int64(i)}, Cost: caisson.Dollar / 8, FirstByte: 1, Duration: 2,
 		})
@@ -39,7 +42,9 @@ func (c ledgerCore) find(ctx context.Context, q caisson.UsageQuery) ([]caisson.C
 		return nil, caisson.Errorf(caisson.Denied, "only local callers see other accounts")
 	}
 	return slices.DeleteFunc(calls(q.Account), func(c caisson.Call) bool {
-		return q.Run != "" && q.Run != c.Run || q.Sandbox != "" && q.Sandbox != c.Sandbox || q.Model != "" && q.Model != c.Model ||
+		return q.Run != "" && q.Run != c.Run || q.Agent != "" && q.Agent != c.Agent ||
+			q.Under != "" && q.Under != c.Run && !slices.Contains(strings.Fields(c.Lineage), q.Under) ||
+			q.Sandbox != "" && q.Sandbox != c.Sandbox || q.Model != "" && q.Model != c.Model ||
 			c.At.Before(q.Since) || !q.Until.IsZero() && !c.At.Before(q.Until)
 	}), nil
 }
@@ -51,7 +56,7 @@ func (c ledgerCore) Usage(ctx context.Context, q caisson.UsageQuery) ([]caisson.
 	}
 	var rows []caisson.UsageRow
 	for _, call := range list {
-		key := map[string]string{"model": call.Model, "run": call.Run, "account": call.Account}[q.By]
+		key := map[string]string{"model": call.Model, "run": call.Run, "account": call.Account, "agent": call.Agent}[q.By]
 		i := slices.IndexFunc(rows, func(r caisson.UsageRow) bool { return r.Key == key })
 		if i < 0 {
 			rows, i = append(rows, caisson.UsageRow{Key: key}), len(rows)

@@ -26,6 +26,9 @@ func testLedger(t *testing.T, ctx context.Context, c Cores) {
 	}{
 		{caisson.UsageQuery{}, 3},
 		{caisson.UsageQuery{Run: "r/1", Sandbox: "sb-aaaaaaaaaaaaaaaa", Model: "large"}, 1},
+		{caisson.UsageQuery{Under: "rn-aaaaaaaaaaaaaaaa", Agent: "shell", By: "agent"}, 2},
+		{caisson.UsageQuery{Under: "rn-bbbbbbbbbbbbbbbb"}, 1},
+		{caisson.UsageQuery{Agent: "other"}, 0},
 		{caisson.UsageQuery{Since: all[1].At}, 2},
 		{caisson.UsageQuery{Since: all[1].At.Add(1), Until: all[2].At}, 0},
 		{caisson.UsageQuery{Until: all[1].At}, 1},

@@ -25,7 +25,7 @@ func Rows(w io.Writer, rows []caisson.UsageRow) error {
 // Calls writes calls.
 func Calls(w io.Writer, calls []caisson.Call) error {
 	const head = "id,at,account,sandbox,run,attempt,session,agent,user,provider,model,upstream,api,stream,status,error," +
-		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration"
+		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration,lineage,trace"
 	return write(w, head, calls, func(c caisson.Call) []string {
 		t, upstreamCost := c.Tokens, ""
 		if c.UpstreamCost != nil {
@@ -37,6 +37,7 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 			strconv.FormatBool(c.Stream), strconv.Itoa(c.Status), text(c.Error),
 			number(t.Input), number(t.Output), number(t.CacheRead), number(t.CacheWrite), c.Cost.String(),
 			strconv.FormatBool(c.Estimated), text(c.UpstreamID), upstreamCost, c.FirstByte.String(), c.Duration.String(),
+			text(c.Lineage), text(c.Trace),
 		}
 	})
 }
