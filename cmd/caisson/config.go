@@ -50,6 +50,8 @@ type config struct {
 	Models        []caisson.Model    `yaml:"models" json:"models"`
 	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
+	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
+	Runs          runSettings        `yaml:"runs" json:"runs"`
 
 	// CredentialKeyFile and CredentialKeyCommand say where the key comes from that credentials are encrypted with; both empty
 	// is a file in the data directory, or the environment.
@@ -78,6 +80,8 @@ func defaultConfig() *config {
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
 		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
+		AgentsDir:      defaultAgentsDir,
+		Runs:           defaultRunSettings(),
 	}
 }
 
@@ -172,6 +176,8 @@ func (c *config) validate() error {
 		bad("host", "%s", err)
 	}
 	c.validateListener(bad)
+	c.Runs.validate(bad)
+	checkAgentsDir(c.AgentsDir, bad)
 	if !slices.Contains(platforms(), c.Platform) {
 		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))
 	}

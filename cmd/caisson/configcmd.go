@@ -88,6 +88,21 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # What calls of models may cost in a sandbox that was not given a budget, in US dollars, or none for no bound.
 #defaultBudget: 10
 
+# A directory with a YAML file for each further agent; see docs/agents.md.
+#agentsDir: /etc/caisson/agents
+
+# How many runs may be under way on this host, and how many of one account; how many of an account may wait or be under way. A session's
+# sandbox is kept in memory for sessionIdle after its last run, and its memory on disk until sessionFiles; then only its files
+# stay. Runs that have ended are kept for keep. workspace is the most that is copied into a run's workspace.
+#runs:
+#  concurrent: 16
+#  perAccount: 8
+#  waiting: 200
+#  sessionIdle: 10m
+#  sessionFiles: 1d
+#  keep: 30d
+#  workspace: 4G
+
 # One model gateway can serve the sandboxes of many machines; see docs/gateway.md. There: listen (beyond loopback with TLS).
 # Here: remoteURL; remoteAPI, the URL of that daemon's API, where sandboxes are registered with remoteToken, a token that it
 # has made; and remoteCA, a PEM file of the authorities to trust for both instead of the system's. Both machines sign and

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/runs"
+)
+
+// defaultAgentsDir is where the administrator's own agents are.
+const defaultAgentsDir = "/etc/caisson/agents"
+
+// runSettings bound what runs of all accounts together may take.
+type runSettings struct {
+	Concurrent   int              `yaml:"concurrent" json:"concurrent"`
+	PerAccount   int              `yaml:"perAccount" json:"perAccount"`
+	Waiting      int              `yaml:"waiting" json:"waiting"`
+	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`
+	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"`
+	Keep         caisson.Duration `yaml:"keep" json:"keep"`
+	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`
+}
+
+func defaultRunSettings() runSettings {
+	d := runs.DefaultLimits()
+	return runSettings{
+		Concurrent: d.Concurrent, PerAccount: d.PerAccount, Waiting: d.Waiting, SessionIdle: caisson.Duration(d.SessionIdle),
+		SessionFiles: caisson.Duration(d.SessionFiles), Keep: caisson.Duration(d.Keep), Workspace: d.Workspace,
+	}
+}
+
+func (s *runSettings) validate(bad func(field, format string, args ...any)) {
+	for _, n := range []struct {
+		field string
+		value int64
+	}{
+		{"runs.concurrent", int64(s.Concurrent)}, {"runs.perAccount", int64(s.PerAccount)}, {"runs.waiting", int64(s.Waiting)},
+		{"runs.workspace", int64(s.Workspace)}, {"runs.sessionIdle", int64(s.SessionIdle)}, {"runs.keep", int64(s.Keep)},
+	} {
+		if n.value < 1 {
+			bad(n.field, "has to be more than nothing")
+		}
+	}
+	if s.SessionFiles < s.SessionIdle {
+		bad("runs.sessionFiles", "%s is less than runs.sessionIdle, which comes before it", s.SessionFiles)
+	}
+}
+
+func checkAgentsDir(dir string, bad func(field, format string, args ...any)) {
+	if dir != "" && !filepath.IsAbs(dir) {
+		bad("agentsDir", "%q is not an absolute path", dir)
+	}
+}
+
+// agents returns the settings of agents and runs as the engine has them.
+func (c *config) agents() engine.AgentConfig {
+	return engine.AgentConfig{Dir: c.AgentsDir, Limits: runs.Limits{
+		Concurrent: c.Runs.Concurrent, PerAccount: c.Runs.PerAccount, Waiting: c.Runs.Waiting,
+		SessionIdle: time.Duration(c.Runs.SessionIdle), SessionFiles: time.Duration(c.Runs.SessionFiles), Keep: time.Duration(c.Runs.Keep),
+		Workspace: c.Runs.Workspace,
+	}}
+}
