@@ -83,7 +83,7 @@ const program = "/usr/bin/true"
 
 // exec runs the program in one request.
 func (d *daemon) exec(ctx context.Context, id string) error {
-	res, err := d.api.Run(ctx, id, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: []string{program}}})
+	res, err := d.api.Run(ctx, id, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{program}}})
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func (l *loaded) inside(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		res, err := l.api.Run(ctx, l.id, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: append([]string{loadPath}, args...)}})
+		res, err := l.api.Run(ctx, l.id, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: append([]string{loadPath}, args...)}})
 		if err != nil {
 			return nil, err
 		}

@@ -48,6 +48,8 @@ type Client struct {
 	ledger
 	models
 	gatewayRuns
+	agents
+	runs
 	daemon
 	c *conn
 }
@@ -67,6 +69,8 @@ var (
 	_ caisson.Ledger      = (*Client)(nil)
 	_ caisson.Models      = (*Client)(nil)
 	_ caisson.GatewayRuns = (*Client)(nil)
+	_ caisson.Agents      = (*Client)(nil)
+	_ caisson.Runs        = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -78,7 +82,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, daemon{c}, c,
 	}, nil
 }
 

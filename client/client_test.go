@@ -257,7 +257,7 @@ func benchmarkAPI(b *testing.B) (*client.Client, string) {
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
 		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Daemon: c.Daemon, Answers: m.Answers(), FindToken: m.FindToken, Log: log,
+		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Answers: m.Answers(), FindToken: m.FindToken, Log: log,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -284,7 +284,7 @@ func benchmarkAPI(b *testing.B) (*client.Client, string) {
 func BenchmarkRun(b *testing.B) {
 	c, sb := benchmarkAPI(b)
 	for b.Loop() {
-		if _, err := c.Run(b.Context(), sb, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: []string{"exit", "0"}}}); err != nil {
+		if _, err := c.Run(b.Context(), sb, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{"exit", "0"}}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 type processes struct{ c *conn }
 
 // Run runs a process to its end in one request and returns what it wrote. If ctx ends, the process is killed.
-func (p processes) Run(ctx context.Context, ref string, req protocol.RunRequest) (*protocol.RunResult, error) {
-	return call[*protocol.RunResult](ctx, p.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
+func (p processes) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
+	return call[*protocol.ProcessResult](ctx, p.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
 }
 
 // Processes implements [caisson.Processes].

@@ -35,7 +35,7 @@ func sandbox(t *testing.T, s *server) (*client.Client, string) {
 func TestRun(t *testing.T) {
 	s := serve(t)
 	c, sb := sandbox(t, s)
-	run := func(req protocol.RunRequest, command ...string) *protocol.RunResult {
+	run := func(req protocol.ProcessRequest, command ...string) *protocol.ProcessResult {
 		t.Helper()
 		req.Command = command
 		result, err := c.Run(t.Context(), sb, req)
@@ -44,33 +44,33 @@ func TestRun(t *testing.T) {
 		}
 		return result
 	}
-	if r := run(protocol.RunRequest{}, "echo", "a"); r.Stdout.Text != "a\n" || !r.Exit.Success() || r.PID == 0 || r.Stdout.Truncated {
+	if r := run(protocol.ProcessRequest{}, "echo", "a"); r.Stdout.Text != "a\n" || !r.Exit.Success() || r.PID == 0 || r.Stdout.Truncated {
 		t.Errorf("%+v", r)
 	}
-	if r := run(protocol.RunRequest{}, "fail"); r.Stderr.Text != "no\n" || r.Exit.Code != 1 {
+	if r := run(protocol.ProcessRequest{}, "fail"); r.Stderr.Text != "no\n" || r.Exit.Code != 1 {
 		t.Errorf("%+v", r)
 	}
-	if r := run(protocol.RunRequest{Input: []byte("in")}, "cat"); r.Stdout.Text != "in" {
+	if r := run(protocol.ProcessRequest{Input: []byte("in")}, "cat"); r.Stdout.Text != "in" {
 		t.Errorf("%+v", r)
 	}
-	if r := run(protocol.RunRequest{Input: make([]byte, 200<<10)}, "exit", "3"); r.Exit.Code != 3 { // reads no input
+	if r := run(protocol.ProcessRequest{Input: make([]byte, 200<<10)}, "exit", "3"); r.Exit.Code != 3 { // reads no input
 		t.Errorf("%+v", r)
 	}
-	if r := run(protocol.RunRequest{}, "binary"); string(r.Stdout.Bytes()) != "\xff\x00\xfe" || r.Stdout.Text != "" {
+	if r := run(protocol.ProcessRequest{}, "binary"); string(r.Stdout.Bytes()) != "\xff\x00\xfe" || r.Stdout.Text != "" {
 		t.Errorf("%+v", r)
 	}
-	if r := run(protocol.RunRequest{}, "leave"); r.Stdout.Text != "left\n" { // a child holds the streams for ever
+	if r := run(protocol.ProcessRequest{}, "leave"); r.Stdout.Text != "left\n" { // a child holds the streams for ever
 		t.Errorf("%+v", r)
 	}
 	const size = 5 << 20
-	if r := run(protocol.RunRequest{}, "flood", fmt.Sprint(size)); len(r.Stdout.Text) != protocol.DefaultOutput || !r.Stdout.Truncated ||
+	if r := run(protocol.ProcessRequest{}, "flood", fmt.Sprint(size)); len(r.Stdout.Text) != protocol.DefaultOutput || !r.Stdout.Truncated ||
 		r.Stdout.Size != size || r.Stderr.Size != size || !r.Exit.Success() {
 		t.Errorf("%d of %d bytes, truncated %v, %v", len(r.Stdout.Text), r.Stdout.Size, r.Stdout.Truncated, r.Exit)
 	}
-	if r := run(protocol.RunRequest{MaxOutput: 5}, "echo", "äöü"); r.Stdout.Text != "äö" || !r.Stdout.Truncated {
+	if r := run(protocol.ProcessRequest{MaxOutput: 5}, "echo", "äöü"); r.Stdout.Text != "äö" || !r.Stdout.Truncated {
 		t.Errorf("%+v", r)
 	}
-	r := run(protocol.RunRequest{ExecRequest: caisson.ExecRequest{Detach: true}}, "sleep")
+	r := run(protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Detach: true}}, "sleep")
 	if r.Exit != nil || r.PID == 0 || s.memory.Live() != 1 {
 		t.Errorf("%+v, %d live", r, s.memory.Live())
 	}
@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
-		_, err := c.Run(ctx, sb, protocol.RunRequest{ExecRequest: caisson.ExecRequest{Command: []string{"sleep"}}})
+		_, err := c.Run(ctx, sb, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{"sleep"}}})
 		ended <- err
 	}()
 	poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() > 0 })

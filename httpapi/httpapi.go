@@ -12,6 +12,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -22,7 +23,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Config is what an API is made of. All fields are required.
+// Config is what an API is made of. All fields but DefaultAgent are required.
 type Config struct {
 	Sandboxes   caisson.Sandboxes
 	Processes   caisson.Processes
@@ -39,6 +40,10 @@ type Config struct {
 	Models      caisson.Models
 	GatewayRuns caisson.GatewayRuns
 	Daemon      caisson.Daemon
+	Agents      caisson.Agents
+	Runs        caisson.Runs
+	// DefaultAgent is the agent of chats that name none; "" means "caisson".
+	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
 	// FindToken returns the unexpired token whose secret has this SHA-256; Unauthed if there is none.
@@ -60,7 +65,8 @@ func New(cfg Config) (*API, error) {
 	switch {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
-		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil:
+		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
+		cfg.Agents == nil, cfg.Runs == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -88,6 +94,10 @@ func New(cfg Config) (*API, error) {
 	gatewayRoutes{cfg.GatewayRuns}.register(a.router)
 	daemonRoutes{cfg.Daemon}.register(a.router)
 	handleRoutes{a.handles}.register(a.router)
+	agentRoutes{cfg.Agents}.register(a.router)
+	runRoutes{cfg.Runs, once, a.handles}.register(a.router)
+	sessionRoutes{cfg.Runs}.register(a.router)
+	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }
 

@@ -99,7 +99,7 @@ func (c *capped) write(b []byte) error {
 
 // run waits for p to end and collects at most limit bytes of each of its outputs. What is more is read and dropped, so
 // that the process never waits. If ctx ends, the process is killed.
-func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.RunResult, error) {
+func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.ProcessResult, error) {
 	outs := [2]*capped{{limit: limit}, {limit: limit}}
 	var pumps, readers sync.WaitGroup
 	exited := make(chan struct{})
@@ -123,7 +123,7 @@ func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*prot
 	if err != nil {
 		return nil, err
 	}
-	return &protocol.RunResult{
+	return &protocol.ProcessResult{
 		PID:    p.PID(),
 		Exit:   &status,
 		Stdout: protocol.NewOutput(outs[0].kept, outs[0].size),

@@ -24,9 +24,9 @@ func (h processRoutes) register(rt *router) {
 
 func (h processRoutes) run(ctx context.Context, in *struct {
 	RefParam
-	Body protocol.RunRequest
+	Body protocol.ProcessRequest
 },
-) (*body[*protocol.RunResult], error) {
+) (*body[*protocol.ProcessResult], error) {
 	req := in.Body
 	if req.TTY || req.Stdin {
 		return nil, caisson.Invalidf("tty", "a terminal or an open standard input needs exec/stream; give input instead")
@@ -44,13 +44,13 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if req.Detach {
-		return &body[*protocol.RunResult]{&protocol.RunResult{PID: p.PID()}}, p.Close()
+		return &body[*protocol.ProcessResult]{&protocol.ProcessResult{PID: p.PID()}}, p.Close()
 	}
 	result, err := run(ctx, p, req.Input, limit)
 	if err != nil {
 		return nil, err
 	}
-	return &body[*protocol.RunResult]{result}, nil
+	return &body[*protocol.ProcessResult]{result}, nil
 }
 
 func (h processRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.ProcessInfo]], error) {

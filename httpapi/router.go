@@ -31,7 +31,7 @@ type router struct {
 
 func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 	rt := &router{mux: http.NewServeMux(), log: log, done: done}
-	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	describeDomain(registry)
 	json := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
 	rt.api = humago.NewWithPrefix(rt.mux, protocol.Prefix, huma.Config{
@@ -63,6 +63,7 @@ func (rt *router) finish() error {
 	for _, t := range []reflect.Type{ // what streams carry, which no operation mentions
 		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
 		reflect.TypeFor[caisson.Event](), reflect.TypeFor[caisson.FileEvent](), reflect.TypeFor[protocol.Handles](),
+		reflect.TypeFor[caisson.RunEvent](), reflect.TypeFor[protocol.ChatRequest](), reflect.TypeFor[protocol.ChatProblem](),
 	} {
 		registry.Schema(t, true, "")
 	}
@@ -123,6 +124,13 @@ func receiving(o huma.Operation, contentType string) huma.Operation {
 		Content:  map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
 	}
 	return o
+}
+
+// describe says what the body of o is, after its registration: before, huma would read and check the body by itself.
+func describe(o huma.Operation, schema *huma.Schema) {
+	for _, m := range o.RequestBody.Content {
+		m.Schema = schema
+	}
 }
 
 // body is an answer that is JSON.
@@ -199,11 +207,17 @@ func (p problemError) ContentType(string) string { return protocol.ProblemType }
 
 // answer answers with v as JSON, from a route that writes its answer by itself.
 func (rt *router) answer(w http.ResponseWriter, v any) error {
+	return rt.answerStatus(w, http.StatusOK, v)
+}
+
+// answerStatus is answer with another status.
+func (rt *router) answerStatus(w http.ResponseWriter, status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
 	_, err = w.Write(append(b, '\n'))
 	return err
 }
@@ -214,9 +228,22 @@ func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
 	if err != nil {
 		panic(err) // strings and a number
 	}
+	rt.writeProblem(w, p.Status, b)
+}
+
+// writeProblem answers with a problem as JSON.
+func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", protocol.ProblemType)
-	w.WriteHeader(p.Status)
+	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
+}
+
+// schemaName names the schema of a type.
+func schemaName(t reflect.Type, hint string) string {
+	if t == reflect.TypeFor[protocol.Message]() {
+		return "ExecMessage" // another one than of a conversation
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // describeDomain teaches the registry the domain's types whose JSON differs from what reflection shows.
@@ -225,6 +252,7 @@ func describeDomain(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.USD](), reflect.TypeFor[usdSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
 	// A type that JSON cannot hold leaves the field out of schemas: root file systems are never in answers.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
@@ -279,4 +307,13 @@ func (stateSchema) Schema(huma.Registry) *huma.Schema {
 		s.Enum = append(s.Enum, string(state))
 	}
 	return s
+}
+
+type runStateSchema struct{}
+
+// Schema implements [huma.SchemaProvider].
+func (runStateSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: []any{
+		string(caisson.RunQueued), string(caisson.RunStarting), string(caisson.RunRunning), string(caisson.RunSucceeded), string(caisson.RunFailed),
+	}}
 }

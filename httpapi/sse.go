@@ -40,9 +40,14 @@ func (s *sseWriter) send(id int64, name string, v any) error {
 	if err != nil {
 		return err
 	}
+	return s.raw(protocol.SSE{ID: id, Name: name, Data: data})
+}
+
+// raw writes one event as it is.
+func (s *sseWriter) raw(e protocol.SSE) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.write(protocol.SSE{ID: id, Name: name, Data: data}.Encode())
+	return s.write(e.Encode())
 }
 
 // write needs mu.

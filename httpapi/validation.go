@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -93,4 +94,32 @@ func invalid(m *huma.ErrorModel) error {
 		field, msg = loc, "cannot be read: "+msg
 	}
 	return &caisson.Error{Kind: caisson.Invalid, Field: field, Msg: msg}
+}
+
+// decode reads a T from JSON that did not come as the body of a request, with the checks that such a body gets.
+func decode[T any](rt *router, data []byte) (v T, err error) {
+	var loose any
+	if err := json.Unmarshal(data, &loose); err != nil {
+		return v, caisson.Errorf(caisson.Invalid, "the request cannot be read: %s", err)
+	}
+	registry := rt.api.OpenAPI().Components.Schemas
+	at := huma.NewPathBuffer(nil, 0)
+	at.Push("body")
+	var found huma.ValidateResult
+	huma.Validate(registry, registry.Schema(reflect.TypeFor[T](), true, ""), at, huma.ModeWriteToServer, loose, &found)
+	if len(found.Errors) > 0 {
+		m := &huma.ErrorModel{}
+		for _, e := range found.Errors {
+			m.Add(e)
+		}
+		return v, invalid(m)
+	}
+	if err := unmarshal(data, &v); err != nil {
+		field, msg, ok := strings.Cut(err.Error(), fieldMark)
+		if !ok {
+			return v, caisson.Errorf(caisson.Invalid, "the request cannot be read: %s", err)
+		}
+		return v, caisson.Invalidf(field, "%s", msg)
+	}
+	return v, nil
 }

@@ -24,6 +24,8 @@ type api interface {
 	caisson.Ledger
 	caisson.Models
 	caisson.GatewayRuns
+	caisson.Agents
+	caisson.Runs
 	caisson.Daemon
 }
 

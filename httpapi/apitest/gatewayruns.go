@@ -32,10 +32,10 @@ func (c gatewayRunCore) PutGatewayRun(ctx context.Context, r caisson.GatewayRun)
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	if old := c.m.runs[r.Run]; old != nil && old.Account != r.Account {
+	if old := c.m.gatewayRuns[r.Run]; old != nil && old.Account != r.Account {
 		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's", r.Run)
 	}
-	c.m.runs[r.Run] = &r
+	c.m.gatewayRuns[r.Run] = &r
 	return &r, nil
 }
 
@@ -47,7 +47,7 @@ func (c gatewayRunCore) ListGatewayRuns(ctx context.Context) ([]*caisson.Gateway
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	var out []*caisson.GatewayRun
-	for _, r := range c.m.runs {
+	for _, r := range c.m.gatewayRuns {
 		if r.Account == caller.Account {
 			out = append(out, r)
 		}
@@ -63,9 +63,9 @@ func (c gatewayRunCore) RemoveGatewayRun(ctx context.Context, run string) error 
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	if r := c.m.runs[run]; r == nil || r.Account != caller.Account {
+	if r := c.m.gatewayRuns[run]; r == nil || r.Account != caller.Account {
 		return caisson.Errorf(caisson.NotFound, "there is no run %.80q", run)
 	}
-	delete(c.m.runs, run)
+	delete(c.m.gatewayRuns, run)
 	return nil
 }

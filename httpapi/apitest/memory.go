@@ -33,6 +33,8 @@ type Cores struct {
 	// GatewayRuns are those on other machines.
 	GatewayRuns caisson.GatewayRuns
 	Daemon      caisson.Daemon
+	Agents      caisson.Agents
+	Runs        caisson.Runs
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
@@ -49,7 +51,10 @@ type Memory struct {
 	credentials map[string]*kept           // by account and name
 	budgets     map[string]*caisson.Budget // by key
 	prices      []caisson.ListedPrice
-	runs        map[string]*caisson.GatewayRun // by id
+	gatewayRuns map[string]*caisson.GatewayRun // by id
+	agents      map[string]*caisson.Agent      // by account and id
+	runs        []*task
+	sessions    []*caisson.Session
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -72,7 +77,8 @@ func NewMemory() *Memory {
 	return &Memory{
 		changed: make(chan struct{}), templates: map[string]*caisson.Template{}, images: map[string]*caisson.Image{},
 		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{}, credentials: map[string]*kept{},
-		budgets: map[string]*caisson.Budget{}, runs: map[string]*caisson.GatewayRun{},
+		budgets: map[string]*caisson.Budget{}, gatewayRuns: map[string]*caisson.GatewayRun{},
+		agents: map[string]*caisson.Agent{},
 	}
 }
 
@@ -80,7 +86,7 @@ func NewMemory() *Memory {
 func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m},
+		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m}, agentCore{m}, runCore{m},
 	}
 }
 
@@ -118,6 +124,11 @@ func (m *Memory) event(account, kind, subject string) {
 	m.events = append(m.events, caisson.Event{
 		Seq: int64(len(m.events) + 1), At: time.Now().UTC(), Account: account, Type: kind, Subject: subject,
 	})
+	m.notify()
+}
+
+// notify wakes everybody who waits for events. It needs mu.
+func (m *Memory) notify() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }

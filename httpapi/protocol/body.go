@@ -35,21 +35,21 @@ type KillRequest struct {
 	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Number of the signal"`
 }
 
-// Limits of a [RunRequest].
+// Limits of a [ProcessRequest].
 const (
 	DefaultOutput = 2 << 20
 	MaxOutput     = 16 << 20
 )
 
-// RunRequest is the body of a non-interactive exec.
-type RunRequest struct {
+// ProcessRequest is the body of a non-interactive exec.
+type ProcessRequest struct {
 	caisson.ExecRequest
 	Input     []byte `json:"input,omitempty" doc:"Standard input"`
 	MaxOutput int    `json:"maxOutput,omitempty" minimum:"0" maximum:"16777216" doc:"Bytes kept of each output stream; 0 means 2 MiB. The rest is read and dropped"`
 }
 
-// RunResult is the outcome of a non-interactive exec.
-type RunResult struct {
+// ProcessResult is the outcome of a non-interactive exec.
+type ProcessResult struct {
 	PID    int                 `json:"pid" doc:"As seen inside the sandbox"`
 	Exit   *caisson.ExitStatus `json:"exit,omitempty" doc:"Absent for a detached process, which runs on"`
 	Stdout Output              `json:"stdout"`

@@ -18,13 +18,13 @@ const (
 	EventFile     = "file"     // data is a caisson.FileEvent
 )
 
-// MaxEvent bounds the size of one server-sent event in bytes.
+// MaxEvent bounds the size of one server-sent event in bytes; those of runs are bounded by [MaxRunEvent].
 const MaxEvent = 4 << 20
 
 // An SSE is one server-sent event.
 type SSE struct {
-	ID   int64 // 0 if it has none
-	Name string
+	ID   int64  // 0 if it has none
+	Name string // "" if it has none
 	Data []byte // one line
 }
 
@@ -34,18 +34,25 @@ func (e SSE) Encode() []byte {
 	if e.ID != 0 {
 		fmt.Fprintf(&b, "id: %d\n", e.ID)
 	}
-	fmt.Fprintf(&b, "event: %s\ndata: %s\n\n", e.Name, e.Data)
+	if e.Name != "" {
+		fmt.Fprintf(&b, "event: %s\n", e.Name)
+	}
+	fmt.Fprintf(&b, "data: %s\n\n", e.Data)
 	return b.Bytes()
 }
 
 // ErrEvent says that a stream of events is malformed.
 var ErrEvent = errors.New("malformed event stream")
 
-// An SSEReader reads server-sent events, within [MaxEvent] bytes each.
-type SSEReader struct{ r *bufio.Reader }
+// An SSEReader reads server-sent events.
+type SSEReader struct {
+	r *bufio.Reader
+	// Max bounds one event in bytes; [MaxEvent] at first.
+	Max int
+}
 
 // NewSSEReader returns a reader of the events in r.
-func NewSSEReader(r io.Reader) *SSEReader { return &SSEReader{r: bufio.NewReader(r)} }
+func NewSSEReader(r io.Reader) *SSEReader { return &SSEReader{r: bufio.NewReader(r), Max: MaxEvent} }
 
 // Next returns the next event. A stream that ends between events ends with io.EOF, one that is cut off within an event
 // with io.ErrUnexpectedEOF.
@@ -92,8 +99,8 @@ func (s *SSEReader) line(size *int) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := s.r.ReadSlice('\n')
-		if *size += len(part); *size > MaxEvent {
-			return nil, fmt.Errorf("%w: an event of more than %d bytes", ErrEvent, MaxEvent)
+		if *size += len(part); *size > s.Max {
+			return nil, fmt.Errorf("%w: an event of more than %d bytes", ErrEvent, s.Max)
 		}
 		line = append(line, part...)
 		switch {

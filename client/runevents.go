@@ -1,0 +1,95 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// WatchRun implements [caisson.Runs]. A lost connection is made again, without missing or repeating an event; if that fails for some
+// seconds, the channel is closed.
+func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	body, err := r.watch(ctx, id, after)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan caisson.RunEvent)
+	go func() {
+		defer close(out)
+		r.follow(ctx, id, body, after, out)
+	}()
+	return out, nil
+}
+
+func (r runs) watch(ctx context.Context, id caisson.ID, after int64) (io.ReadCloser, error) {
+	return r.c.open(ctx, request{
+		method: http.MethodGet, path: []string{"runs", string(id), "events"}, query: url.Values{"after": {strconv.FormatInt(after, 10)}},
+	})
+}
+
+// follow delivers events from body, and then from new connections, until a stream has ended as the server meant it to, ctx ends, or no
+// connection can be made.
+func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, after int64, out chan<- caisson.RunEvent) {
+	for failures := 0; failures <= reconnects; {
+		last, err := relay(ctx, body, after, out)
+		body.Close()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if last > after {
+			after, failures = last, 0
+		}
+		for body = nil; body == nil; {
+			if failures++; failures > reconnects {
+				return
+			}
+			select {
+			case <-time.After(time.Duration(failures) * 100 * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
+			if body, err = r.watch(ctx, id, after); err != nil {
+				if caisson.KindOf(err) != caisson.Unavailable {
+					return
+				}
+				body = nil
+			}
+		}
+	}
+}
+
+// relay delivers the events in body that come after seq, and returns the last one's. The error is nil if the server has ended the stream.
+func relay(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
+	sse := protocol.NewSSEReader(body)
+	sse.Max = protocol.MaxRunEvent
+	for {
+		e, err := sse.Next()
+		if errors.Is(err, io.EOF) {
+			return seq, nil
+		}
+		if err != nil {
+			return seq, err
+		}
+		var event caisson.RunEvent
+		if err := json.Unmarshal(e.Data, &event); err != nil {
+			return seq, err
+		}
+		if event.Seq <= seq {
+			continue // a server must not make us repeat ourselves
+		}
+		select {
+		case out <- event:
+			seq = event.Seq
+		case <-ctx.Done():
+			return seq, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type runs struct{ c *conn }
+
+// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key of
+// [WithIdempotencyKey] it may be repeated.
+func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	header := createHeader(ctx)
+	switch {
+	case req.Directory != nil && req.Workspace != nil:
+		req.Directory.Close()
+		return nil, caisson.Invalidf("workspace", "is either a directory or an archive")
+	case req.Workspace != nil:
+		return r.upload(ctx, header, req)
+	case req.Directory != nil:
+		if err := r.c.pass(ctx, []caisson.Handle{req.Directory}, header); err != nil {
+			return nil, err
+		}
+	}
+	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, in: req})
+}
+
+// upload sends a request together with its workspace.
+func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunRequest) (*caisson.Run, error) {
+	data, err := json.Marshal(req)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
+	}
+	// What comes before the archive is written here, what comes after it is known: nothing has to run beside the upload.
+	var before bytes.Buffer
+	form := multipart.NewWriter(&before)
+	for _, part := range []struct {
+		name, mime string
+		data       []byte
+	}{{protocol.PartRequest, "application/json", data}, {protocol.PartWorkspace, protocol.TarType, nil}} {
+		w, err := form.CreatePart(textproto.MIMEHeader{
+			"Content-Disposition": {`form-data; name="` + part.name + `"`}, "Content-Type": {part.mime},
+		})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(part.data); err != nil {
+			return nil, err
+		}
+	}
+	after := bytes.NewReader([]byte("\r\n--" + form.Boundary() + "--\r\n"))
+	return call[*caisson.Run](ctx, r.c, request{
+		method: http.MethodPost, path: []string{"runs", "upload"}, header: header,
+		body: upload{io.MultiReader(&before, req.Workspace, after)}, mime: form.FormDataContentType(),
+	})
+}
+
+// GetRun implements [caisson.Runs].
+func (r runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	return call[*caisson.Run](ctx, r.c, request{method: http.MethodGet, path: []string{"runs", string(id)}})
+}
+
+// ListRuns implements [caisson.Runs]. Long prompts and answers are cut, and the largest fields left out: see [runs.GetRun].
+func (r runs) ListRuns(ctx context.Context, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
+	q := url.Values{}
+	for _, s := range f.States {
+		q.Add("state", string(s))
+	}
+	for name, v := range map[string]string{
+		"agent": f.Agent, "session": string(f.Session), "parent": string(f.Parent), "under": string(f.Under), "after": string(f.Before),
+	} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if f.Limit != 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	p, err := call[protocol.Page[*caisson.Run]](ctx, r.c, request{method: http.MethodGet, path: []string{"runs"}, query: q})
+	return p.Items, p.Next != "", err
+}
+
+// CancelRun implements [caisson.Runs].
+func (r runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs", string(id), "cancel"}})
+}
+
+// RetryRun implements [caisson.Runs].
+func (r runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs", string(id), "retry"}})
+}
+
+// RemoveRun implements [caisson.Runs].
+func (r runs) RemoveRun(ctx context.Context, id caisson.ID) error {
+	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"runs", string(id)}})
+}
+
+// RunLog implements [caisson.Runs].
+func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
+	return r.c.open(ctx, request{method: http.MethodGet, path: []string{"runs", string(id), "log"}, query: url.Values{"stream": {stream}}})
+}
+
+// ListSessions implements [caisson.Runs].
+func (r runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
+	q := url.Values{}
+	for name, v := range map[string]string{"agent": f.Agent, "user": f.User, "key": f.Key} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	return all[*caisson.Session](ctx, r.c, request{method: http.MethodGet, path: []string{"sessions"}, query: q})
+}
+
+// RemoveSession implements [caisson.Runs].
+func (r runs) RemoveSession(ctx context.Context, id caisson.ID) error {
+	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"sessions", string(id)}})
+}

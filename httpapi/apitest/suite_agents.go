@@ -1,0 +1,74 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func testAgents(t *testing.T, ctx context.Context, c Cores) {
+	ids := func() (out []string) {
+		for _, a := range must(c.Agents.ListAgents(ctx))(t) {
+			out = append(out, a.ID)
+		}
+		return out
+	}
+	if got := ids(); !slices.Equal(got, []string{"caisson", "openclaw"}) {
+		t.Errorf("%v", got)
+	}
+	mine := caisson.Agent{
+		ID: "mine", Name: "Mine", Driver: caisson.DriverExec, Command: []string{"my-agent", "{prompt}"}, Skills: []string{"/skills/gh"},
+		Limits: caisson.AgentLimits{Cost: caisson.Dollar, Memory: 1 << 30},
+		Setup:  []caisson.SetupStep{{Run: []string{"apt-get", "install"}}, {Run: []string{"b"}}},
+		Warm:   &caisson.Warm{Randomness: "kernel"},
+	}
+	put := must(c.Agents.PutAgent(ctx, mine))(t)
+	if put.Limits.Cost != caisson.Dollar || put.Warm == nil || put.Account == "" || put.Status.Built {
+		t.Errorf("%+v", put)
+	}
+	var steps []caisson.Progress
+	built := must(c.Agents.BuildAgent(ctx, "mine", func(p caisson.Progress) { steps = append(steps, p) }))(t)
+	if !built.Status.Built || len(steps) != 2 || steps[1].Done != 2 {
+		t.Errorf("%+v, steps %+v", built, steps)
+	}
+	warm := must(c.Agents.WarmAgent(ctx, "mine", nil))(t)
+	if warm.Status.Snapshot == "" {
+		t.Errorf("%+v", warm)
+	}
+	warm.Description = "changed" // what was read can be written; what was made of it is not taken from there
+	if put = must(c.Agents.PutAgent(ctx, *warm))(t); put.Description != "changed" || put.Status.Snapshot != "" {
+		t.Errorf("%+v", put)
+	}
+	if got := must(c.Agents.GetAgent(ctx, "mine"))(t); got.Name != "Mine" {
+		t.Errorf("%+v", got)
+	}
+	if checks := must(c.Agents.CheckAgent(ctx, "mine"))(t); len(checks) != 2 || checks[1].Remedy == "" {
+		t.Errorf("%+v", checks)
+	}
+	_, err := c.Agents.WarmAgent(ctx, "caisson", nil)
+	Fails(t, err, caisson.Invalid, "")
+	_, err = c.Agents.PutAgent(ctx, caisson.Agent{ID: "openclaw", Name: "x", Driver: caisson.DriverExec, Command: []string{"x"}})
+	Fails(t, err, caisson.Denied, "")
+	mine.Command = nil
+	_, err = c.Agents.PutAgent(ctx, mine)
+	Fails(t, err, caisson.Invalid, "command")
+	mine.ID, mine.Command, mine.Setup[1].Run = "bad", []string{"x"}, []string{"fail"}
+	must(c.Agents.PutAgent(ctx, mine))(t)
+	_, err = c.Agents.BuildAgent(ctx, "bad", nil)
+	Fails(t, err, caisson.Conflict, "")
+	if err := c.Agents.RemoveAgent(ctx, "bad"); err != nil {
+		t.Error(err)
+	}
+	Fails(t, c.Agents.RemoveAgent(ctx, "bad"), caisson.NotFound, "")
+	Fails(t, c.Agents.RemoveAgent(ctx, "caisson"), caisson.Denied, "")
+	for _, err := range []error{
+		second(c.Agents.GetAgent(ctx, "nobody")), second(c.Agents.BuildAgent(ctx, "nobody", nil)),
+		second(c.Agents.WarmAgent(ctx, "nobody", nil)), second(c.Agents.CheckAgent(ctx, "nobody")),
+	} {
+		Fails(t, err, caisson.NotFound, "")
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

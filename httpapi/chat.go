@@ -1,0 +1,276 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// defaultAgent is the agent of chats that name none, unless the configuration has another.
+const defaultAgent = "caisson"
+
+// patience is how long the answer to a chat is held back for a failure that can still become its status.
+const patience = 500 * time.Millisecond
+
+// chatRoutes serves agents as something to chat with.
+type chatRoutes struct {
+	agents   caisson.Agents
+	runs     caisson.Runs
+	fallback string // the agent of chats that name none
+}
+
+const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
+
+The answer is a stream of server-sent events: RunEvents named by their type, with seq as id. With ?protocol=ui-message, or that parameter in
+Accept (text/event-stream; protocol=ui-message), it is a stream of UI message chunks as the AI SDK reads them.
+
+The conversation is named by stateKey or X-State-Key; without one a new name is made. X-State-Key of the answer has it. It is the
+conversation of this account, agent and X-User-Id, which is the account's own name for the person who asks.
+
+A failure before the agent has begun is answered with its status: 400 with all that is wrong in details, 402 if there is no credit, 403, 404 for
+an unknown agent, 408 if time was over, 409 if the conversation has another run under way or the model may not be used (defaultModelId names
+another), 429, 503 if there is no room. Later it is an event.`
+
+func (h chatRoutes) register(rt *router) {
+	const tag = "chat"
+	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that can be chatted with, by name"), h.catalog)
+	o := streaming(receiving(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+		"application/json"), "Events named by their type, with a RunEvent each and its seq as id")
+	o.Description = chatDescription
+	stream(rt, o, h.chat(rt))
+	describe(o, &huma.Schema{Ref: "#/components/schemas/ChatRequest"})
+	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
+		protocol.ProblemType: {Schema: &huma.Schema{Ref: "#/components/schemas/ChatProblem"}},
+	}}
+}
+
+func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (*body[protocol.AgentCatalog], error) {
+	list, err := h.agents.ListAgents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &body[protocol.AgentCatalog]{catalogOf(list, h.fallback)}, nil
+}
+
+type chatInput struct {
+	// The handler checks these itself: what is wrong with them is answered as the rest is.
+	StateKey string `header:"X-State-Key" doc:"Names the conversation; 1 to 512 of letters, digits and . _ : -"`
+	User     string `header:"X-User-Id" doc:"The account's own name for the person who asks; at most 256 characters"`
+	Protocol string `query:"protocol" doc:"ui-message for the AI SDK's stream"`
+}
+
+func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *chatInput) error {
+	return func(w http.ResponseWriter, r *http.Request, in *chatInput) error {
+		err := h.serve(w, r, in)
+		if t, ok := w.(*tracked); err != nil && ok && !t.wrote {
+			writeChatProblem(rt, w, h.problem(r.Context(), rt, err))
+			return nil
+		}
+		return err
+	}
+}
+
+// serve answers a chat. An error that it returns before it has written anything is for the caller to answer with.
+func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput) error {
+	say, err := speakerFor(r, in.Protocol)
+	if err != nil {
+		return err
+	}
+	req, err := readChat(w, r, in)
+	if err != nil {
+		return err
+	}
+	req.agent = cmp.Or(req.agent, h.fallback)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	run, err := h.runs.StartRun(ctx, caisson.RunRequest{
+		Agent: req.agent, Prompt: req.prompt, History: req.history, Model: req.model, Session: req.stateKey, User: in.User,
+	})
+	if err != nil {
+		return chatError{err, req.agent}
+	}
+	w.Header().Set(protocol.StateKeyHeader, req.stateKey)
+	w.Header().Set(protocol.RunHeader, string(run.ID))
+	events, err := h.runs.WatchRun(ctx, run.ID, 0)
+	if err != nil {
+		return err
+	}
+	early, err := await(events)
+	if err != nil {
+		return chatError{err, req.agent}
+	}
+	s := newSSEWriter(w)
+	say.header(w.Header())
+	if err := s.start(); err != nil {
+		return err
+	}
+	defer s.keepAlive()()
+	for _, e := range early {
+		if err := say.event(s, e); err != nil {
+			return err
+		}
+	}
+	for e := range events {
+		if err := say.event(s, e); err != nil {
+			return err
+		}
+	}
+	if err := context.Cause(r.Context()); err != nil {
+		return err // broken off, so that nobody takes it for whole
+	}
+	return say.end(s)
+}
+
+// readChat reads the request, and makes a name for the conversation if it has none.
+func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatRequest, error) {
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return nil, chatInvalid{{Message: "the body has more than " + caisson.Size(bodyLimit).String()}}
+	} else if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the body broke off")
+	}
+	req, err := parseChat(data)
+	if err != nil {
+		return nil, err
+	}
+	var c chatReader
+	switch msg := checkStateKey(in.StateKey); {
+	case msg != "":
+		c.fault(protocol.StateKeyHeader, "%s", msg)
+	case in.StateKey != "" && req.stateKey != "" && in.StateKey != req.stateKey:
+		c.fault("stateKey", "is another one than that of %s", protocol.StateKeyHeader)
+	}
+	if len([]rune(in.User)) > 256 || strings.ContainsFunc(in.User, unicode.IsControl) {
+		c.fault(protocol.UserHeader, "has at most 256 characters, none of them a control character")
+	}
+	if len(c.faults) > 0 {
+		return nil, c.faults
+	}
+	req.stateKey = cmp.Or(req.stateKey, in.StateKey, rand.Text())
+	return req, nil
+}
+
+// await takes events until the agent has begun, or has taken too long to. The error is the run's, if it has failed by then.
+func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return early, nil
+			}
+			if e.Type == caisson.EventError && e.Error != nil {
+				return nil, e.Error
+			}
+			early = append(early, e)
+			if e.Type != caisson.EventStatus || e.Phase == "running" {
+				return early, nil
+			}
+		case <-timer.C:
+			return early, nil
+		}
+	}
+}
+
+// A speaker writes a run's events in one of the protocols of chats.
+type speaker interface {
+	header(h http.Header)
+	event(s *sseWriter, e caisson.RunEvent) error
+	end(s *sseWriter) error
+}
+
+// speakerFor returns the speaker that a request asks for.
+func speakerFor(r *http.Request, name string) (speaker, error) {
+	for _, accepted := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		if kind, params, err := mime.ParseMediaType(accepted); err == nil && kind == protocol.EventType && name == "" {
+			name = params["protocol"]
+		}
+	}
+	switch name {
+	case "", "events":
+		return plainSpeaker{}, nil
+	case "ui-message":
+		return &uiSpeaker{}, nil
+	}
+	return nil, chatInvalid{{Path: "protocol", Message: "must be events or ui-message"}}
+}
+
+// plainSpeaker writes events as they are.
+type plainSpeaker struct{}
+
+func (plainSpeaker) header(http.Header) {}
+
+func (plainSpeaker) event(s *sseWriter, e caisson.RunEvent) error { return s.send(e.Seq, e.Type, e) }
+
+func (plainSpeaker) end(*sseWriter) error { return nil }
+
+// chatError is an error about a chat with this agent.
+type chatError struct {
+	err   error
+	agent string
+}
+
+func (e chatError) Error() string { return e.err.Error() }
+func (e chatError) Unwrap() error { return e.err }
+
+// runStatuses says which status answers a chat whose run has failed before anything of the answer was there.
+var runStatuses = map[string]int{
+	caisson.RunInvalid:    http.StatusBadRequest,
+	caisson.RunNotFound:   http.StatusNotFound,
+	caisson.RunTimeout:    http.StatusRequestTimeout,
+	caisson.RunAborted:    http.StatusConflict,
+	caisson.RunRateLimit:  http.StatusTooManyRequests,
+	caisson.RunNoCredits:  http.StatusPaymentRequired,
+	caisson.RunAgentError: http.StatusBadGateway,
+	caisson.RunInternal:   http.StatusInternalServerError,
+}
+
+// problem returns err as the answer to a chat.
+func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protocol.ChatProblem {
+	p := protocol.ChatProblemOf(err)
+	if failed, ok := errors.AsType[*caisson.RunError](err); ok && runStatuses[failed.Code] != 0 {
+		p.Status, p.Code, p.Detail = runStatuses[failed.Code], failed.Code, failed.Message
+	} else if p.Status >= http.StatusInternalServerError {
+		p = protocol.ChatProblemOf(rt.problem(ctx, err).Err()) // which logs it
+	}
+	if faults, ok := errors.AsType[chatInvalid](err); ok {
+		p.Details = faults
+	}
+	if e, ok := errors.AsType[chatError](err); ok && p.Field == "model" {
+		p.Status = http.StatusConflict
+		p.DefaultModelID = h.defaultModel(ctx, e.agent)
+	}
+	p.Title, p.Error = http.StatusText(p.Status), p.Detail
+	return p
+}
+
+// defaultModel returns a model that an agent may use, nil if it names none.
+func (h chatRoutes) defaultModel(ctx context.Context, agent string) *string {
+	a, err := h.agents.GetAgent(ctx, agent)
+	if err != nil || len(a.Models) == 0 {
+		return nil
+	}
+	return &a.Models[0]
+}
+
+func writeChatProblem(rt *router, w http.ResponseWriter, p *protocol.ChatProblem) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and a number
+	}
+	rt.writeProblem(w, p.Status, b)
+}

@@ -1,0 +1,281 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// Bounds of a chat.
+const (
+	maxMessage  = 16000 // characters of what a person says at once
+	maxMessages = 1000
+	maxStateKey = 512
+	maxParts    = 1000 // of one message
+)
+
+// chatRequest is a chat as the core needs it.
+type chatRequest struct {
+	prompt   string
+	history  []caisson.Message
+	model    string
+	agent    string // "" for the default
+	stateKey string
+}
+
+// chatInvalid says everything that is wrong with a chat.
+type chatInvalid []protocol.Detail
+
+func (e chatInvalid) Error() string { return e.Unwrap().Error() }
+
+// Unwrap returns the first fault as the error that it is everywhere else.
+func (e chatInvalid) Unwrap() error {
+	if e[0].Path == "" {
+		return caisson.Errorf(caisson.Invalid, "%s", e[0].Message)
+	}
+	return caisson.Invalidf(e[0].Path, "%s", e[0].Message)
+}
+
+// chatReader collects what is wrong.
+type chatReader struct{ faults chatInvalid }
+
+func (c *chatReader) fault(path, format string, args ...any) {
+	if len(c.faults) < 20 {
+		c.faults = append(c.faults, protocol.Detail{Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// chatBody is the outer form of a chat. Besides the documented fields it has those that the common client libraries send whatever they are
+// asked for; of these, only what would change the answer is looked at.
+type chatBody struct {
+	Message  *string         `json:"message"`
+	Messages json.RawMessage `json:"messages"`
+	Model    *string         `json:"model"`
+	ModelRef json.RawMessage `json:"modelRef"`
+	Graph    *string         `json:"graphName"`
+	StateKey *string         `json:"stateKey"`
+	System   json.RawMessage `json:"system"`
+	Tools    json.RawMessage `json:"tools"`
+
+	ID        json.RawMessage `json:"id"`
+	Trigger   json.RawMessage `json:"trigger"`
+	MessageID json.RawMessage `json:"messageId"`
+	Stream    json.RawMessage `json:"stream"`
+}
+
+// parseChat reads the body of a chat. Its errors are of type [chatInvalid].
+func parseChat(data []byte) (*chatRequest, error) {
+	var c chatReader
+	var b chatBody
+	if !utf8.Valid(data) {
+		c.fault("", "the body is not UTF-8")
+		return nil, c.faults
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&b); err != nil {
+		c.fault(faultOf(err))
+		return nil, c.faults
+	}
+	if d.More() {
+		c.fault("", "the body has more than one JSON value")
+		return nil, c.faults
+	}
+	req := &chatRequest{agent: strings.TrimPrefix(deref(b.Graph), protocol.GraphPrefix), stateKey: deref(b.StateKey)}
+	c.model(req, &b)
+	c.conversation(req, &b)
+	if msg := checkStateKey(req.stateKey); msg != "" {
+		c.fault("stateKey", "%s", msg)
+	}
+	if b.Graph != nil && req.agent == "" {
+		c.fault("graphName", "names no agent; leave it out for the default")
+	}
+	if !empty(b.System) {
+		c.fault("system", "an agent's instructions are its own; put what you want to say into the message")
+	}
+	if !empty(b.Tools) {
+		c.fault("tools", "an agent's tools are its own")
+	}
+	if len(c.faults) > 0 {
+		return nil, c.faults
+	}
+	return req, nil
+}
+
+// faultOf says what a decoder found, without naming types of ours.
+func faultOf(err error) (path, message string) {
+	if e, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // the decoder returns it as it is
+		return e.Field, "cannot hold " + e.Value
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return strings.Trim(name, `"`), "there is no such field"
+	}
+	return "", "the body is not the JSON object that it should be: " + strings.TrimPrefix(err.Error(), "json: ")
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// empty reports whether v says nothing: clients send null, or an empty list, for what they do not use.
+func empty(v json.RawMessage) bool {
+	if len(v) > 64 {
+		return false
+	}
+	switch string(bytes.Join(bytes.Fields(v), nil)) {
+	case "", "null", "[]", "{}", `""`:
+		return true
+	}
+	return false
+}
+
+// checkStateKey says what is wrong with a key; "" if nothing is.
+func checkStateKey(key string) string {
+	if len(key) > maxStateKey {
+		return fmt.Sprintf("has %d characters, more than %d", len(key), maxStateKey)
+	}
+	if strings.ContainsFunc(key, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
+	}) {
+		return "has only letters, digits and . _ : -"
+	}
+	return ""
+}
+
+// model reads model and modelRef.
+func (c *chatReader) model(req *chatRequest, b *chatBody) {
+	req.model = deref(b.Model)
+	if empty(b.ModelRef) {
+		return
+	}
+	var name string
+	if json.Unmarshal(b.ModelRef, &name) != nil {
+		var ref struct {
+			ModelID string `json:"modelId"`
+		}
+		if json.Unmarshal(b.ModelRef, &ref) != nil || ref.ModelID == "" {
+			c.fault("modelRef", "must be an alias, or an object with modelId")
+			return
+		}
+		name = ref.ModelID
+	}
+	if req.model != "" && req.model != name {
+		c.fault("modelRef", "names another model than model does")
+	}
+	req.model = name
+}
+
+// conversation reads message and messages.
+func (c *chatReader) conversation(req *chatRequest, b *chatBody) {
+	switch {
+	case b.Message != nil && !empty(b.Messages):
+		c.fault("messages", "give either message or messages")
+	case b.Message != nil:
+		req.prompt = *b.Message
+		c.said("message", req.prompt)
+	case empty(b.Messages):
+		c.fault("message", "is required")
+	default:
+		c.messages(req, b.Messages)
+	}
+}
+
+// said checks what a person says.
+func (c *chatReader) said(path, text string) {
+	switch n := utf8.RuneCountInString(text); {
+	case strings.TrimSpace(text) == "":
+		c.fault(path, "says nothing")
+	case n > maxMessage:
+		c.fault(path, "has %d characters, more than %d", n, maxMessage)
+	}
+}
+
+// chatMessage is a message in any of the forms that clients have for it.
+type chatMessage struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"` // a string or parts
+	Parts   json.RawMessage `json:"parts"`
+}
+
+func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
+	var list []chatMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		c.fault("messages", "must be a list of objects with role and content")
+		return
+	}
+	if len(list) > maxMessages {
+		c.fault("messages", "has %d messages, more than %d", len(list), maxMessages)
+		return
+	}
+	for i, m := range list {
+		path := fmt.Sprintf("messages[%d]", i)
+		switch m.Role {
+		case "user", "assistant":
+		case "system", "developer":
+			c.fault(path+".role", "an agent's instructions are its own; messages of %s are not taken", m.Role)
+			continue
+		default:
+			c.fault(path+".role", "must be user or assistant")
+			continue
+		}
+		text, ok := c.text(path, m)
+		if !ok {
+			continue
+		}
+		if m.Role == "user" {
+			c.said(path+".content", text)
+		} else if strings.TrimSpace(text) == "" {
+			continue // an answer that was all tool calls
+		}
+		req.history = append(req.history, caisson.Message{Role: m.Role, Content: text})
+	}
+	switch last := len(req.history) - 1; {
+	case len(c.faults) > 0:
+	case last < 0 || req.history[last].Role != "user" || list[len(list)-1].Role != "user":
+		c.fault("messages", "must end with what the user says")
+	default:
+		req.prompt, req.history = req.history[last].Content, slices.Clip(req.history[:last])
+	}
+}
+
+// text returns the text of a message. Of an answer, what is no text is passed over: no agent gets its own tool calls back.
+func (c *chatReader) text(path string, m chatMessage) (text string, ok bool) {
+	content, path := m.Content, path+".content"
+	if empty(content) && !empty(m.Parts) {
+		content, path = m.Parts, strings.TrimSuffix(path, ".content")+".parts"
+	}
+	if empty(content) {
+		return "", true
+	}
+	if json.Unmarshal(content, &text) == nil {
+		return text, true
+	}
+	var parts []struct {
+		Type string  `json:"type"`
+		Text *string `json:"text"`
+	}
+	if json.Unmarshal(content, &parts) != nil || len(parts) > maxParts {
+		c.fault(path, "must be a string, or a list of at most %d parts", maxParts)
+		return "", false
+	}
+	var b strings.Builder
+	for i, p := range parts {
+		switch {
+		case p.Type == "text" && p.Text != nil:
+			b.WriteString(*p.Text)
+		case m.Role == "user":
+			c.fault(fmt.Sprintf("%s[%d]", path, i), "only parts of type text are taken")
+			return "", false
+		}
+	}
+	return b.String(), true
+}

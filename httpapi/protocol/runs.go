@@ -1,0 +1,80 @@
+package protocol
+
+import "github.com/caisson-dev/caisson"
+
+// Headers of chats.
+const (
+	StateKeyHeader = "X-State-Key" // names the conversation, both ways
+	RunHeader      = "X-Run-Id"    // the run that answers
+	UserHeader     = "X-User-Id"   // the account's own name for the person who asks
+)
+
+// The parts of a form that begins a run with a workspace, in this order.
+const (
+	PartRequest   = "request"   // a caisson.RunRequest as JSON
+	PartWorkspace = "workspace" // a tar archive whose names are relative to the workspace
+)
+
+// Bounds of runs, in bytes.
+const (
+	// MaxRunRequest is the size of a request as JSON: a prompt of a mebibyte, escaped, and messages before it.
+	MaxRunRequest = 8 << 20
+	// MaxRunEvent is the size of an event as JSON: the whole answer is in one.
+	MaxRunEvent = 64 << 20
+	// MaxExcerpt is how much of a prompt, and of an answer, is in a listing.
+	MaxExcerpt = 2000
+)
+
+// AgentCatalog lists the agents that can be chatted with.
+type AgentCatalog struct {
+	Agents         []CatalogAgent `json:"agents" nullable:"false" doc:"By name"`
+	DefaultAgentID *string        `json:"defaultAgentId" doc:"Agent of chats that name none; null if there is none"`
+}
+
+// CatalogAgent is an agent as chats name it.
+type CatalogAgent struct {
+	AgentID     string  `json:"agentId"`
+	GraphID     string  `json:"graphId" doc:"What graphName of a chat takes: sandbox: and the agent's id"`
+	Name        string  `json:"name"`
+	Description *string `json:"description" doc:"null if there is none"`
+}
+
+// GraphPrefix is what comes before the id of an agent in the name of a graph.
+const GraphPrefix = "sandbox:"
+
+// Detail says what is wrong with one field of a chat.
+type Detail struct {
+	Path    string `json:"path" doc:"The field, as in messages[2].content; empty for the whole body"`
+	Message string `json:"message"`
+}
+
+// ChatProblem is the body of an answer to a chat that is an error: a Problem, and what clients of chats look for.
+type ChatProblem struct {
+	Type   string `json:"type" doc:"Always about:blank; code tells problems apart"`
+	Title  string `json:"title" doc:"Name of the status"`
+	Status int    `json:"status"`
+	Code   string `json:"code" doc:"Kind of error as in Problem, or the code of the run's error: timeout, aborted, rate_limit, insufficient_credits, agent_error"`
+	Field  string `json:"field,omitempty" doc:"For invalid: the first field at fault"`
+	Detail string `json:"detail" doc:"One sentence for people"`
+	Error  string `json:"error" doc:"The same as detail"`
+
+	Details        []Detail `json:"details,omitempty" doc:"For invalid: all that is wrong"`
+	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model is at fault: one that the agent may use"`
+}
+
+// ChatProblemOf returns err as users of chats may see it.
+func ChatProblemOf(err error) *ChatProblem {
+	p := ProblemOf(err)
+	return &ChatProblem{
+		Type: p.Type, Title: p.Title, Status: p.Status, Code: string(p.Code), Field: p.Field, Detail: p.Detail, Error: p.Detail,
+	}
+}
+
+// ChatRequest describes the body of a chat. The server reads it with more patience than this says: see the operation.
+type ChatRequest struct {
+	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"What the person says. Either this or messages"`
+	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is what the person says now. Content may be a string or a list of parts {type: text, text}"`
+	Model    string            `json:"model,omitempty" doc:"Alias; one that the agent may use. modelRef is another name for it, and may be {modelId}"`
+	Graph    string            `json:"graphName,omitempty" doc:"graphId or agentId of the catalog; absent: its default"`
+	StateKey string            `json:"stateKey,omitempty" maxLength:"512" pattern:"^[A-Za-z0-9._:-]*$" doc:"Names the conversation, as X-State-Key does"`
+}

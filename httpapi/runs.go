@@ -1,0 +1,236 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// runRoutes serves runs.
+type runRoutes struct {
+	core    caisson.Runs
+	once    idempotency
+	handles *handleTable
+}
+
+type runBody = body[*caisson.Run]
+
+// RunRef is the id of a run in a path.
+type RunRef struct {
+	ID string `path:"id" maxLength:"64" doc:"Id of the run"`
+}
+
+// id returns the id; what cannot be one is not there.
+func (p RunRef) id() (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.RunPrefix, p.ID)
+	if err != nil {
+		return "", caisson.Errorf(caisson.NotFound, "there is no run %.40q", p.ID)
+	}
+	return id, nil
+}
+
+func (h runRoutes) register(rt *router) {
+	const tag = "runs"
+	start := created(op(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
+	start.MaxBodyBytes = protocol.MaxRunRequest
+	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and name it in " +
+		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
+	handle(rt, start, h.start)
+	h.registerUpload(rt)
+	handle(rt, op(http.MethodGet, "/runs", "list-runs", tag, "List runs, newest first"), h.list)
+	handle(rt, op(http.MethodGet, "/runs/{id}", "get-run", tag, "Get a run"), h.get)
+	handle(rt, op(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
+	handle(rt, op(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "End a run and those started from within it"), h.cancel)
+	handle(rt, op(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Begin another attempt of a run that has failed"), h.retry)
+	stream(rt, streaming(op(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
+		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that breaks off "+
+			"before can be taken up again with Last-Event-ID"), h.watch)
+	stream(rt, answering(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "What was kept of a stream of a run's last attempt"),
+		http.StatusOK, protocol.BinaryType, "Bytes of the program's for stdout and stderr, else lines of JSON"), h.log)
+}
+
+type startInput struct {
+	KeyParam
+	HandleParam
+	Body caisson.RunRequest
+}
+
+func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) {
+	req := in.Body
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
+	switch {
+	case len(in.Handles) > 1:
+		return nil, caisson.Invalidf("source", "one directory can be copied into the workspace, not %d", len(in.Handles))
+	case req.Source != "" && !caller.Local:
+		return nil, errHostPath()
+	case req.Source != "" && len(in.Handles) == 0:
+		return nil, caisson.Invalidf("source", "needs the descriptor of the directory; pass it, or upload the workspace")
+	}
+	run, err := once(ctx, h.once, in.Key, "start-run", req, func() (*caisson.Run, error) {
+		dirs, err := h.handles.take(caller.Account, in.Handles)
+		if err != nil {
+			return nil, err
+		}
+		if len(dirs) > 0 {
+			req.Directory = dirs[0]
+		}
+		return h.core.StartRun(ctx, req)
+	})
+	return answerRun(run, err)
+}
+
+func answerRun(run *caisson.Run, err error) (*runBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &runBody{run}, nil
+}
+
+type runsInput struct {
+	State   []caisson.RunState `query:"state,explode" doc:"Only those in one of these states"`
+	Agent   string             `query:"agent" maxLength:"63" doc:"Only of this agent"`
+	Session string             `query:"session" doc:"Only of the session with this id"`
+	Parent  string             `query:"parent" doc:"Only those that the run with this id has started"`
+	Under   string             `query:"under" doc:"Only the run with this id and those started from within it, at any depth"`
+	After   string             `query:"after" doc:"Value of next in the previous page"`
+	Limit   int                `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
+}
+
+func (h runRoutes) list(ctx context.Context, in *runsInput) (*body[protocol.Page[*caisson.Run]], error) {
+	f := caisson.RunFilter{States: in.State, Agent: in.Agent, Limit: in.Limit}
+	for _, p := range []struct {
+		field, prefix, value string
+		to                   *caisson.ID
+	}{
+		{"session", caisson.SessionPrefix, in.Session, &f.Session},
+		{"parent", caisson.RunPrefix, in.Parent, &f.Parent},
+		{"under", caisson.RunPrefix, in.Under, &f.Under},
+		{"after", caisson.RunPrefix, in.After, &f.Before},
+	} {
+		if p.value == "" {
+			continue
+		}
+		id, err := caisson.ParseID(p.prefix, p.value)
+		if err != nil {
+			return nil, caisson.Invalidf(p.field, "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", p.value, p.prefix)
+		}
+		*p.to = id
+	}
+	page, more, err := h.core.ListRuns(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), nil
+}
+
+// runExcerpt is r as listings have it: a thousand whole runs would be gigabytes.
+func runExcerpt(r *caisson.Run) *caisson.Run {
+	out := *r
+	out.Request.Prompt = excerpt(r.Request.Prompt)
+	out.Request.History, out.Request.Env, out.Request.Policy, out.Previous = nil, nil, nil, nil
+	if r.Result != nil {
+		result := *r.Result
+		result.Answer = excerpt(result.Answer)
+		result.Changes, result.Patch = nil, ""
+		out.Result = &result
+	}
+	return &out
+}
+
+// excerpt returns the beginning of s.
+func excerpt(s string) string {
+	if len(s) <= protocol.MaxExcerpt {
+		return s
+	}
+	end := protocol.MaxExcerpt
+	for end > protocol.MaxExcerpt-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return strings.ToValidUTF8(s[:end], "\uFFFD") + "…"
+}
+
+// one asks for a run with the id in the path.
+func one(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
+	id, err := in.id()
+	if err != nil {
+		return nil, err
+	}
+	return answerRun(do(ctx, id))
+}
+
+func (h runRoutes) get(ctx context.Context, in *RunRef) (*runBody, error) {
+	return one(ctx, in, h.core.GetRun)
+}
+
+func (h runRoutes) cancel(ctx context.Context, in *RunRef) (*runBody, error) {
+	return one(ctx, in, h.core.CancelRun)
+}
+
+func (h runRoutes) retry(ctx context.Context, in *RunRef) (*runBody, error) {
+	return one(ctx, in, h.core.RetryRun)
+}
+
+func (h runRoutes) remove(ctx context.Context, in *RunRef) (*none, error) {
+	id, err := in.id()
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.core.RemoveRun(ctx, id)
+}
+
+func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
+	RunRef
+	After  int64 `query:"after" minimum:"0" doc:"Only events with a greater seq"`
+	LastID int64 `header:"Last-Event-ID" minimum:"0" doc:"As after, for clients that reconnect"`
+},
+) error {
+	id, err := in.id()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel() // ends the watch when the client no longer takes events
+	events, err := h.core.WatchRun(ctx, id, max(in.After, in.LastID))
+	if err != nil {
+		return err
+	}
+	return sendRun(r.Context(), newSSEWriter(w), events)
+}
+
+// sendRun sends a run's events until there are no more. A stream that has to end before is broken off, so that no client takes it for whole.
+func sendRun(ctx context.Context, s *sseWriter, events <-chan caisson.RunEvent) error {
+	if err := s.start(); err != nil {
+		return err
+	}
+	defer s.keepAlive()()
+	for e := range events {
+		if err := s.send(e.Seq, e.Type, e); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (h runRoutes) log(w http.ResponseWriter, r *http.Request, in *struct {
+	RunRef
+	Stream string `query:"stream" enum:"stdout,stderr,gateway,egress" default:"stdout" doc:"gateway: calls of models; egress: what the run's wire decided"`
+},
+) error {
+	id, err := in.id()
+	if err != nil {
+		return err
+	}
+	log, err := h.core.RunLog(r.Context(), id, in.Stream)
+	if err != nil {
+		return err
+	}
+	return send(w, log, protocol.BinaryType)
+}
