@@ -86,26 +86,37 @@ func (t *trimmer) drop(to int) {
 // repair makes a conversation that was read from a file one that can be sent: every call has exactly one result, right after it.
 func repair(talk []message) []message {
 	out := make([]message, 0, len(talk))
+	seen := map[string]bool{"": true}
 	for i := 0; i < len(talk); i++ {
-		m := talk[i]
-		switch {
-		case m.Role == roleUser && m.Content != "":
-			out = append(out, message{Role: roleUser, Content: m.Content})
-		case m.Role == roleAssistant && (m.Content != "" || len(m.ToolCalls) > 0):
-			m.ToolCallID = ""
-			out = append(out, m)
-			results := map[string]string{}
-			for i+1 < len(talk) && talk[i+1].Role == roleTool {
-				i++
-				results[talk[i].ToolCallID] = talk[i].Content
-			}
-			for _, c := range m.ToolCalls {
-				text, ok := results[c.ID]
-				if !ok {
-					text = "[interrupted: nothing is known of what came of it]"
+		m := message{Role: talk[i].Role, Content: talk[i].Content}
+		switch m.Role {
+		case roleUser:
+		case roleAssistant:
+			m.Reasoning = talk[i].Reasoning
+			for _, c := range talk[i].ToolCalls {
+				if c.Function.Name != "" && !seen[c.ID] {
+					seen[c.ID], c.Type = true, "function"
+					m.ToolCalls = append(m.ToolCalls, c)
 				}
-				out = append(out, message{Role: roleTool, Content: text, ToolCallID: c.ID})
 			}
+		default:
+			continue
+		}
+		if m.Content == "" && len(m.ToolCalls) == 0 {
+			continue
+		}
+		out = append(out, m)
+		results := map[string]string{}
+		for i+1 < len(talk) && talk[i+1].Role == roleTool {
+			i++
+			results[talk[i].ToolCallID] = talk[i].Content
+		}
+		for _, c := range m.ToolCalls {
+			text, ok := results[c.ID]
+			if !ok {
+				text = "[interrupted: nothing is known of what came of it]"
+			}
+			out = append(out, message{Role: roleTool, Content: text, ToolCallID: c.ID})
 		}
 	}
 	return out
