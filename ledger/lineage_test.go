@@ -232,6 +232,14 @@ func TestOthersLineage(t *testing.T) {
 		costing(t, gw, mallory[1], 1) // 100 at most each
 	}
 	costing(t, gw, alice[1], 1)
+	one := caisson.Amount{Tokens: 1}
+	held := w.look("run/" + alice[0].Run).Held
+	if l := get(w.book.Lessor(gw.journal).Lease(t.Context(), "m", "run/"+alice[0].Run, one, one))(t); !l.Unlimited || !l.Granted.IsZero() {
+		t.Errorf("an account was given of another's run: %+v", l)
+	}
+	if now := w.look("run/" + alice[0].Run).Held; now != held {
+		t.Errorf("held %+v, before %+v", now, held)
+	}
 	gw.finish()
 	if b := w.look("run/" + alice[0].Run); b.Used.Tokens != 15 || b.Held.Tokens != 0 {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)

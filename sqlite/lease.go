@@ -17,6 +17,7 @@ type leaseStmts struct {
 	own    *sql.Stmt
 	newest *sql.Stmt
 	forget *sql.Stmt
+	drop   *sql.Stmt
 	lose   *sql.Stmt
 	lost   *sql.Stmt
 	remove *sql.Stmt
@@ -34,6 +35,8 @@ func newLeaseStmts(p *preparer) leaseStmts {
 		newest: p.write(`SELECT period_start, usd, tokens, calls FROM lease WHERE journal = ? AND budget = ?
 			ORDER BY since DESC, period_start DESC LIMIT 1`),
 		forget: p.write(`DELETE FROM lease WHERE journal = ? AND budget = ?`),
+		drop: p.write(`DELETE FROM lease WHERE journal = ?1 AND budget = ?2 AND period_start = ?3 AND usd = 0 AND tokens = 0 AND calls = 0
+			AND NOT EXISTS (SELECT 1 FROM budget WHERE key = ?2)`),
 		lose: p.write(`INSERT INTO loss (journal, budget, period_start, at, usd, tokens, calls)
 			SELECT journal, budget, period_start, since, max(lease.usd, 0), max(lease.tokens, 0), max(lease.calls, 0)
 			FROM lease JOIN budget ON budget.key = lease.budget WHERE journal = ?`),
@@ -141,7 +144,12 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 		if err != nil {
 			return err
 		}
-		return l.addLease(ctx, tx, journal, k, caisson.Amount{}.Minus(a), 0)
+		if err := l.addLease(ctx, tx, journal, k, caisson.Amount{}.Minus(a), 0); err != nil {
+			return err
+		}
+		// Each run has a budget that is removed with its end. Of those nothing should stay for as long as a journal is open.
+		_, err = tx.StmtContext(ctx, l.leases.drop).ExecContext(ctx, string(journal), budget, k.start)
+		return err
 	})
 }
 

@@ -68,3 +68,34 @@ func BenchmarkLedger(b *testing.B) {
 		}
 	})
 }
+
+// TestReturnAfterRemoval: of the budget of a run that has ended nothing stays, once its gateway has given back what it held.
+func TestReturnAfterRemoval(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
+	l, j, in := s.Ledger(), caisson.NewID(caisson.JournalPrefix), caisson.In("a")
+	limit, ten := int64(100), caisson.Amount{Tokens: 10}
+	leases := func(want int) {
+		t.Helper()
+		var n int
+		must(t, s.db.reader.QueryRow(`SELECT count(*) FROM lease`).Scan(&n))
+		if n != want {
+			t.Errorf("%d leases, want %d", n, want)
+		}
+	}
+	b := &caisson.Budget{Key: "run/rn-1", Account: "a", Limits: caisson.Limits{Tokens: &limit}}
+	for range 2 {
+		_, err := l.PutBudget(t.Context(), in, b)
+		must(t, err)
+		_, err = l.Lease(t.Context(), j, "a", b.Key, ten, ten, time.Now())
+		must(t, err)
+		must(t, l.Return(t.Context(), j, b.Key, ten))
+		leases(1) // calls that begin from now on are covered
+		_, err = l.Lease(t.Context(), j, "a", b.Key, ten, ten, time.Now())
+		must(t, err)
+		must(t, l.DeleteBudget(t.Context(), in, b.Key))
+		must(t, l.Return(t.Context(), j, b.Key, caisson.Amount{Tokens: 4}))
+		leases(1) // a call is under way
+		must(t, l.Return(t.Context(), j, b.Key, caisson.Amount{Tokens: 6}))
+		leases(0)
+	}
+}

@@ -27,9 +27,11 @@ type runs struct {
 	count   *sql.Stmt
 	under   *sql.Stmt
 
-	events  runEventStmts
-	removal runRemovalStmts
-	place   *sql.Stmt
+	place *sql.Stmt
+
+	events   runEventStmts
+	removal  runRemovalStmts
+	appender appender
 }
 
 var _ caisson.RunStore = (*runs)(nil)
@@ -39,7 +41,7 @@ const runLive = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL
 
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
-	return &runs{
+	s := &runs{
 		db: p.db, now: now,
 		get:     p.read(one),
 		getHere: p.write(one),
@@ -56,6 +58,8 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
 		) WHERE ?2 IS NULL OR account = ?2`),
 	}
+	s.appender.commit = s.appendAll
+	return s
 }
 
 // Insert implements [caisson.RunStore]. The runs of the lineage must be the account's.

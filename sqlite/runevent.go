@@ -35,42 +35,6 @@ func newRunEventStmts(p *preparer) runEventStmts {
 	}
 }
 
-// Append implements [caisson.RunStore]. A Seq that does not follow is a Conflict: somebody else has appended.
-func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
-	if len(events) == 0 {
-		return nil
-	}
-	docs := make([]string, len(events))
-	for i := range events {
-		doc, err := json.Marshal(&events[i])
-		if err != nil {
-			return fmt.Errorf("encode event %d of run %s: %w", events[i].Seq, run, err)
-		}
-		docs[i] = string(doc)
-	}
-	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var key, last int64
-		err := tx.StmtContext(ctx, s.events.newest).QueryRowContext(ctx, string(run)).Scan(&key, &last)
-		if errors.Is(err, sql.ErrNoRows) {
-			return noRun(run)
-		}
-		if err != nil {
-			return err
-		}
-		insert := tx.StmtContext(ctx, s.events.insert)
-		for i, doc := range docs {
-			last++
-			if events[i].Seq != last {
-				return caisson.Errorf(caisson.Conflict, "event %d of run %s does not follow: the next one is %d", events[i].Seq, run, last)
-			}
-			if _, err := insert.ExecContext(ctx, key, last, doc); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // Events implements [caisson.RunStore].
 func (s *runs) Events(ctx context.Context, in caisson.Scope, run caisson.ID, after int64, limit int) ([]caisson.RunEvent, error) {
 	if limit < 1 {

@@ -122,7 +122,7 @@ func testLongRuns(t *testing.T, s caisson.RunStore) {
 	var want []caisson.ID
 	for range 7 {
 		r := someRun("a", 0, nil)
-		r.Result = &caisson.RunResult{Answer: strings.Repeat("x", 8<<20)}
+		r.Result = &caisson.RunResult{Answer: strings.Repeat("x", 3<<20)}
 		must(t, s.Insert(t.Context(), r, 0))
 		want = append(want, r.ID)
 	}
@@ -130,7 +130,7 @@ func testLongRuns(t *testing.T, s caisson.RunStore) {
 	page, more, err := s.List(t.Context(), caisson.In("a"), caisson.RunFilter{})
 	must(t, err)
 	if len(page) == 0 || len(page) == len(want) || !more {
-		t.Errorf("a page of %d runs of 8 MB", len(page))
+		t.Errorf("a page of %d runs of 3 MB", len(page))
 	}
 	if got := runPages(t, s, caisson.In("a"), caisson.RunFilter{}, nil); !slices.Equal(got, want) {
 		t.Errorf("listed %s", cmp.Diff(want, got))

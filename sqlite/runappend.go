@@ -1,0 +1,141 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxTogether bounds how many appends one transaction has.
+const maxTogether = 256
+
+// appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync, and
+// many agents speak at once.
+type appender struct {
+	commit func([]*appending) error
+
+	mu      sync.Mutex
+	queue   []*appending // guarded by mu
+	running bool         // guarded by mu; whether somebody commits the queue
+}
+
+// appending is events of one run on their way into the store: all of them, or none.
+type appending struct {
+	ctx  context.Context // of who waits; while it is in the queue, its end takes the events back
+	run  caisson.ID
+	seqs []int64
+	docs []string
+	err  error         // its own outcome, if the transaction was committed
+	done chan struct{} // closed when err is set
+}
+
+// add waits until a is committed or refused.
+func (q *appender) add(a *appending) error {
+	q.mu.Lock()
+	q.queue = append(q.queue, a)
+	if !q.running {
+		q.running = true
+		go q.run()
+	}
+	q.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.err
+	case <-a.ctx.Done():
+	}
+	q.mu.Lock()
+	i := slices.Index(q.queue, a)
+	if i >= 0 {
+		q.queue = slices.Delete(q.queue, i, i+1)
+	}
+	q.mu.Unlock()
+	if i >= 0 {
+		return a.ctx.Err()
+	}
+	<-a.done // it is being committed: its outcome should be known
+	return a.err
+}
+
+// run commits until the queue is empty.
+func (q *appender) run() {
+	for {
+		q.mu.Lock()
+		n := min(len(q.queue), maxTogether)
+		batch := slices.Clone(q.queue[:n])
+		q.queue = slices.Delete(q.queue, 0, n)
+		q.running = n > 0
+		q.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		err := q.commit(batch)
+		for _, a := range batch {
+			if err != nil {
+				a.err = err
+			}
+			close(a.done)
+		}
+	}
+}
+
+// Append implements [caisson.RunStore]. A Seq that does not follow is a Conflict: somebody else has appended.
+func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
+	if len(events) == 0 {
+		return nil
+	}
+	a := &appending{ctx: ctx, run: run, done: make(chan struct{})}
+	for i := range events {
+		doc, err := json.Marshal(&events[i])
+		if err != nil {
+			return fmt.Errorf("encode event %d of run %s: %w", events[i].Seq, run, err)
+		}
+		a.seqs, a.docs = append(a.seqs, events[i].Seq), append(a.docs, string(doc))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.appender.add(a)
+}
+
+// appendAll is the transaction of some appends. One that is refused changes nothing and leaves the others alone.
+func (s *runs) appendAll(batch []*appending) error {
+	return s.db.write(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		newest, insert := tx.StmtContext(ctx, s.events.newest), tx.StmtContext(ctx, s.events.insert)
+		for _, a := range batch {
+			var key, last int64
+			err := newest.QueryRowContext(ctx, string(a.run)).Scan(&key, &last)
+			switch {
+			case errors.Is(err, sql.ErrNoRows):
+				a.err = noRun(a.run)
+				continue
+			case err != nil:
+				return err
+			}
+			if a.err = a.follows(last); a.err != nil {
+				continue
+			}
+			for i, doc := range a.docs {
+				if _, err := insert.ExecContext(ctx, key, a.seqs[i], doc); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// follows refuses events that do not continue after the one with number last.
+func (a *appending) follows(last int64) error {
+	for i, seq := range a.seqs {
+		if want := last + 1 + int64(i); seq != want {
+			return caisson.Errorf(caisson.Conflict, "event %d of run %s does not follow: the next one is %d", seq, a.run, want)
+		}
+	}
+	return nil
+}
