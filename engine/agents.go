@@ -99,7 +99,7 @@ const warmProvider = runs.WarmModel
 const warmScript = `turns:
 - when: {tool: exec}
   text: "Ready."
-- when: {pattern: '(?s).*', tools: [exec]}
+- when: {pattern: '.'}
   calls: [{name: exec, arguments: '{"command": "true"}'}]
 fallback:
   text: "Ready."
