@@ -119,7 +119,8 @@ type agents struct {
 			Every string `json:"every"`
 		} `json:"heartbeat"`
 	} `json:"defaults"`
-	Entries map[string]entry `json:"entries"`
+	Ownership string           `json:"ownership"`
+	Entries   map[string]entry `json:"entries"`
 }
 
 type mode struct {
@@ -168,6 +169,7 @@ func base(s Setup) config {
 	c.Commands = map[string]any{"native": false, "nativeSkills": false, "text": false, "bash": false, "config": false, "mcp": false, "plugins": false, "debug": false, "restart": false}
 	c.Logging = logging{Level: "warn", ConsoleLevel: "warn", File: s.Home + "/log/openclaw.log"}
 	c.Skills.Load.ExtraDirs = s.Agent.Skills
+	c.Agents.Ownership = "explicit"
 	d := &c.Agents.Defaults
 	d.Workspace, d.Cwd, d.SkipBootstrap = s.agentDir(mainAgent), s.Workdir, true
 	d.Sandbox.Mode, d.Heartbeat.Every = "off", "0m"

@@ -1,0 +1,52 @@
+// Loaded by each Node of OpenClaw's before anything else (--require).
+//
+// A sandbox can be forked from a snapshot of this process. OpenSSL is seeded anew in each fork; what Node and V8 have drawn in advance is
+// not, and forks would make the same identifiers of it. So nothing is drawn in advance here: randomUUID without its cache, randomInt
+// without its cache, Math.random from the system's source.
+'use strict';
+const crypto = require('node:crypto');
+const { syncBuiltinESMExports } = require('node:module');
+
+const { randomUUID, randomInt, randomFillSync, randomBytes } = crypto;
+
+crypto.randomUUID = function (options) {
+  return randomUUID(options === undefined ? { disableEntropyCache: true } : { ...options, disableEntropyCache: true });
+};
+
+// Those of the Web Crypto API: crypto.randomUUID, and the class's method for who takes it from there.
+Object.defineProperty(Object.getPrototypeOf(globalThis.crypto), 'randomUUID', {
+  configurable: true, enumerable: true, writable: true,
+  value: function () { return crypto.randomUUID(); },
+});
+
+const span = 2 ** 48;
+
+crypto.randomInt = function (min, max, callback) {
+  if (max === undefined || typeof max === 'function') {
+    [min, max, callback] = [0, min, max];
+  }
+  const range = max - min;
+  if (!Number.isSafeInteger(min) || !Number.isSafeInteger(max) || !(range > 0 && range < span) ||
+      (callback !== undefined && typeof callback !== 'function')) {
+    return randomInt(min, max, callback); // which knows what to say
+  }
+  const limit = span - (span % range);
+  let n;
+  do {
+    n = randomBytes(6).readUIntBE(0, 6);
+  } while (n >= limit);
+  n = min + (n % range);
+  if (callback === undefined) {
+    return n;
+  }
+  process.nextTick(callback, undefined, n);
+};
+
+const word = new Uint32Array(2);
+
+Math.random = function random() {
+  randomFillSync(word);
+  return ((word[0] >>> 5) * 2 ** 26 + (word[1] >>> 6)) / 2 ** 53;
+};
+
+syncBuiltinESMExports();

@@ -1,0 +1,58 @@
+package openclaw
+
+import (
+	"embed"
+	"path"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+//go:embed npm/package.json npm/package-lock.json
+var npm embed.FS
+
+//go:embed preload.cjs
+var preload string
+
+var packageFiles = []string{"package.json", "package-lock.json"}
+
+// Registry is the only place that the set-up reaches.
+const Registry = "registry.npmjs.org"
+
+// Packages returns the files that npm installs OpenClaw by: names of packages with versions, and a lock with the digest of each. They have
+// Node and npm themselves, so that an image needs neither.
+func Packages() map[string]string {
+	files := map[string]string{}
+	for _, name := range packageFiles {
+		b, err := npm.ReadFile("npm/" + name)
+		if err != nil {
+			panic("openclaw: " + err.Error()) // it is part of the program
+		}
+		files[name] = string(b)
+	}
+	return files
+}
+
+// Preload returns the scripts that Node loads before OpenClaw, by path.
+func Preload() map[string]string { return map[string]string{preloadFile: preload} }
+
+// BuildPolicy is what the set-up may reach.
+func BuildPolicy() caisson.Policy {
+	return caisson.Policy{Rules: []caisson.Rule{{
+		Action: caisson.Allow, Host: Registry, Ports: []caisson.PortRange{{First: 443, Last: 443}}, Note: "OpenClaw is installed from here",
+	}}}
+}
+
+// Steps returns the steps that install OpenClaw in an image of any kind that has glibc and certificates of authorities.
+func Steps(program string) []caisson.SetupStep {
+	var files []caisson.SeedFile
+	for _, name := range packageFiles {
+		files = append(files, caisson.SeedFile{Path: path.Join(Install, name), Data: Packages()[name]})
+	}
+	files = append(files, caisson.SeedFile{Path: preloadFile, Data: preload})
+	return []caisson.SetupStep{{
+		Files:   files,
+		Run:     []string{program, "install", "--dir", Install},
+		Timeout: caisson.Duration(15 * time.Minute),
+	}}
+}
