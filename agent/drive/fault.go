@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,14 @@ func fault(code, message string) *caisson.RunError {
 
 // agentFault is fault for what an agent says itself. Two refusals of models have codes of their own, by which callers decide what to do.
 func agentFault(message string) *caisson.RunError {
+	var body struct { // some pass on what the model's API has said
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal([]byte(message), &body) == nil && body.Error.Message != "" {
+		message = body.Error.Message
+	}
 	code := caisson.RunAgentError
 	switch {
 	case strings.Contains(message, "429 Too Many Requests"):

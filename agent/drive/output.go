@@ -59,6 +59,10 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.left <= lineSpace && s != "" { // an agent that does not stop costs no more than reading it
+		o.cut = true
+		return
+	}
 	o.add(o.clean.write(s))
 }
 
@@ -215,6 +219,10 @@ func (o *output) Log(stream string, data []byte) {
 	defer o.mu.Unlock()
 	l := o.logs[stream]
 	if l == nil || o.closed {
+		return
+	}
+	if l.left == 0 && len(data) > 0 {
+		o.cut = true
 		return
 	}
 	if int64(len(data)) > l.left {

@@ -1,0 +1,224 @@
+// Package drivetest has what every driver must be able to do: agents that behave well, badly and very badly, and what must come out. The agents and the
+// program that drives them are the test binary, started again, so that all of it is real: processes, pipes, signals.
+package drivetest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/drive"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// What the test binary is when it is started again.
+const (
+	roleEnv  = "DRIVETEST_ROLE"  // "drive", or the name of a fake agent
+	traceEnv = "DRIVETEST_TRACE" // marks all processes of one test
+)
+
+// patience is for a test that hangs.
+const patience = 2 * time.Minute
+
+// Main is what TestMain calls: it runs the tests, or is one of the programs that they start. Agents are fake agents by name.
+func Main(m *testing.M, drivers map[string]drive.Driver, agents map[string]func()) int {
+	beChild()
+	role := os.Getenv(roleEnv)
+	if role == "" {
+		return m.Run()
+	}
+	os.Unsetenv(roleEnv)
+	if role == "drive" {
+		return drive.Main(nil, os.Stdin, os.Stdout, drivers)
+	}
+	agents[role]()
+	return 0
+}
+
+// A Result is what came of a task.
+type Result struct {
+	Lines []task.Line
+	Text  string            // all text_delta put together
+	Logs  map[string]string // by stream
+	End   *task.Line        // nil if there was none
+	Final bool              // whether there was assistant_final
+	Exit  int               // of drive
+	Took  time.Duration
+}
+
+// Code returns the code of the end's error, "" if it has none.
+func (r *Result) Code() string {
+	if r.End == nil {
+		return "no end"
+	}
+	if r.End.Error == nil {
+		return ""
+	}
+	return r.End.Error.Code
+}
+
+// Types returns the types of lines but those of text and logs, in order.
+func (r *Result) Types() []string {
+	var all []string
+	for _, l := range r.Lines {
+		if l.Type != caisson.EventTextDelta && l.Type != task.LineLog {
+			all = append(all, l.Type)
+		}
+	}
+	return all
+}
+
+// A Session is a task under way.
+type Session struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	r     *task.Reader
+	pipe  *os.File
+	trace string
+	began time.Time
+}
+
+// Task returns a task for a fake agent, in a directory of its own.
+func Task(t testing.TB, driver, agent string) *task.Task {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	return &task.Task{
+		Driver: driver, Command: []string{self}, Prompt: "the prompt", Env: map[string]string{roleEnv: agent},
+		Workdir: dir, Track: dir, Time: caisson.Duration(time.Minute), Grace: caisson.Duration(time.Second), Output: 1 << 20,
+	}
+}
+
+// Start begins a task.
+func Start(t testing.TB, k *task.Task) *Session {
+	t.Helper()
+	line, err := task.Encode(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Session{t: t, pipe: r, r: task.NewReader(r, k.Output), trace: rand.Text(), began: time.Now()}
+	t.Cleanup(func() { r.Close() })
+	s.cmd = exec.Command(k.Command[0])
+	if self, err := os.Executable(); err == nil {
+		s.cmd.Path = self
+	}
+	s.cmd.Env = append(os.Environ(), roleEnv+"=drive", traceEnv+"="+s.trace)
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = bytes.NewReader(line), w, os.Stderr
+	err = s.cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchdog := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	t.Cleanup(func() { watchdog.Stop() })
+	return s
+}
+
+// Next returns the next line, nil at the end.
+func (s *Session) Next() *task.Line {
+	s.t.Helper()
+	l, err := s.r.Next()
+	switch {
+	case err == nil:
+		return &l
+	case !errors.Is(err, io.EOF):
+		s.t.Errorf("read what was said: %v", err)
+	}
+	return nil
+}
+
+// Until reads to the first line of a type, which it returns; the test ends if there is none.
+func (s *Session) Until(kind string) *task.Line {
+	s.t.Helper()
+	for l := s.Next(); l != nil; l = s.Next() {
+		if l.Type == kind {
+			return l
+		}
+	}
+	s.t.Fatalf("no line of type %s", kind)
+	return nil
+}
+
+// Signal sends a signal to drive.
+func (s *Session) Signal(sig os.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// HangUp stops reading.
+func (s *Session) HangUp() { s.pipe.Close() }
+
+// Wait reads all that is left and checks that no process is.
+func (s *Session) Wait() *Result {
+	s.t.Helper()
+	r := &Result{Logs: map[string]string{}}
+	var text strings.Builder
+	for l := s.Next(); l != nil; l = s.Next() {
+		r.Lines = append(r.Lines, *l)
+		switch l.Type {
+		case caisson.EventTextDelta:
+			text.WriteString(l.Delta)
+		case caisson.EventFinal:
+			r.Final = true
+		case task.LineLog:
+			r.Logs[l.Stream] += string(l.Data)
+		case task.LineEnd:
+			r.End = l
+		}
+	}
+	r.Text = text.String()
+	r.Exit = s.Gone()
+	r.Took = time.Since(s.began)
+	return r
+}
+
+// Gone waits for drive to end, and checks that nothing is left of it. It returns the exit code.
+func (s *Session) Gone() int {
+	s.t.Helper()
+	err := s.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	for _, p := range Survivors(traceEnv + "=" + s.trace) {
+		s.t.Errorf("process %s is left", p)
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// Do does a task to its end.
+func Do(t testing.TB, k *task.Task) *Result {
+	t.Helper()
+	return Start(t, k).Wait()
+}
+
+// Survivors returns the processes that have a variable in their environment.
+func Survivors(variable string) []string {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var all []string
+	for _, dir := range dirs {
+		env, err := os.ReadFile(dir + "/environ")
+		if err == nil && bytes.Contains(env, []byte(variable+"\x00")) {
+			name, _ := os.ReadFile(dir + "/cmdline")
+			all = append(all, dir+" "+strings.ReplaceAll(string(name), "\x00", " "))
+		}
+	}
+	return all
+}
