@@ -86,16 +86,17 @@ type Run struct {
 	Lineage []ID       `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
 	Trace   string     `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
 	// Limits are those that hold, resolved.
-	Limits    AgentLimits `json:"limits"`
-	Model     string      `json:"model,omitempty" doc:"Alias that holds"`
-	Local     bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
-	Result    *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
-	Previous  []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
-	CreatedAt time.Time   `json:"createdAt"`
-	StartedAt time.Time   `json:"startedAt,omitzero"`
-	EndedAt   time.Time   `json:"endedAt,omitzero"`
-	Deadline  time.Time   `json:"deadline,omitzero"`
-	Children  int64       `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
+	Limits       AgentLimits `json:"limits"`
+	Model        string      `json:"model,omitempty" doc:"Alias that holds"`
+	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
+	Local        bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
+	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
+	Previous     []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
+	CreatedAt    time.Time   `json:"createdAt"`
+	StartedAt    time.Time   `json:"startedAt,omitzero"`
+	EndedAt      time.Time   `json:"endedAt,omitzero"`
+	Deadline     time.Time   `json:"deadline,omitzero"`
+	Children     int64       `json:"children,omitempty" doc:"Runs that were started from within, at any depth"`
 }
 
 // A RunResult is the outcome of an attempt.

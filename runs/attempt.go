@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -343,8 +344,10 @@ func (x *attempt) clear(ctx context.Context, succeeded bool) {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)
 		}
 		if succeeded {
-			if err := x.c.Dir.Remove(runDir(x.r.ID) + "/" + workspaceTar); err != nil && !isNotExist(err) {
-				x.log.ErrorContext(ctx, "a run's copy of its workspace could not be removed", "err", err)
+			for _, name := range []string{workspaceTar, uploadTar} {
+				if err := x.c.Dir.Remove(path.Join(runDir(x.r.ID), name)); err != nil && !isNotExist(err) {
+					x.log.ErrorContext(ctx, "a run's copy of its workspace could not be removed", "err", err)
+				}
 			}
 		}
 	}

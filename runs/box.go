@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"time"
@@ -182,37 +181,40 @@ func resources(l caisson.AgentLimits) caisson.Resources {
 
 // copyIn unpacks the run's archive into the workspace.
 func (x *attempt) copyIn(ctx context.Context) error {
-	f, err := x.c.Dir.Open(path.Join(runDir(x.r.ID), workspaceTar))
-	switch {
-	case isNotExist(err) && x.r.Request.Source == "":
+	if !x.r.HasWorkspace {
 		return nil
+	}
+	x.start()
+	defer x.phase("workspace")
+	box, dir := string(x.box.ID), x.agent.Workdir
+	f, err := x.c.Dir.Open(path.Join(runDir(x.r.ID), uploadTar))
+	if err == nil {
+		defer f.Close()
+		if err := x.c.Sandboxes.MakeDir(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.Conflict {
+			return err
+		}
+		return x.c.Sandboxes.WriteTree(ctx, box, dir, f)
+	}
+	f, err = x.c.Dir.Open(path.Join(runDir(x.r.ID), workspaceTar))
+	switch {
 	case isNotExist(err):
 		return failf(caisson.RunInternal, "the copy of %s is gone; start another run", x.r.Request.Source)
 	case err != nil:
 		return err
 	}
 	defer f.Close()
-	x.start()
-	err = x.writeWorkspace(ctx, f)
-	x.phase("workspace")
-	return err
-}
-
-// writeWorkspace unpacks an archive of a tree that is called workspace to where the agent works.
-func (x *attempt) writeWorkspace(ctx context.Context, f *os.File) error {
-	dir := x.agent.Workdir
 	if path.Base(dir) == workspaceName {
-		return x.c.Sandboxes.WriteTree(ctx, string(x.box.ID), path.Dir(dir), f)
+		return x.c.Sandboxes.WriteTree(ctx, box, path.Dir(dir), f)
 	}
 	// It lands beside where it has to be, and moves there.
 	parent := path.Dir(dir)
-	if err := x.c.Sandboxes.WriteTree(ctx, string(x.box.ID), parent, f); err != nil {
+	if err := x.c.Sandboxes.WriteTree(ctx, box, parent, f); err != nil {
 		return err
 	}
-	if err := x.c.Sandboxes.RemoveFile(ctx, string(x.box.ID), dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := x.c.Sandboxes.RemoveFile(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	return x.c.Sandboxes.MoveFile(ctx, string(x.box.ID), path.Join(parent, workspaceName), dir)
+	return x.c.Sandboxes.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
 // release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.

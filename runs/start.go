@@ -107,6 +107,7 @@ func (c *Core) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err e
 		return nil, err
 	}
 	back.Push(func() error { return c.removeDir(r.ID) })
+	r.HasWorkspace = r.Request.Directory != nil || r.Request.Workspace != nil
 	r.Request.Directory, r.Request.Workspace = nil, nil
 	if err := c.Store.Runs().Insert(ctx, r, c.Limits.Waiting); err != nil {
 		return nil, err
@@ -168,7 +169,12 @@ func (c *Core) see(ctx context.Context, r *caisson.Run, l *live) {
 // runDir is where what belongs to a run is, below the data directory.
 func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
 
-const workspaceTar = "workspace.tar"
+// The files that hold what is put into a run's workspace: an archive of one tree called workspace, or one of names relative to it, which
+// nobody but the sandbox reads.
+const (
+	workspaceTar = "workspace.tar"
+	uploadTar    = "upload.tar"
+)
 
 func (c *Core) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
 
@@ -180,7 +186,11 @@ func (c *Core) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if r.Request.Directory == nil && r.Request.Workspace == nil {
 		return nil
 	}
-	f, err := c.Dir.OpenFile(path.Join(runDir(r.ID), workspaceTar), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	name := workspaceTar
+	if r.Request.Workspace != nil {
+		name = uploadTar
+	}
+	f, err := c.Dir.OpenFile(path.Join(runDir(r.ID), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -188,7 +198,8 @@ func (c *Core) spool(ctx context.Context, r *caisson.Run) (err error) {
 	w := &bounded{w: f, left: int64(c.Limits.Workspace), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
 		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
 	if r.Request.Workspace != nil {
-		return tree.Copy(w, r.Request.Workspace, workspaceName)
+		_, err := io.Copy(w, r.Request.Workspace)
+		return err
 	}
 	// The descriptor is the caller's own: what he may not read was not opened, and everything else is found below it.
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
