@@ -281,9 +281,9 @@ func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (fi
 		return "", err
 	}
 	if why := mismatch(had, have); why != "" {
-		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar)})
+		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
 	}
-	return "", h.run(ctx, sb, source{image: dir})
+	return "", h.run(ctx, sb, source{image: dir, depends: &have})
 }
 
 // Extend implements [caisson.Sandboxes].

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
@@ -18,6 +19,8 @@ import (
 type source struct {
 	files string // tar archive of root file system changes, or ""
 	image string // checkpoint directory, or "" for a cold start
+	// depends is what it depends on, where that has just been found out.
+	depends *caisson.Dependencies
 }
 
 // host is what the core does with runtime and wires: the processes of sandboxes.
@@ -32,34 +35,24 @@ type host struct {
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
 func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
 	h.c.guests.dropGuest(sb.ID) // a stand-in from when it did not run
-	spec, release, err := h.runtimeSpec(ctx, sb)
+	var netns *os.File
+	var wire errgroup.Group // comes up while the rest is got ready
+	wire.Go(func() (err error) {
+		netns, err = h.attach(ctx, sb)
+		return err
+	})
+	spec, release, err := h.ready(ctx, sb, from)
 	defer release()
-	if err != nil {
-		return err
-	}
-	spec.Files = from.files
-	depends, err := h.depends(ctx, sb)
-	if err != nil {
-		return err
-	}
-	if err := writeDepends(h.c.sandboxDir(sb.ID), depends); err != nil {
-		return err
-	}
-	if h.c.Wires != nil {
-		began := time.Now()
-		netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
-		caisson.Spent(ctx, "wire", began)
-		if err != nil {
-			return fmt.Errorf("attach wire: %w", err)
-		}
+	if err = errors.Join(err, wire.Wait()); netns != nil {
 		defer netns.Close()
 		spec.NetNS = netns
 	}
-	if from.image == "" {
+	switch {
+	case err != nil:
+	case from.image == "":
 		err = h.c.Runtime.Create(ctx, sb.ID, spec)
-	} else {
-		err = h.c.Runtime.Restore(ctx, sb.ID, spec, from.image)
-		if err == nil {
+	default:
+		if err = h.c.Runtime.Restore(ctx, sb.ID, spec, from.image); err == nil {
 			err = h.probe(ctx, sb)
 		}
 	}
@@ -67,6 +60,37 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 		return errors.Join(err, h.halt(context.WithoutCancel(ctx), sb.ID))
 	}
 	return nil
+}
+
+// attach makes a sandbox's wire; nil if there are none here.
+func (h *host) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
+	if h.c.Wires == nil {
+		return nil, nil
+	}
+	began := time.Now()
+	netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
+	caisson.Spent(ctx, "wire", began)
+	if err != nil {
+		return nil, fmt.Errorf("attach wire: %w", err)
+	}
+	return netns, nil
+}
+
+// ready prepares all else that a run needs, and records what it depends on. release may be called in any case.
+func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
+	spec, release, err = h.runtimeSpec(ctx, sb)
+	if err != nil {
+		return spec, release, err
+	}
+	spec.Files = from.files
+	if from.depends == nil {
+		depends, err := h.depends(ctx, sb)
+		if err != nil {
+			return spec, release, err
+		}
+		from.depends = &depends
+	}
+	return spec, release, writeDepends(h.c.sandboxDir(sb.ID), *from.depends)
 }
 
 // halt ends the processes of a sandbox at once and frees what they had on the host. While they cannot be ended they keep it.
