@@ -1,0 +1,209 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent"
+)
+
+func ours() *caisson.Agent {
+	return &caisson.Agent{
+		ID: "ours", Name: "Ours", Image: "host", Driver: caisson.DriverExec,
+		Command: []string{"/bin/agent", "--model={model}", "--as", "{persona}", "--in", "{workspace}", "--of", "{session}", "{{x}}", "{prompt}"},
+		Env:     map[string]string{"A": "agent", "B": "agent"}, Models: []string{"big", "small", "gone"},
+		Personas: []caisson.Persona{{ID: "critic", Model: "small"}},
+		Limits:   caisson.AgentLimits{Time: caisson.Duration(time.Hour), Cost: caisson.Dollar, Calls: 10},
+		Policy:   caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: "example.com"}}},
+	}
+}
+
+var common = agent.Defaults{Models: []string{"other", "small", "big"}, Limits: caisson.AgentLimits{Memory: 1 << 30, Calls: 50}}
+
+var (
+	token = caisson.Caller{Account: "a", Token: "tk-aaaaaaaaaaaaaaaa"}
+	local = caisson.Caller{Account: "a", Local: true}
+)
+
+// TestResolve: the request over the agent over the defaults.
+func TestResolve(t *testing.T) {
+	s, err := agent.Resolve(ours(), caisson.RunRequest{Session: "chat:1"}, common, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/bin/agent", "--model=big", "--as", "main", "--in", "/workspace", "--of", "chat:1", "{x}", "{prompt}"}
+	if !slices.Equal(s.Command, want) || s.Model != "big" || !slices.Equal(s.Models, []string{"big", "small"}) || s.Persona != nil {
+		t.Errorf("%+v", s)
+	}
+	builtin := caisson.DefaultAgentLimits()
+	if s.Limits.Time != caisson.Duration(time.Hour) || s.Limits.Calls != 10 || s.Limits.Memory != 1<<30 || s.Limits.Disk != builtin.Disk || s.Limits.Cost != caisson.Dollar {
+		t.Errorf("limits %+v", s.Limits)
+	}
+	if s.Env["A"] != "agent" || s.Env["CAISSON_MODEL"] != "big" || s.Env["CAISSON_SESSION"] != "chat:1" || s.Env["CAISSON_PERSONA"] != "main" || s.Env["CAISSON_WORKSPACE"] != "/workspace" {
+		t.Errorf("environment %v", s.Env)
+	}
+	if len(s.Policy.Rules) != 1 {
+		t.Errorf("policy %+v", s.Policy)
+	}
+	a := ours()
+	s, err = agent.Resolve(a, caisson.RunRequest{
+		Persona: "critic", Env: map[string]string{"B": "request", "OPENAI_API_KEY": "is the caller's to send"}, Policy: &caisson.Policy{},
+		Limits: caisson.AgentLimits{Calls: 5, Time: caisson.Duration(time.Minute), Tokens: 1000},
+	}, common, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Persona == nil || s.Persona.ID != "critic" || s.Model != "small" || !slices.Equal(s.Models, []string{"small", "big"}) || s.Command[3] != "critic" {
+		t.Errorf("%+v", s)
+	}
+	if s.Env["A"] != "agent" || s.Env["B"] != "request" || s.Env["OPENAI_API_KEY"] == "" || len(a.Env) != 2 || len(s.Policy.Rules) != 0 {
+		t.Errorf("environment %v, of the agent %v, policy %+v", s.Env, a.Env, s.Policy)
+	}
+	if s.Limits.Calls != 5 || s.Limits.Time != caisson.Duration(time.Minute) || s.Limits.Tokens != 1000 {
+		t.Errorf("limits %+v", s.Limits)
+	}
+	if common.Models[0] != "other" || a.Models[0] != "big" {
+		t.Error("what was given has changed")
+	}
+}
+
+func TestResolveRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		req   caisson.RunRequest
+		kind  caisson.Kind
+		words string
+	}{
+		{"persona", caisson.RunRequest{Persona: "poet"}, caisson.Invalid, "it has main, critic"},
+		{"model of nobody", caisson.RunRequest{Model: "huge"}, caisson.Invalid, "it may use big, small"},
+		{"model of others", caisson.RunRequest{Model: "other"}, caisson.Invalid, "it may use big, small"},
+		{"model that is gone", caisson.RunRequest{Model: "gone"}, caisson.Invalid, "model"},
+		{"name of a variable", caisson.RunRequest{Env: map[string]string{"A=B": "x"}}, caisson.Invalid, "variable"},
+		{"variable of ours", caisson.RunRequest{Env: map[string]string{"CAISSON_MODEL": "x"}}, caisson.Invalid, "env.CAISSON_MODEL"},
+		{"NUL", caisson.RunRequest{Env: map[string]string{"A": "x\x00y"}}, caisson.Invalid, "env.A"},
+		{"session", caisson.RunRequest{Session: "{prompt}"}, caisson.Invalid, "session"},
+		{"long session", caisson.RunRequest{Session: strings.Repeat("a", 513)}, caisson.Invalid, "session"},
+		{"policy", caisson.RunRequest{Policy: &caisson.Policy{Rules: []caisson.Rule{{}}}}, caisson.Invalid, "policy.rules[0]"},
+		{"negative", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: -1}}, caisson.Invalid, "limits.calls"},
+		{"little", caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 1}}, caisson.Invalid, "limits.memory"},
+		{"more calls", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: 11}}, caisson.Denied, "limits.calls: is wider than 10"},
+		{"more money", caisson.RunRequest{Limits: caisson.AgentLimits{Cost: 2 * caisson.Dollar}}, caisson.Denied, "limits.cost"},
+		{"more time", caisson.RunRequest{Limits: caisson.AgentLimits{Time: caisson.Duration(2 * time.Hour)}}, caisson.Denied, "limits.time"},
+		{"more memory than by default", caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, caisson.Denied, "limits.memory"},
+		{"more runs", caisson.RunRequest{Limits: caisson.AgentLimits{Runs: 1 << 40}}, caisson.Denied, "limits.runs"},
+	} {
+		_, err := agent.Resolve(ours(), c.req, common, token)
+		if wantKind(t, err, c.kind, c.words); t.Failed() {
+			t.Fatal(c.name)
+		}
+		if _, err := agent.Resolve(ours(), c.req, common, local); (err == nil) != (c.kind == caisson.Denied) {
+			t.Errorf("%s over the unix socket: %v", c.name, err)
+		}
+	}
+}
+
+// TestModels: what an agent says of models, and what there is.
+func TestModels(t *testing.T) {
+	a := ours()
+	_, err := agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token)
+	wantKind(t, err, caisson.Invalid, "no model")
+	a.Models = nil
+	if s, err := agent.Resolve(a, caisson.RunRequest{Model: "big"}, common, token); err != nil || s.Model != "big" || !slices.Equal(s.Models, []string{"big", "other", "small"}) {
+		t.Errorf("all models: %+v, %v", s, err)
+	}
+	_, err = agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token)
+	wantKind(t, err, caisson.Invalid, "no model") // its command names one
+	a.Command = []string{"/bin/agent"}
+	if s, err := agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token); err != nil || s.Model != "" || len(s.Models) != 0 {
+		t.Errorf("no models: %+v, %v", s, err)
+	}
+	a.Models = []string{"-"}
+	if s, err := agent.Resolve(a, caisson.RunRequest{}, common, token); err != nil || s.Model != "" || len(s.Models) != 0 {
+		t.Errorf("none wanted: %+v, %v", s, err)
+	}
+	_, err = agent.Resolve(a, caisson.RunRequest{Model: "big"}, common, token)
+	wantKind(t, err, caisson.Invalid, "calls no models")
+	a.Models, a.Command = nil, []string{"/bin/agent", "{model}"}
+	_, err = agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{Models: []string{"a{prompt}"}}, token)
+	wantKind(t, err, caisson.Invalid, "brace")
+}
+
+// TestFill: no value becomes two arguments, and none is taken for the prompt.
+func TestFill(t *testing.T) {
+	values := map[string]string{"model": "a b", "session": "$(id)", "workspace": `"'\`, "persona": "--flag"}
+	for in, want := range map[string]string{
+		"{model}": "a b", "x{session}y": "x$(id)y", "{workspace}{persona}": `"'\--flag`, "{prompt}": "{prompt}", "{{}}": "{}", "{{model}}": "{model}",
+		"{{{model}}}": "{a b}", "": "", "plain": "plain", "a}}b": "a}b", "{{{{": "{{",
+	} {
+		got, err := agent.Fill([]string{in, "end"}, values)
+		if err != nil || len(got) != 2 || got[0] != want {
+			t.Errorf("%q is %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"{", "}", "{model", "model}", "{}", "{unknown}", "{mo{del}", "{{model}", "}{"} {
+		if got, err := agent.Fill([]string{in}, values); err == nil {
+			t.Errorf("%q is %q", in, got)
+		}
+	}
+	for _, v := range []string{"{prompt}", "{", "}", "a\x00b"} {
+		if got, err := agent.Fill([]string{"{model}"}, map[string]string{"model": v}); err == nil {
+			t.Errorf("with %q: %q", v, got)
+		}
+	}
+}
+
+func FuzzFill(f *testing.F) {
+	for _, s := range []string{"{model}", "{{model}}", "{prompt}{{", "a}b", "{{{prompt}}}", "{session}{"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, arg string) {
+		got, err := agent.Fill([]string{arg}, map[string]string{"model": "M", "session": "S", "workspace": "W", "persona": "P"})
+		if err != nil {
+			return
+		}
+		if len(got) != 1 {
+			t.Fatalf("%q became %q", arg, got)
+		}
+		if !strings.ContainsAny(arg, "{}") && got[0] != arg {
+			t.Errorf("%q became %q", arg, got)
+		}
+		doubled := strings.NewReplacer("{", "{{", "}", "}}").Replace(arg)
+		if back, err := agent.Fill([]string{doubled}, nil); err != nil || back[0] != arg {
+			t.Errorf("%q, doubled, became %q, %v", arg, back, err)
+		}
+	})
+}
+
+// TestGraphs: the listing is as chat clients know it.
+func TestGraphs(t *testing.T) {
+	list := []*caisson.Agent{
+		{ID: "zebra", Name: "A"}, {ID: "caisson", Name: "Caisson", Description: "small"}, {ID: "beta", Name: "Same"}, {ID: "alpha", Name: "Same"}, {ID: "zebra", Name: "Again"},
+	}
+	b, err := json.Marshal(agent.Graphs(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"agents":[` +
+		`{"agentId":"sandbox:zebra","graphId":"sandbox:zebra","name":"A","description":null},` +
+		`{"agentId":"sandbox:caisson","graphId":"sandbox:caisson","name":"Caisson","description":"small"},` +
+		`{"agentId":"sandbox:alpha","graphId":"sandbox:alpha","name":"Same","description":null},` +
+		`{"agentId":"sandbox:beta","graphId":"sandbox:beta","name":"Same","description":null}],"defaultAgentId":"sandbox:caisson"}`
+	if string(b) != want {
+		t.Errorf("got  %s\nwant %s", b, want)
+	}
+	if b, _ = json.Marshal(agent.Graphs(list[:1])); !strings.HasSuffix(string(b), `"defaultAgentId":"sandbox:zebra"}`) {
+		t.Errorf("%s", b)
+	}
+	if b, _ = json.Marshal(agent.Graphs(nil)); string(b) != `{"agents":[],"defaultAgentId":null}` {
+		t.Errorf("%s", b)
+	}
+	for name, want := range map[string]string{"sandbox:openclaw": "openclaw", "openclaw": "openclaw", "": "", "langgraph:poet": "", "sandbox:": "", "sandbox:../x": "", "Sandbox:x": "", "sandbox:sandbox:x": ""} {
+		if got, err := agent.FromGraph(name); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q is %q, %v", name, got, err)
+		}
+	}
+}
