@@ -51,7 +51,7 @@ type Agent struct {
 	// Memory says that the agent keeps conversations itself; for others the messages before are put into the workspace.
 	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
 	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
-	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all"`
+	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
 	Tools      ToolRule  `json:"tools,omitzero" yaml:"tools"`
 	Skills     []string  `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
 	SubAgents  []string  `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
