@@ -128,7 +128,10 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 			if last {
 				a.out.status("warning", fmt.Sprintf("The agent ended because it had used all of its %d steps.", step))
 			}
-			return a.add(message{Role: roleAssistant, Content: text})
+			if err := a.add(message{Role: roleAssistant, Content: text}); err != nil {
+				return err
+			}
+			return a.out.final(text)
 		case empty == maxEmpty || last:
 			return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model ended without an answer, also when it was asked for one; try again, or take another model"}
 		default:
@@ -157,7 +160,6 @@ func (a *agent) judge(r *reply) error {
 // ask asks for the next answer, with a shorter conversation if it is too long for the model.
 func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
-	a.out.separate()
 	if budget := a.budget(); sizeOf(a.talk) > budget {
 		a.compact(budget / 10 * 7) // with room, so that the next messages do not make it necessary again
 	}

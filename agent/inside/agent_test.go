@@ -22,7 +22,7 @@ func TestFixesAFailingTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := work(t, sample.Prompt, args...)
-	if a := d.answer(t); !strings.Contains(a, sample.Answer) || !strings.Contains(a, "I add it.\n\nThe test failed") {
+	if a := d.answer(t); !strings.Contains(a, sample.Answer) {
 		t.Errorf("answer %q", a)
 	}
 	if got := readFile(t, filepath.Join(dir, "roman.sh")); !strings.Contains(got, "\n4 IV\n") {

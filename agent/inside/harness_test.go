@@ -51,15 +51,15 @@ func work(t testing.TB, prompt string, args ...string) *done {
 // check checks what holds for every output.
 func (d *done) check(t testing.TB) {
 	t.Helper()
-	var text strings.Builder
+	text := "" // of the last message
 	open := map[string]bool{}
 	for i, e := range d.events {
 		last := i == len(d.events)-1
 		switch e.Type {
 		case caisson.EventTextDelta:
-			text.WriteString(e.Delta)
+			text += e.Delta
 		case caisson.EventToolStart:
-			open[e.CallID] = true
+			open[e.CallID], text = true, ""
 			if len(e.Args) > task.MaxArgs {
 				t.Errorf("arguments of %d bytes", len(e.Args))
 			}
@@ -69,8 +69,8 @@ func (d *done) check(t testing.TB) {
 			}
 			delete(open, e.CallID)
 		case caisson.EventFinal:
-			if !last || e.Content != text.String() {
-				t.Errorf("final text is not the last event, or not all text put together: %q, %q", e.Content, text.String())
+			if !last || e.Content != text {
+				t.Errorf("the final text is not the last event, or not the last message: %q, %q", e.Content, text)
 			}
 		case caisson.EventError:
 			if !last || e.Error == nil || e.Error.Message == "" {

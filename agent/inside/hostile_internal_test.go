@@ -156,7 +156,14 @@ func runUntil(t testing.TB, ctx context.Context, url string, change func(*config
 	if err != nil {
 		o.err = runError(ctx, err)
 	}
-	o.text, o.lines = out.text.String(), lines.String()
+	o.lines = lines.String()
+	for line := range strings.Lines(o.lines) {
+		var e caisson.RunEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		o.text += e.Delta
+	}
 	return o
 }
 

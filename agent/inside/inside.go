@@ -1,6 +1,10 @@
 // Package inside is the built-in agent: a small coding agent that runs inside the sandbox of any image and needs nothing there but the
 // wire. It asks the model gateway what to do, does it with a few tools of its own, and says what happens as lines of JSON.
 //
+// Each line is a [caisson.RunEvent] without what the engine fills in. Text comes in text_delta, with a call of a tool between two messages;
+// assistant_final has the last message, and usage_report what all calls of the model so far have used. The last line is assistant_final or
+// error.
+//
 // It has no more rights than any other program in the sandbox, holds no key, and bounds what it reads: a model, a repository or a command
 // may be hostile or broken. Because it starts within every run, its HTTP client is its own; net/http would more than double the program.
 package inside
@@ -79,9 +83,6 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = a.run(ctx, stdin)
 		a.close()
-	}
-	if err == nil {
-		err = out.final()
 	}
 	if err != nil {
 		why := runError(ctx, err)

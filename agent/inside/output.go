@@ -25,9 +25,8 @@ type line struct {
 type output struct {
 	w     io.Writer
 	err   error // of the first line that could not be written
-	text  strings.Builder
-	cut   bool // there was more text than maxAnswer
-	apart bool // an empty line belongs before the next text
+	said  int   // bytes of text
+	cut   bool  // there was more text than maxAnswer
 	usage caisson.RunUsage
 }
 
@@ -44,20 +43,16 @@ func (o *output) say(e caisson.RunEvent) {
 	o.err = err
 }
 
-// write passes a part of the answer on.
+// write passes a part of the present message on. Between two messages there is always a call of a tool.
 func (o *output) write(s string) {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if s == "" || o.cut {
 		return
 	}
-	if o.apart && o.text.Len() > 0 {
-		s = "\n\n" + s
+	if o.said+len(s) > maxAnswer {
+		s, o.cut = clip(s, maxAnswer-o.said), true
 	}
-	o.apart = false
-	if o.text.Len()+len(s) > maxAnswer {
-		s, o.cut = clip(s, maxAnswer-o.text.Len()), true
-	}
-	o.text.WriteString(s)
+	o.said += len(s)
 	for s != "" {
 		piece := clip(s, task.MaxDelta)
 		o.say(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
@@ -67,9 +62,6 @@ func (o *output) write(s string) {
 		o.status("warning", "The answer is longer than 1 MiB; the rest of it is left out.")
 	}
 }
-
-// separate puts an empty line before the next text.
-func (o *output) separate() { o.apart = true }
 
 func (o *output) status(phase, label string) {
 	o.say(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
@@ -101,9 +93,9 @@ func (o *output) used(t caisson.TokenCount) {
 	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// final ends the output with the whole answer.
-func (o *output) final() error {
-	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: o.text.String()})
+// final ends the output with the last message, which is the answer to the task.
+func (o *output) final(message string) error {
+	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(message, maxAnswer)})
 	if o.err != nil {
 		return errors.New("the events cannot be written: " + o.err.Error())
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/caisson-dev/caisson"
 )
 
 const (
@@ -63,16 +65,11 @@ func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.
 
 // agentRun is what matters here of a run.
 type agentRun struct {
-	ID     string `json:"id"`
-	State  string `json:"state"`
-	Result *struct {
-		Answer string `json:"answer"`
-		Patch  string `json:"patch"`
-		Error  *struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-		} `json:"error"`
-	} `json:"result"`
+	ID     string            `json:"id"`
+	State  caisson.RunState  `json:"state"`
+	Answer string            `json:"answer"`
+	Cut    bool              `json:"cut"` // the answer was longer
+	Error  *caisson.RunError `json:"error"`
 }
 
 func (s server) runAgent(ctx context.Context, args []byte) result {
@@ -107,7 +104,7 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 // await waits until the run has ended.
 func (s server) await(ctx context.Context, run *agentRun) error {
 	id, faults := run.ID, 0
-	for run.State != "succeeded" && run.State != "failed" {
+	for !run.State.Ended() {
 		asked := time.Now()
 		next := agentRun{}
 		err := s.get(ctx, "GET", "/v1/runs/"+id+"?wait="+pollSeconds, nil, &next)
@@ -123,7 +120,7 @@ func (s server) await(ctx context.Context, run *agentRun) error {
 		default:
 			faults++
 		}
-		if run.State != "succeeded" && run.State != "failed" {
+		if !run.State.Ended() {
 			if err := pause(ctx, pollLeast-time.Since(asked)); err != nil {
 				return err
 			}
@@ -134,17 +131,16 @@ func (s server) await(ctx context.Context, run *agentRun) error {
 }
 
 func outcome(run *agentRun) result {
-	if run.Result == nil {
-		return failed("Run %s has ended (%s) without a result.", run.ID, clip(run.State, 20))
+	if run.Cut {
+		run.Answer += "\n[the answer was longer]"
 	}
-	r := result{text: run.Result.Answer, changed: true}
-	if e := run.Result.Error; e != nil {
-		return failed("Run %s failed: %s: %s\n%s", run.ID, e.Code, e.Message, run.Result.Answer)
+	switch {
+	case run.Error != nil:
+		return failed("Run %s failed: %v\n%s", run.ID, run.Error, run.Answer)
+	case run.State != caisson.RunSucceeded:
+		return failed("Run %s failed.\n%s", run.ID, run.Answer)
 	}
-	if run.Result.Patch != "" {
-		r.text += "\n\nWhat it changed in its own workspace:\n" + run.Result.Patch
-	}
-	return r
+	return result{text: run.Answer, changed: true}
 }
 
 func (s server) listAgents(ctx context.Context, _ []byte) result {
