@@ -129,11 +129,16 @@ func (p program) start(t *testing.T, r *Runtime) guest {
 	if err := r.Create(t.Context(), g.id, p.spec(t, r, g.id)); err != nil {
 		t.Fatal(err)
 	}
+	g.waitReady(t)
+	return g
+}
+
+func (g guest) waitReady(t *testing.T) {
+	t.Helper()
 	poll.Until(t, time.Minute, func() bool {
 		_, ok := g.try(t, "ready")
 		return ok
 	})
-	return g
 }
 
 // checkpoint returns a directory with a checkpoint of the guest, which goes on.
@@ -184,9 +189,10 @@ func (g guest) try(t *testing.T, question string) (answer string, ok bool) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	defer context.AfterFunc(ctx, func() { p.Close() })() // a program that never answers ends the test
 	out, err := io.ReadAll(p.Stdout())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("asked for %q: %v", question, err)
 	}
 	st, err := p.Wait(ctx)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 // that is used, and seeds itself from the kernel if they differ. Without that two forks of one checkpoint draw the same keys.
 //
 // The new pid is a name besides the old one. Whatever takes a pid takes both; whatever tells others about a process (wait,
-// ps, the sender of a signal) says the old one. Only getpid, gettid of a main thread, and getppid of what was born since
-// say the new one: getpid() == gettid() and getppid() == the parent's getpid() hold, which programs rely on.
+// ps, the sender of a signal) says the old one. Only getpid and gettid of a main thread say the new one, and getppid where the
+// same program goes on in a child: getpid() == gettid() and getppid() == the parent's getpid() hold, which programs rely on.
+// A program that a child executes is told the old one: Node and shells remember their own pid from their start and pass that.
 //
 // Decision 5 in docs/decisions has the reasons and the limits.
 type renaming struct {
@@ -51,7 +52,7 @@ func (r *renaming) install() {
 	}))
 	wrap(sysGetppid, r.after(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
 		parent := t.Parent()
-		if pid == 0 || parent == nil || parent.PIDNamespace() != t.PIDNamespace() {
+		if pid == 0 || parent == nil || t.ThreadGroup().Execed() || parent.PIDNamespace() != t.PIDNamespace() {
 			return pid
 		}
 		return r.ids.asKnownTo(t.ThreadGroup(), parent.ThreadGroup(), pid)
