@@ -10,6 +10,9 @@ import (
 var freezeTests = []test{
 	{"FreezeStopsTime", testFreeze},
 	{"FreezeThenDestroy", testFreezeDestroy},
+	{"FreezeThenCheckpoint", testFreezeCheckpoint},
+	{"FreezeThenDie", testFreezeDie},
+	{"FreezeThenReopen", testFreezeReopen},
 }
 
 // counterInterval is the least that a counter waits between two numbers.
@@ -60,4 +63,86 @@ func testFreezeDestroy(t *testing.T, s *suite) {
 		t.Errorf("Destroy of a frozen sandbox: %v", err)
 	}
 	wantDone(t, "after Destroy", s.Runtime.Done(b.id))
+}
+
+// standsStill checks that b is frozen, as a runtime says it.
+func (b *box) standsStill(f caisson.Freezer) {
+	b.t.Helper()
+	wantKind(b.t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
+}
+
+// testFreezeCheckpoint captures what stands still, which then still does.
+func testFreezeCheckpoint(t *testing.T, s *suite) {
+	f := s.freezer(t)
+	s.checkpointer(t)
+	b := s.create(t, "counter", "/count")
+	b.until("it has counted", func() bool { return b.count("/count") >= 10 })
+	reached := b.count("/count")
+	if err := f.Freeze(b.ctx(), b.id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+	kept := b.checkpoint(true)
+	b.standsStill(f)
+	left := b.checkpoint(false)
+	b.standsStill(f)
+	for what, dir := range map[string]string{"runs on": kept, "ends": left} {
+		fork := b.restore(dir)
+		fork.until("a fork of one that "+what+" counts on", func() bool { return fork.count("/count") > reached })
+		if err := s.Runtime.Destroy(b.ctx(), fork.id); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+	}
+	if err := f.Thaw(b.ctx(), b.id); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+	b.until("it counts on", func() bool { return b.count("/count") > reached })
+}
+
+// testFreezeDie has a sandbox die while it stands still.
+func testFreezeDie(t *testing.T, s *suite) {
+	f := s.freezer(t)
+	if s.Kill == nil {
+		t.Skip("the harness cannot kill sandboxes of this runtime")
+	}
+	b := s.create(t, "sleep", "1h")
+	done := s.Runtime.Done(b.id)
+	if err := f.Freeze(b.ctx(), b.id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+	s.Kill(t, b.id)
+	wantDone(t, "after its death", done)
+	if err := f.Thaw(b.ctx(), b.id); err == nil {
+		t.Error("Thaw of what has died succeeds")
+	}
+}
+
+// testFreezeReopen has a second runtime find a sandbox that stands still.
+func testFreezeReopen(t *testing.T, s *suite) {
+	s.freezer(t)
+	if s.Reopen == nil {
+		t.Skip("the harness cannot reopen this runtime")
+	}
+	b := s.create(t, "counter", "/count")
+	b.until("it counts", func() bool { return b.count("/count") > 2 })
+	if err := s.freezer(t).Freeze(b.ctx(), b.id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+	next := *b
+	next.suite = &suite{Harness: s.Harness, layer: s.layer}
+	next.suite.Runtime = s.Reopen(t)
+	f := next.freezer(t)
+	next.standsStill(f)
+	if found, ok := next.listed(); !ok || !found.Running {
+		t.Errorf("List says %+v, %v; want it running", found, ok)
+	}
+	_, err := next.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: s.argv("echo")})
+	wantKind(t, "Exec in a frozen sandbox", err, caisson.Conflict)
+	if err := f.Thaw(b.ctx(), b.id); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+	after := next.count("/count")
+	next.until("it counts on", func() bool { return next.count("/count") > after })
+	if err := next.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
 }
