@@ -98,6 +98,7 @@ var directions = map[string][]string{
 	"agent":                       {},
 	"agent/task":                  {},
 	"agent/openclaw":              {},
+	"agent/openclaw/install":      {},
 	"agent/openclaw/driver":       {"agent/drive", "agent/task"},
 	"agent/openclaw/openclawtest": {"agent/openclaw"},
 	"agent/drive":                 {"agent/task"},

