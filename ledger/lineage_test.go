@@ -232,6 +232,7 @@ func TestOthersLineage(t *testing.T) {
 		costing(t, gw, mallory[1], 1) // 100 at most each
 	}
 	costing(t, gw, alice[1], 1)
+	must(t, w.book.Ingest(t.Context()))
 	one := caisson.Amount{Tokens: 1}
 	held := w.look("run/" + alice[0].Run).Held
 	if l := get(w.book.Lessor(gw.journal).Lease(t.Context(), "m", "run/"+alice[0].Run, one, one))(t); !l.Unlimited || !l.Granted.IsZero() {
