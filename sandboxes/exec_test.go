@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,5 +141,59 @@ func TestDetach(t *testing.T) {
 	wantKind(t, w.Processes().Kill(w.ctx(), id, -1, 99), caisson.Invalid)
 	if s := got(w.Processes().Stats(w.ctx(), id))(t); s.MemoryMax != sb.Spec.Resources.Memory || s.PIDs < 1 {
 		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestExecInForkAtOnce: a fork that has been returned can be used, by several at once.
+func TestExecInForkAtOnce(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	sb := w.counting()
+	for _, f := range got(w.Snapshots().Fork(w.ctx(), string(sb.ID), caisson.ForkRequest{Count: 3}))(t) {
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				p, err := w.Processes().Exec(w.ctx(), string(f.ID), caisson.ExecRequest{Command: command("echo", "hello")})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer p.Close()
+				out, err := io.ReadAll(p.Stdout())
+				if status, werr := p.Wait(w.ctx()); err != nil || werr != nil || !status.Success() || string(out) != "hello\n" {
+					t.Errorf("it said %q, %v; %v, %v", out, err, status, werr)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// TestRemoveEndsSessions: whoever reads what a process says, or waits for it, is told when its sandbox goes, in whatever state that is.
+func TestRemoveEndsSessions(t *testing.T) {
+	for _, suspended := range []bool{false, true} {
+		w := newWorld(t)
+		sb := w.create(caisson.CreateRequest{})
+		p := got(w.Processes().Exec(w.ctx(), string(sb.ID), caisson.ExecRequest{Command: command("sleep", "1h"), Stdin: true}))(t)
+		defer p.Close()
+		var wg sync.WaitGroup
+		for _, r := range []io.Reader{p.Stdout(), p.Stderr()} {
+			wg.Go(func() { io.Copy(io.Discard, r) })
+		}
+		wg.Go(func() {
+			if status, err := p.Wait(w.ctx()); err == nil && status.Success() {
+				t.Errorf("its process has ended with %v", status)
+			}
+		})
+		if suspended {
+			got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
+		}
+		must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
+		ended := make(chan struct{})
+		go func() { wg.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatal("a session of a sandbox that is gone has not ended")
+		}
 	}
 }
