@@ -85,13 +85,18 @@ func (a *agent) budget() int64 {
 	return n
 }
 
-// add appends a message to the conversation, and to what is remembered of it.
-func (a *agent) add(m message) error {
+// add appends a message to the conversation, and to what is remembered of it. A task does not fail because its memory does, as on a full
+// disk; but that is said.
+func (a *agent) add(m message) {
 	a.talk = append(a.talk, m)
 	if a.memory == nil {
-		return nil
+		return
 	}
-	return a.memory.append(m)
+	if err := a.memory.append(m); err != nil {
+		a.memory.close()
+		a.memory = nil
+		a.out.status("warning", "The conversation can no longer be kept, and the next run will not know how this one went on: "+err.Error())
+	}
 }
 
 // run does the task that r says.
@@ -101,9 +106,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 		return err
 	}
 	a.task = len(a.talk)
-	if err := a.add(message{Role: roleUser, Content: prompt}); err != nil {
-		return err
-	}
+	a.add(message{Role: roleUser, Content: prompt})
 	for step, empty := 0, 0; ; {
 		last := step == a.config.steps
 		reply, err := a.ask(ctx, last)
@@ -122,24 +125,19 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 			}
 			if step == a.config.steps {
 				a.out.status("warning", "All steps are used; the agent is asked to sum up.")
-				err = a.add(message{Role: roleUser, Content: fmt.Sprintf(sayLimit, step)})
+				a.add(message{Role: roleUser, Content: fmt.Sprintf(sayLimit, step)})
 			}
 		case text != "":
 			if last {
 				a.out.status("warning", fmt.Sprintf("The agent ended because it had used all of its %d steps.", step))
 			}
-			if err := a.add(message{Role: roleAssistant, Content: text}); err != nil {
-				return err
-			}
+			a.add(message{Role: roleAssistant, Content: text})
 			return a.out.final(text)
 		case empty == maxEmpty || last:
 			return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model ended without an answer, also when it was asked for one; try again, or take another model"}
 		default:
 			empty++
-			err = a.add(message{Role: roleUser, Content: sayEmpty})
-		}
-		if err != nil {
-			return err
+			a.add(message{Role: roleUser, Content: sayEmpty})
 		}
 	}
 }
@@ -214,9 +212,7 @@ func (a *agent) called(id string) bool {
 // work does what the model asks for, one call after the other.
 func (a *agent) work(ctx context.Context, r *reply) error {
 	text := r.text.String()
-	if err := a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls}); err != nil {
-		return err
-	}
+	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls})
 	for _, c := range r.calls {
 		a.out.status("tool_use", clip(c.Function.Name, maxName))
 		a.out.toolStart(c)
@@ -226,9 +222,7 @@ func (a *agent) work(ctx context.Context, r *reply) error {
 			res.text += "\n\n[This same call has failed in the same way three times. Do not repeat it: find out why it fails, or go another way.]"
 		}
 		a.out.toolResult(c, res)
-		if err := a.add(message{Role: roleTool, Content: res.text, ToolCallID: c.ID}); err != nil {
-			return err
-		}
+		a.add(message{Role: roleTool, Content: res.text, ToolCallID: c.ID})
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -2,7 +2,6 @@ package inside
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -137,7 +136,7 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 	if toolsOff && c.tools != nil {
 		req.ToolChoice = "none" // the definitions stay, because calls in the conversation refer to them
 	}
-	body, err := json.Marshal(req)
+	body, err := encode(req)
 	if err != nil {
 		return r, err
 	}

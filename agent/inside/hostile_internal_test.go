@@ -1,272 +1,16 @@
 package inside
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 )
-
-// broken is a server that answers each request with bytes of a test's choice.
-type broken struct {
-	url     string
-	answers []func(conn net.Conn) // of the first request and so on; the last one answers all that follow
-
-	mu     sync.Mutex
-	bodies [][]byte // guarded by mu
-}
-
-func serveBroken(t testing.TB, answers ...func(net.Conn)) *broken {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &broken{url: "http://" + l.Addr().String(), answers: answers}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer conn.Close()
-				s.answer(conn)
-			})
-		}
-	})
-	t.Cleanup(func() { l.Close(); running.Wait() })
-	return s
-}
-
-func (s *broken) answer(conn net.Conn) {
-	req, err := http.ReadRequest(bufio.NewReader(conn))
-	if err != nil {
-		return
-	}
-	body, err := io.ReadAll(req.Body)
-	if err != nil {
-		return
-	}
-	s.mu.Lock()
-	n := min(len(s.bodies), len(s.answers)-1)
-	s.bodies = append(s.bodies, body)
-	s.mu.Unlock()
-	s.answers[n](conn)
-}
-
-// asked returns the messages of the n-th request.
-func (s *broken) asked(t testing.TB, n int) []message {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var req chatRequest
-	if err := json.Unmarshal(s.bodies[n], &req); err != nil {
-		t.Fatal(err)
-	}
-	return req.Messages
-}
-
-func (s *broken) requests() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.bodies)
-}
-
-func says(text string) func(net.Conn) { return func(c net.Conn) { io.WriteString(c, text) } }
-
-const eventStream = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-
-// stream returns an answer of these events.
-func answerOf(data ...string) func(net.Conn) {
-	var b strings.Builder
-	b.WriteString(eventStream)
-	for _, d := range data {
-		b.WriteString("data: " + d + "\n\n")
-	}
-	return says(b.String())
-}
-
-func refusal(status int, header, body string) func(net.Conn) {
-	return says(fmt.Sprintf("HTTP/1.1 %d X\r\n%sContent-Length: %d\r\n\r\n%s", status, header, len(body), body))
-}
-
-func textEvent(s string) string {
-	b, _ := json.Marshal(s)
-	return `{"choices":[{"delta":{"content":` + string(b) + `}}]}`
-}
-
-const (
-	stopEvent   = `{"choices":[{"delta":{},"finish_reason":"stop"}]}`
-	lengthEvent = `{"choices":[{"delta":{},"finish_reason":"length"}]}`
-	callsEvent  = `{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`
-)
-
-var fine = answerOf(textEvent("fine"), stopEvent, "[DONE]")
-
-// outcomeOf is how a run ended.
-type outcomeOf struct {
-	text  string
-	err   *caisson.RunError
-	waits []time.Duration
-	lines string
-	agent *agent
-}
-
-// runWith runs a task, with pauses that take no time.
-func runWith(t testing.TB, url string, change func(*config)) *outcomeOf {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	return runUntil(t, ctx, url, change)
-}
-
-func runUntil(t testing.TB, ctx context.Context, url string, change func(*config)) *outcomeOf {
-	t.Helper()
-	c, err := parseArgs([]string{"--model", "m", "--gateway", url, "--workspace", t.TempDir()}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if change != nil {
-		change(c)
-	}
-	var lines bytes.Buffer
-	o := &outcomeOf{}
-	out := newOutput(&lines)
-	if o.agent, err = newAgent(c, out); err != nil {
-		t.Fatal(err)
-	}
-	o.agent.chat.wait = func(ctx context.Context, d time.Duration) error {
-		o.waits = append(o.waits, d)
-		return ctx.Err()
-	}
-	err = o.agent.run(ctx, strings.NewReader("do it"))
-	o.agent.close()
-	if err != nil {
-		o.err = runError(ctx, err)
-	}
-	o.lines = lines.String()
-	for line := range strings.Lines(o.lines) {
-		var e caisson.RunEvent
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatal(err)
-		}
-		o.text += e.Delta
-	}
-	return o
-}
-
-func TestRefusals(t *testing.T) {
-	for _, row := range []struct {
-		status int
-		header string
-		body   string
-		code   string
-		text   string
-		calls  int
-	}{
-		{400, "", `{"error":{"message":"bad field","code":"invalid_request"}}`, caisson.RunAgentError, "bad field", 1},
-		{401, "", `{"error":{"message":"who are you"}}`, caisson.RunAgentError, "who are you", 1},
-		{402, "", `{"error":{"message":"the budget is spent","code":"over_budget"}}`, caisson.RunNoCredits, "the budget is spent", 1},
-		{403, "", `{"error":{"message":"no grant","code":"model_not_allowed"}}`, caisson.RunAgentError, "no grant", 1},
-		{404, "", `no such model`, caisson.RunNotFound, "no such model", 1},
-		{429, "", `{"error":{"message":"slow down"}}`, caisson.RunRateLimit, "slow down", 5},
-		{429, "Retry-After: 3600\r\n", `{"error":{"message":"slow down"}}`, caisson.RunRateLimit, "slow down", 1},
-		{429, "", `{"error":{"message":"pay","code":"insufficient_quota"}}`, caisson.RunNoCredits, "pay", 1},
-		{500, "", `{"error":{"message":"oops"}}`, caisson.RunInternal, "oops", 5},
-		{502, "", `<html>bad gateway</html>`, caisson.RunInternal, "bad gateway", 5},
-		{529, "", ``, caisson.RunInternal, "529", 5},
-		{503, "", "\x00\x1b[31m\xff", caisson.RunInternal, "503", 5},
-		{418, "", `{"error":"teapot"}`, caisson.RunAgentError, "teapot", 1},
-		{204, "", ``, caisson.RunAgentError, "204", 1},
-		{413, "", `{"error":{"message":"too large"}}`, caisson.RunInvalid, "too large", 1},
-		{400, "", `{"error":{"message":"This model's maximum context length is 10"}}`, caisson.RunInvalid, "does not fit", 1},
-	} {
-		s := serveBroken(t, refusal(row.status, row.header, row.body))
-		o := runWith(t, s.url, nil)
-		if o.err == nil || o.err.Code != row.code || !strings.Contains(o.err.Message, row.text) || s.requests() != row.calls {
-			t.Errorf("%d %s: %+v after %d requests, want %s", row.status, row.body, o.err, s.requests(), row.code)
-		}
-	}
-}
-
-func TestRedirectionsAreNotFollowed(t *testing.T) {
-	other := serveBroken(t, fine)
-	s := serveBroken(t, refusal(307, "Location: "+other.url+"/v1/chat/completions\r\n", ""))
-	o := runWith(t, s.url, nil)
-	if o.err == nil || !strings.Contains(o.err.Message, "not followed") || other.requests() != 0 || s.requests() != 1 {
-		t.Errorf("%+v; %d requests elsewhere", o.err, other.requests())
-	}
-}
-
-func TestTriesAgain(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		answer func(net.Conn)
-		least  time.Duration
-	}{
-		{"429", refusal(429, "Retry-After: 7\r\n", ""), 7 * time.Second},
-		{"in a moment", refusal(429, "Retry-After-Ms: 20\r\n", ""), 20 * time.Millisecond},
-		{"503", refusal(503, "", ""), time.Second},
-		{"no answer", says(""), time.Second},
-		{"not HTTP", says("SSH-2.0-OpenSSH\r\n"), time.Second},
-		{"upgrade", says("HTTP/1.1 101 X\r\n\r\n"), time.Second},
-		{"headers without end", says("HTTP/1.1 200 OK\r\n" + strings.Repeat("a: b\r\n", 20_000)), time.Second},
-		{"a line without end", says("HTTP/1.1 200 OK\r\n" + strings.Repeat("a", 100_000)), time.Second},
-		{"interim only", says(strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100)), time.Second},
-		{"compressed", says("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"), time.Second},
-		{"transfer encoding", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n"), time.Second},
-		{"no length", says("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"), time.Second},
-		{"nothing", says(eventStream), time.Second},
-		{"done, without anything", answerOf("[DONE]"), time.Second},
-		{"no JSON", answerOf("{"), time.Second},
-		{"no object", answerOf(`"text"`), time.Second},
-		{"wrong types", answerOf(`{"choices":[{"delta":{"content":7}}]}`), time.Second},
-		{"calls that break off", answerOf(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"list","arguments":"{"}}]}}]}`), time.Second},
-		{"an error inside", answerOf(`{"error":{"message":"overloaded","type":"overloaded_error"}}`), time.Second},
-		{"a chunk's length", says(strings.Replace(eventStream, "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 1)), time.Second},
-		{"a cut chunk", says(strings.Replace(eventStream, "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\ndata: {}\n\n", 1)), time.Second},
-		{"a negative chunk", says(strings.Replace(eventStream, "\r\n\r\n", "\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcde\r\n", 1)), time.Second},
-		{"less than its length", says("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"), time.Second},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := serveBroken(t, row.answer, fine)
-			o := runWith(t, s.url, nil)
-			if o.err != nil || o.text != "fine" || s.requests() != 2 {
-				t.Fatalf("%q, %+v after %d requests", o.text, o.err, s.requests())
-			}
-			if len(o.waits) != 1 || o.waits[0] < row.least || o.waits[0] > row.least+row.least/4 {
-				t.Errorf("waited %v", o.waits)
-			}
-			if !strings.Contains(o.lines, "trying again") {
-				t.Error("nothing was said about it")
-			}
-		})
-	}
-}
-
-func TestNobodyListens(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	o := runWith(t, "http://"+l.Addr().String(), nil)
-	if o.err == nil || o.err.Code != caisson.RunInternal || len(o.waits) != maxTries-1 {
-		t.Errorf("%+v, waited %v", o.err, o.waits)
-	}
-}
 
 // TestTextIsSaidOnce: what was passed on before an answer broke off is not said again.
 func TestTextIsSaidOnce(t *testing.T) {
@@ -506,5 +250,21 @@ func TestTheEstimateShortens(t *testing.T) {
 		if n := sizeOf(talk); n > 20_000*bytesPerToken {
 			t.Errorf("request %d has %d bytes", i, n)
 		}
+	}
+}
+
+// TestMemoryFails: a task goes on without its memory, and says so.
+func TestMemoryFails(t *testing.T) {
+	c := &config{model: "m", gateway: serveBroken(t, fine).url, toolsURL: defaultTools, workspace: t.TempDir(), state: t.TempDir(), session: "s", steps: 1, context: 1000}
+	var lines bytes.Buffer
+	a, err := newAgent(c, newOutput(&lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.memory.close() // as good as a full disk
+	err = a.run(t.Context(), strings.NewReader("do it"))
+	a.close()
+	if err != nil || strings.Count(lines.String(), "can no longer be kept") != 1 || !strings.Contains(lines.String(), `"content":"fine"`) {
+		t.Errorf("%v: %s", err, lines.String())
 	}
 }

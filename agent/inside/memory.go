@@ -118,25 +118,22 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 
 // append adds a message, with one system call: another that dies halfway leaves a last line that is not read.
 func (m *memory) append(one message) error {
-	b, err := json.Marshal(one)
+	b, err := encode(one)
 	if err == nil {
-		_, err = m.file.Write(append(b, '\n'))
+		_, err = m.file.Write(b)
 	}
-	if err != nil {
-		return fmt.Errorf("keep the conversation: %w", err)
-	}
-	return nil
+	return err
 }
 
 // rewrite replaces the file by one that has talk only.
 func (m *memory) rewrite(talk []message) error {
 	var b bytes.Buffer
 	for i := range talk {
-		line, err := json.Marshal(talk[i])
+		line, err := encode(talk[i])
 		if err != nil {
 			return err
 		}
-		b.Write(append(line, '\n'))
+		b.Write(line)
 	}
 	name := m.file.Name()
 	next := name + ".new"

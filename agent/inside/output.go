@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -36,11 +37,20 @@ func (o *output) say(e caisson.RunEvent) {
 	if o.err != nil {
 		return
 	}
-	b, err := json.Marshal(line{RunEvent: e})
+	b, err := encode(line{RunEvent: e})
 	if err == nil {
-		_, err = o.w.Write(append(b, '\n'))
+		_, err = o.w.Write(b)
 	}
 	o.err = err
+}
+
+// encode returns v as a line of JSON. Unlike json.Marshal it leaves <, > and & as they are, of which code is full.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // write passes a part of the present message on. Between two messages there is always a call of a tool.
