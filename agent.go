@@ -45,9 +45,10 @@ type Agent struct {
 	// Answer says where a line of JSON has what, for jsonl; empty means the forms that are known.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
 	// Service is what runs from the start in the sandbox, before and between runs (OpenClaw's gateway); Ready is asked until it answers.
-	Service []string   `json:"service,omitempty" yaml:"service"`
-	Ready   string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
-	Files   []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
+	Service    []string   `json:"service,omitempty" yaml:"service"`
+	ServiceDir string     `json:"serviceDir,omitempty" yaml:"serviceDir" doc:"Where the service runs; default the workspace"`
+	Ready      string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
+	Files      []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
 	// Memory says that the agent keeps conversations itself; for others the messages before are put into the workspace.
 	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
 	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`

@@ -82,9 +82,6 @@ func (e *Engine) callsOf(ctx context.Context, q caisson.UsageQuery, after caisso
 	return e.ledger.Calls(ctx, q, after, limit)
 }
 
-// recipes are what is known of programs beyond their entries in the catalog, by driver.
-func recipes() map[string]runs.Recipe { return map[string]runs.Recipe{} }
-
 // Runs returns the execution of tasks by agents.
 func (e *Engine) Runs() caisson.Runs { return e.tasks }
 

@@ -139,11 +139,22 @@ func (x *attempt) create(ctx context.Context, template *prepared) error {
 		x.box, err = x.c.Sandboxes.Create(ctx, req)
 		return err
 	})
-	x.phase("create")
-	if err == nil {
-		x.version(map[string]string{"digest": x.box.Spec.Digest})
+	if err != nil {
+		return err
 	}
+	x.version(map[string]string{"digest": x.box.Spec.Digest})
+	err = x.serve(ctx)
+	x.phase("create")
 	return err
+}
+
+// serve starts the agent's service in a sandbox that has none.
+func (x *attempt) serve(ctx context.Context) error {
+	models, err := x.c.grantedModels(ctx, x.assignment().Models)
+	if err != nil {
+		return err
+	}
+	return x.c.serve(ctx, x.box.ID, x.agent, models)
 }
 
 // whileFull does f again while the host is full and others are at work whose end makes room.

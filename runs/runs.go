@@ -47,6 +47,8 @@ type Catalog interface {
 type Recipe interface {
 	// Complete returns the entry with what it leaves to code: set-up, service, files.
 	Complete(a caisson.Agent) (caisson.Agent, error)
+	// Files returns what has to be in the sandbox before the service starts, so that it can call these models.
+	Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error)
 	// Turn completes the task of one turn.
 	Turn(t *task.Task, turn Turn) error
 	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to make it small.

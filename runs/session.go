@@ -63,10 +63,14 @@ func (x *attempt) openSession(ctx context.Context) (ok bool, err error) {
 	if err != nil || s.Sandbox == "" {
 		return false, err
 	}
-	sb, err := x.wake(ctx, s.Sandbox)
+	sb, started, err := x.wake(ctx, s.Sandbox)
 	if err == nil {
 		x.box, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
 		x.phase("wire")
+	}
+	if err == nil && started {
+		err = x.serve(ctx)
+		x.phase("resume")
 	}
 	if err == nil {
 		x.version(map[string]string{"digest": x.box.Spec.Digest})
@@ -88,10 +92,10 @@ func (x *attempt) openSession(ctx context.Context) (ok bool, err error) {
 	return false, err
 }
 
-// wake brings a session's sandbox to life, from however deep it sleeps.
-func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, err error) {
+// wake brings a session's sandbox to life, from however deep it sleeps. started says that nothing runs in it yet.
+func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer x.phase("resume")
 	err = x.whileFull(ctx, func() error {
@@ -100,8 +104,10 @@ func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox,
 			sb, err = x.c.Sandboxes.Wake(ctx, string(id))
 		case caisson.Paused:
 			sb, err = x.c.Sandboxes.Resume(ctx, string(id))
+			started = err == nil && sb.Reason != "" // its memory is lost
 		case caisson.Stopped, caisson.Created:
 			sb, err = x.c.Sandboxes.Start(ctx, string(id))
+			started = true
 		case caisson.Running:
 			err = nil
 		default:
@@ -112,7 +118,7 @@ func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox,
 	if err == nil && sb.Build != x.c.Build {
 		err = caisson.Errorf(caisson.Conflict, "another build of caisson started the sandbox")
 	}
-	return sb, err
+	return sb, started, err
 }
 
 // maxHistory bounds the messages before a prompt, in bytes and in number.

@@ -2,7 +2,6 @@ package runs
 
 import (
 	"context"
-	"slices"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
@@ -113,10 +112,7 @@ func (c *Core) build(ctx context.Context, t *caisson.Template, progress func(cai
 
 // create returns the request for a sandbox of the agent.
 func (p *prepared) create(a *caisson.Agent) caisson.CreateRequest {
-	req := caisson.CreateRequest{Template: p.name, Command: slices.Clone(a.Service), Env: a.Env, User: a.User}
-	if len(a.Service) > 0 {
-		req.Workdir = a.Workdir
-	}
+	req := caisson.CreateRequest{Template: p.name, Env: a.Env, User: a.User}
 	if p.name == caisson.HostTemplate {
 		req.Resources = resources(a.Limits)
 	}

@@ -19,6 +19,8 @@ import (
 // WarmModel is the model that agents are warmed up on: it follows a script, costs nothing, and is nobody else's to ask for.
 const WarmModel = "caisson-warm-up"
 
+var warmModel = caisson.Model{Alias: WarmModel, Free: true, Context: 200_000, Output: 8192}
+
 // keyOf returns a hash of everything that decides what a thing is.
 func keyOf(parts ...any) (string, error) {
 	data, err := json.Marshal(parts)
@@ -57,12 +59,16 @@ func newWarmth(c *Core) *warmth {
 }
 
 // key is what a warm snapshot of the agent depends on, as far as it is not looked at when it is restored.
-func (w *warmth) key(a *caisson.Agent, t *prepared) (string, error) {
+func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
+	models, err := w.c.usable(ctx, a)
+	if err != nil {
+		return "", err
+	}
 	b := *a
 	// What concerns single runs does not change what is captured.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, 0, 0, 0, 0
-	return keyOf(b, t.name, t.key, w.c.Build)
+	return keyOf(b, models, t.name, t.key, w.c.Build)
 }
 
 // wants reports whether runs of the agent are forks of a warm snapshot: those of agents with a service, which takes long to boot.
@@ -75,7 +81,7 @@ func (w *warmth) current(ctx context.Context, a *caisson.Agent, t *prepared) (*c
 	if !wants(a) {
 		return nil, nil
 	}
-	key, err := w.key(a, t)
+	key, err := w.key(ctx, a, t)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +184,7 @@ func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.P
 	if err != nil {
 		return nil, err
 	}
-	key, err := w.key(a, template)
+	key, err := w.key(ctx, a, template)
 	if err != nil {
 		return nil, err
 	}
@@ -200,6 +206,13 @@ func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.P
 			err = errors.Join(err, rerr)
 		}
 	}()
+	models, err := c.usable(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
+		return nil, err
+	}
 	if err := w.ask(ctx, a, box, warmup, progress); err != nil {
 		return nil, err
 	}
@@ -224,8 +237,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 		Grace: caisson.Duration(grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
-		models := []caisson.Model{{Alias: WarmModel, Context: 200_000, Output: 8192}}
-		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: models, First: true, Warmup: true}); err != nil {
+		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: []caisson.Model{warmModel}, First: true, Warmup: true}); err != nil {
 			return err
 		}
 	}

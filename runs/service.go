@@ -1,0 +1,63 @@
+package runs
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// serve starts an agent's service in a sandbox that does not have it: one that was made, or started again, just now. It runs on between
+// runs, and is in a snapshot, because it is nobody's exec session.
+func (c *Core) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
+	if len(a.Service) == 0 {
+		return nil
+	}
+	files := a.Files
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		more, err := recipe.Files(a, models)
+		if err != nil {
+			return err
+		}
+		files = append(append([]caisson.SeedFile{}, files...), more...)
+	}
+	for _, f := range files {
+		mode := f.Mode
+		if mode == 0 {
+			mode = 0o644
+		}
+		if _, err := c.Sandboxes.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
+			return err
+		}
+	}
+	dir := a.ServiceDir
+	if dir == "" {
+		dir = a.Workdir
+	}
+	for _, d := range []string{dir, a.Workdir} {
+		if err := c.Sandboxes.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
+			return err
+		}
+	}
+	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: a.Service, Workdir: dir, Detach: true})
+	if err != nil {
+		return err
+	}
+	return p.Close() // of the session; the process stays
+}
+
+// usable returns the models that an agent may use, for the account of the caller.
+func (c *Core) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
+	all, err := c.Models.ListModels(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
+		if m.Problem == "" && m.Alias != WarmModel && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
+			list = append(list, m.Model)
+		}
+	}
+	return list, nil
+}
