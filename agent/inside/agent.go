@@ -132,7 +132,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 				a.out.status("warning", fmt.Sprintf("The agent ended because it had used all of its %d steps.", step))
 			}
 			a.add(message{Role: roleAssistant, Content: text})
-			return a.out.final(text)
+			return a.out.final()
 		case empty == maxEmpty || last:
 			return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model ended without an answer, also when it was asked for one; try again, or take another model"}
 		default:
@@ -158,6 +158,7 @@ func (a *agent) judge(r *reply) error {
 // ask asks for the next answer, with a shorter conversation if it is too long for the model.
 func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
+	a.out.begin()
 	if budget := a.budget(); sizeOf(a.talk) > budget {
 		a.compact(budget / 10 * 7) // with room, so that the next messages do not make it necessary again
 	}

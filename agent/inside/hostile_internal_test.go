@@ -8,8 +8,10 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
 )
 
 // TestTextIsSaidOnce: what was passed on before an answer broke off is not said again.
@@ -266,5 +268,22 @@ func TestMemoryFails(t *testing.T) {
 	a.close()
 	if err != nil || strings.Count(lines.String(), "can no longer be kept") != 1 || !strings.Contains(lines.String(), `"content":"fine"`) {
 		t.Errorf("%v: %s", err, lines.String())
+	}
+}
+
+// TestLinesAreText: whatever the model says, lines are valid, and no longer than the driver reads.
+func TestLinesAreText(t *testing.T) {
+	evil := strings.Repeat(`\u0001\u001b[31m"\\\n\t\u2028<`, 20_000)
+	s := serveBroken(t,
+		answerOf(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"list\u001b","arguments":{"path":"`+"\xff"+`"}}}]}}]}`, callsEvent),
+		answerOf(`{"choices":[{"delta":{"content":"`+strings.ReplaceAll(evil, `"`, `\"`)+`\u001b"}}]}`, textEvent("[31m red"), stopEvent))
+	o := runWith(t, s.url, nil)
+	if o.err != nil || !strings.HasSuffix(o.text, "[31m red") || strings.ContainsAny(o.text, "\x01\x1b") {
+		t.Errorf("%+v, %.100q", o.err, o.text)
+	}
+	for line := range strings.Lines(o.lines) {
+		if len(line) > task.MaxLine || !utf8.ValidString(line) || strings.Contains(line, `\u001b`) {
+			t.Errorf("%d bytes: %.300q", len(line), line)
+		}
 	}
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// maxAnswer bounds the text of a whole run, in bytes.
-const maxAnswer = 1 << 20
+const (
+	maxAnswer = 1 << 20   // bytes of text of a whole run
+	maxFinal  = 512 << 10 // bytes of the last message that are said again in the end; a byte can take two of a line
+)
 
 // line is a RunEvent without the fields that the engine gives it.
 type line struct {
@@ -25,9 +27,10 @@ type line struct {
 // output says what happens. It is used by one goroutine.
 type output struct {
 	w     io.Writer
-	err   error // of the first line that could not be written
-	said  int   // bytes of text
-	cut   bool  // there was more text than maxAnswer
+	err   error           // of the first line that could not be written
+	said  int             // bytes of text
+	now   strings.Builder // the present message
+	cut   bool            // there was more text than maxAnswer
 	usage caisson.RunUsage
 }
 
@@ -53,9 +56,12 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// write passes a part of the present message on. Between two messages there is always a call of a tool.
+// begin begins a message. Between two with text there is always a call of a tool.
+func (o *output) begin() { o.now.Reset() }
+
+// write passes a part of the present message on.
 func (o *output) write(s string) {
-	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = clean(s)
 	if s == "" || o.cut {
 		return
 	}
@@ -63,6 +69,7 @@ func (o *output) write(s string) {
 		s, o.cut = clip(s, maxAnswer-o.said), true
 	}
 	o.said += len(s)
+	o.now.WriteString(s)
 	for s != "" {
 		piece := clip(s, task.MaxDelta)
 		o.say(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
@@ -103,9 +110,9 @@ func (o *output) used(t caisson.TokenCount) {
 	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// final ends the output with the last message, which is the answer to the task.
-func (o *output) final(message string) error {
-	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(message, maxAnswer)})
+// final ends the output with the present message, which is the answer to the task.
+func (o *output) final() error {
+	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.now.String(), maxFinal)})
 	if o.err != nil {
 		return errors.New("the events cannot be written: " + o.err.Error())
 	}

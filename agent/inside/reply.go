@@ -176,7 +176,7 @@ func (r *reply) takeCall(at int, piece callDelta) error {
 		c.Function.Name = piece.Function.Name
 	}
 	if len(piece.Extra) > 0 {
-		c.Extra = bytes.Clone(piece.Extra)
+		c.Extra = bytes.ToValidUTF8(piece.Extra, []byte("\uFFFD"))
 	}
 	arguments := string(piece.Function.Arguments)
 	if strings.HasPrefix(arguments, `"`) {
@@ -186,7 +186,7 @@ func (r *reply) takeCall(at int, piece callDelta) error {
 	} else if arguments == "null" {
 		arguments = ""
 	}
-	c.Function.Arguments += arguments
+	c.Function.Arguments += strings.ToValidUTF8(arguments, "\uFFFD")
 	if len(c.Function.Arguments) > maxArguments || len(c.Extra) > maxExtra || len(c.Function.Name) > maxName {
 		return errTooLong
 	}
