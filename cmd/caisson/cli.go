@@ -20,7 +20,7 @@ type globals struct {
 	Host    string `help:"URL of a daemon elsewhere: https://host:port (CAISSON_HOST; its token in CAISSON_TOKEN)." placeholder:"URL" group:"global"`
 	Account string `help:"Account to act for (CAISSON_ACCOUNT)." placeholder:"NAME" group:"global"`
 	Config  string `help:"Configuration file (CAISSON_CONFIG; default ${configFile} if it exists)." placeholder:"FILE" group:"global" complete:"file"`
-	Output  string `help:"Form of the output: ${enum}." short:"o" enum:"table,json,yaml" default:"table" placeholder:"FORM" group:"global"`
+	Output  string `help:"Form of the output: ${enum}. text is another name of table, for what is no table." short:"o" enum:"table,text,json,jsonl,yaml" default:"table" placeholder:"FORM" group:"global"`
 	Quiet   bool   `help:"Print only ids or names, and no progress." short:"q" group:"global"`
 	NoColor bool   `help:"No colours (NO_COLOR)." group:"global"`
 	RawTTY  bool   `name:"raw-tty" help:"Pass everything on to the terminal, even what a hostile program could use against you." group:"global"`
@@ -31,6 +31,14 @@ type cli struct {
 	globals
 
 	Sandbox    sandboxCmd    `cmd:"" help:"Make, use and remove sandboxes."`
+	Run        runCmd        `cmd:"" help:"Give a task to an agent and show its answer."`
+	Attach     attachCmd     `cmd:"" help:"Show a run from its beginning, to its end."`
+	Logs       anyLogsCmd    `cmd:"" help:"Show the log of a run or sandbox."`
+	Cancel     cancelCmd     `cmd:"" help:"End runs."`
+	Retry      retryCmd      `cmd:"" help:"Begin another attempt of a run that has failed."`
+	Runs       runsCmd       `cmd:"" help:"List, inspect and forget runs."`
+	Session    sessionCmd    `cmd:"" help:"List and end conversations with agents."`
+	Agent      agentCmd      `cmd:"" help:"Manage agents."`
 	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
@@ -103,6 +111,9 @@ func (a *app) main(ctx context.Context, args []string) error {
 		return newUsageError(err)
 	}
 	a.globals = c.globals
+	if a.globals.Output == "text" {
+		a.globals.Output = "table"
+	}
 	return kctx.Run()
 }
 
@@ -144,7 +155,7 @@ func outputOf(args []string) string {
 		if (arg == "-o" || arg == "--output") && i+1 < len(args) {
 			v, ok = args[i+1], true
 		}
-		if ok && slices.Contains([]string{"json", "yaml"}, v) {
+		if ok && slices.Contains([]string{"json", "jsonl", "yaml"}, v) {
 			return v
 		}
 	}

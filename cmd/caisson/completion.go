@@ -226,12 +226,13 @@ func (k *completer) values(v *kong.Value) []string {
 
 // names lists the names of objects, or nothing if the daemon does not answer.
 func (a *app) names(ctx context.Context, kind string) []string {
-	if kind == "state" {
-		var out []string
-		for _, s := range caisson.States() {
-			out = append(out, string(s))
-		}
-		return out
+	switch kind {
+	case "state":
+		return strings.Split(joined(caisson.States(), " "), " ")
+	case "runstate":
+		return strings.Split(joined(runStates, " "), " ")
+	case "logged":
+		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}
 	api, err := a.connectRunning(ctx)
 	if err != nil {
@@ -271,6 +272,21 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		items, _ := api.ListCredentials(ctx)
 		for _, c := range items {
 			add("", c.Name)
+		}
+	case "agent":
+		items, _ := api.ListAgents(ctx)
+		for _, g := range items {
+			add(g.ID, "")
+		}
+	case "run":
+		items, _, _ := api.ListRuns(ctx, caisson.RunFilter{Limit: 50})
+		for _, r := range items {
+			add(string(r.ID), "")
+		}
+	case "session":
+		items, _ := api.ListSessions(ctx, caisson.SessionFilter{})
+		for _, s := range items {
+			add(string(s.ID), "")
 		}
 	case "token":
 		items, _ := api.ListTokens(ctx)

@@ -33,6 +33,18 @@ var exitCodes = map[caisson.Kind]int{
 	caisson.Unavailable: 7,
 }
 
+// runExits says what each code of a run's error ends the program with.
+var runExits = map[string]int{
+	caisson.RunInvalid:    exitUsage,
+	caisson.RunNotFound:   3,
+	caisson.RunRateLimit:  6,
+	caisson.RunNoCredits:  8,
+	caisson.RunAborted:    9,
+	caisson.RunAgentError: 10,
+	caisson.RunTimeout:    exitTimeout,
+	caisson.RunInternal:   1,
+}
+
 // processExit is the end of a process that exec passes on: not an error of ours, so nothing is printed.
 type processExit int
 
@@ -88,9 +100,12 @@ func describe(err error) report {
 	if u, ok := errors.AsType[*usageError](err); ok {
 		r.Kind, r.hint = caisson.Invalid, "Try: "+u.command+" --help"
 	}
+	failed, ofRun := errors.AsType[*caisson.RunError](err)
 	switch e, ok := errors.AsType[*caisson.Error](err); {
 	case ok:
 		r.Message = e.Msg
+	case ofRun:
+		r.Kind, r.Message = caisson.Kind(failed.Code), failed.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		r.Kind, r.Message = caisson.Unavailable, "timed out"
 	default:
@@ -99,6 +114,9 @@ func describe(err error) report {
 	r.Message = safetext.Escape(r.Message)
 	r.Field = safetext.Escape(r.Field)
 	r.code = exitCodes[r.Kind]
+	if ofRun {
+		r.code = runExits[failed.Code]
+	}
 	if r.code == 0 {
 		r.code = 1 // a kind from a newer daemon
 	}
@@ -106,7 +124,7 @@ func describe(err error) report {
 }
 
 func writeReports(w io.Writer, format string, reports []report) {
-	if format == "json" {
+	if format == "json" || format == "jsonl" {
 		for _, r := range reports {
 			b, err := json.Marshal(map[string]report{"error": r})
 			if err == nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -57,7 +58,7 @@ func serveMemory(dir string) error {
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
 		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Answers: m.Answers(), FindToken: m.FindToken,
+		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: watched{c.Runs, filepath.Join(dir, "watched")}, Answers: m.Answers(), FindToken: m.FindToken,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
@@ -108,7 +109,7 @@ func params(t *testing.T, dir string) testscript.Params {
 			env.Defer(func() { endDaemon(t, data) })
 			return os.WriteFile(filepath.Join(env.WorkDir, "config.yaml"), []byte("logLevel: info\n"), 0o600)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try, "awaitrun": awaitRun(t), "awaitwatch": awaitWatch(t)},
 	}
 }
 
@@ -166,4 +167,41 @@ func TestPlain(t *testing.T) { testscript.Run(t, params(t, "testdata/plain")) }
 func TestDaemon(t *testing.T) {
 	testneed.Root(t)
 	testscript.Run(t, params(t, "testdata/daemon"))
+}
+
+// watched are runs that leave a file when somebody watches one.
+type watched struct {
+	caisson.Runs
+	file string
+}
+
+func (w watched) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	if err := os.WriteFile(w.file, []byte(id), 0o600); err != nil {
+		return nil, err
+	}
+	return w.Runs.WatchRun(ctx, id, after)
+}
+
+type command = func(ts *testscript.TestScript, neg bool, args []string)
+
+// awaitRun waits until exactly one run is under way and puts its id into a variable: awaitrun NAME.
+func awaitRun(t *testing.T) command {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		poll.Until(t, apitest.Timeout, func() bool {
+			ts.Check(ts.Exec("caisson", "runs", "ls", "-q", "--state", "running"))
+			id := strings.TrimSpace(ts.ReadFile("stdout"))
+			ts.Setenv(args[0], id)
+			return id != "" && !strings.Contains(id, "\n")
+		})
+	}
+}
+
+// awaitWatch waits until the daemon streams the events of a run to somebody.
+func awaitWatch(t *testing.T) command {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		poll.Until(t, apitest.Timeout, func() bool {
+			id, err := os.ReadFile(filepath.Join(ts.Getenv("CAISSON_DATA"), "watched"))
+			return err == nil && len(id) > 0
+		})
+	}
 }

@@ -29,6 +29,13 @@ const plainColor = "39"
 // printList prints items as the user wants them: a table, ids only, JSON or YAML.
 func printList[T any](a *app, items []T, id func(T) string, cols []column[T]) error {
 	switch {
+	case a.globals.Output == "jsonl":
+		for _, it := range items {
+			if err := a.encodeLine(it); err != nil {
+				return err
+			}
+		}
+		return nil
 	case a.globals.Output != "table":
 		if items == nil {
 			items = []T{}
@@ -93,6 +100,9 @@ func printDone(a *app, v any, id string) error {
 
 // encode prints v as JSON or YAML. Characters that could deceive are written as escapes inside strings: the value stays.
 func (a *app) encode(v any) error {
+	if a.globals.Output == "jsonl" {
+		return a.encodeLine(v)
+	}
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

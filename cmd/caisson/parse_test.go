@@ -263,6 +263,15 @@ func TestExitCodes(t *testing.T) {
 		{caisson.Errorf(caisson.Unavailable, "x"), 7},
 		{caisson.Errorf("from the future", "x"), 1},
 		{processExit(42), 42},
+		{&caisson.RunError{Code: caisson.RunInvalid}, 2},
+		{&caisson.RunError{Code: caisson.RunNotFound}, 3},
+		{&caisson.RunError{Code: caisson.RunRateLimit}, 6},
+		{&caisson.RunError{Code: caisson.RunNoCredits}, 8},
+		{&caisson.RunError{Code: caisson.RunAborted}, 9},
+		{&caisson.RunError{Code: caisson.RunAgentError}, 10},
+		{&caisson.RunError{Code: caisson.RunTimeout}, 124},
+		{&caisson.RunError{Code: caisson.RunInternal}, 1},
+		{&caisson.RunError{Code: "from the future"}, 1},
 		{errors.Join(caisson.Errorf(caisson.NotFound, "x"), errors.New("y")), 3},
 	} {
 		if got := a.exitCode(c.err); got != c.want {
@@ -287,7 +296,7 @@ func TestErrorsAreEscaped(t *testing.T) {
 // TestListingsAreEscaped checks names of objects in every form of output.
 func TestListingsAreEscaped(t *testing.T) {
 	evil := "a\x1b[2Jb\u202ec\nd\u009bx\U000e0041"
-	for _, format := range []string{"table", "json", "yaml"} {
+	for _, format := range []string{"table", "json", "jsonl", "yaml"} {
 		for _, quiet := range []bool{false, true} {
 			var b strings.Builder
 			a := &app{stdio: stdio{out: &b, getenv: func(string) string { return "" }}}

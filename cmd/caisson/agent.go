@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostcheck"
+	"github.com/caisson-dev/caisson/internal/strictyaml"
+)
+
+type agentCmd struct {
+	Ls    agentLsCmd    `cmd:"" help:"List agents."`
+	Show  agentShowCmd  `cmd:"" help:"Show everything about an agent."`
+	Add   agentAddCmd   `cmd:"" aliases:"put" help:"Store an agent from a YAML file."`
+	Rm    agentRmCmd    `cmd:"" help:"Remove agents."`
+	Build agentBuildCmd `cmd:"" help:"Make the root file system that an agent starts from."`
+	Warm  agentWarmCmd  `cmd:"" help:"Make an agent's warm snapshot anew, which its runs are forks of."`
+	Check agentCheckCmd `cmd:"" help:"Say what an agent and its skills need and lack."`
+}
+
+func agentID(a *caisson.Agent) string { return a.ID }
+
+// agentLsCmd lists agents.
+type agentLsCmd struct{}
+
+func (c *agentLsCmd) Help() string { return examples("caisson agent ls", "caisson agent ls -o yaml") }
+
+func (c *agentLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.ListAgents(ctx)
+	if err != nil {
+		return err
+	}
+	return printList(a, list, agentID, []column[*caisson.Agent]{
+		{name: "ID", value: agentID},
+		{name: "VERSION", value: func(g *caisson.Agent) string { return g.Version }},
+		{name: "DRIVER", value: func(g *caisson.Agent) string { return g.Driver }},
+		{name: "READY", value: agentReady},
+		{name: "DESCRIPTION", value: func(g *caisson.Agent) string {
+			if g.Description == "" {
+				return g.Name
+			}
+			return g.Description
+		}},
+	})
+}
+
+// agentReady says how far an agent has been made.
+func agentReady(g *caisson.Agent) string {
+	switch {
+	case g.Status.Snapshot != "":
+		return "warm"
+	case g.Status.Problem != "":
+		return "cold (" + brief(g.Status.Problem) + ")"
+	case g.Status.Built:
+		return "built"
+	default:
+		return ""
+	}
+}
+
+// agentShowCmd shows one agent.
+type agentShowCmd struct {
+	Agent string `arg:"" help:"Id." complete:"agent"`
+}
+
+func (c *agentShowCmd) Help() string {
+	return examples("caisson agent show openclaw", "caisson agent show openclaw -o yaml")
+}
+
+func (c *agentShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	g, err := api.GetAgent(ctx, c.Agent)
+	if err != nil {
+		return err
+	}
+	return printOne(a, g, g.ID, agentRows(g))
+}
+
+func agentRows(g *caisson.Agent) [][2]string {
+	list := func(s []string) string { return strings.Join(s, ", ") }
+	l := g.Limits
+	rows := [][2]string{
+		{"ID", g.ID}, {"Name", g.Name}, {"Account", g.Account}, {"Description", g.Description}, {"Version", g.Version},
+		{"Template", g.Template}, {"Image", g.Image}, {"Driver", g.Driver}, {"Command", quoteCommand(g.Command)}, {"Service", quoteCommand(g.Service)},
+		{"Workspace", g.Workdir}, {"User", g.User}, {"Models", list(g.Models)}, {"Tools", list(g.Tools.Allow)}, {"Denied tools", list(g.Tools.Deny)},
+		{"Skills", list(g.Skills)}, {"Starts", list(g.SubAgents)},
+		{"Time", limit(l.Time, l.Time.String())}, {"Memory", limit(l.Memory, l.Memory.String())},
+		{"CPUs", limit(l.CPUs, strconv.FormatFloat(l.CPUs, 'g', -1, 64))}, {"Disk", limit(l.Disk, l.Disk.String())},
+		{"Cost", limit(l.Cost, "$"+l.Cost.String())}, {"Tokens", limit(l.Tokens, strconv.FormatInt(l.Tokens, 10))},
+		{"Calls", limit(l.Calls, strconv.FormatInt(l.Calls, 10))},
+	}
+	for _, p := range g.Personas {
+		rows = append(rows, [2]string{"Persona", strings.TrimSpace(p.ID + " " + p.Model)})
+	}
+	for i, s := range g.Setup {
+		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(s.Run)})
+	}
+	for i, r := range g.Policy.Rules {
+		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
+	}
+	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
+		[2]string{"Warmed", when(g.Status.WarmedAt)}, [2]string{"Size", limit(g.Status.Size, g.Status.Size.String())})
+	return rows
+}
+
+// agentAddCmd stores an agent.
+type agentAddCmd struct {
+	File string `arg:"" help:"YAML file, or - for standard input." complete:"file"`
+}
+
+func (c *agentAddCmd) Help() string {
+	return "An agent in YAML:\n\n" + strings.Join([]string{
+		"    id: mine",
+		"    name: My agent",
+		"    image: debian:12",
+		"    setup:",
+		"    - run: [sh, -c, 'apt-get update && apt-get install -y my-agent']",
+		"    buildPolicy: {rules: [{action: allow, preset: debian}]}",
+		"    driver: exec",
+		"    command: [my-agent, --model, '{model}', '{prompt}']",
+		"    limits: {time: 5m, cost: 0.50}",
+	}, "\n") + "\n\n" + examples("caisson agent add mine.yaml", "caisson agent build mine", "caisson run mine 'say hello'")
+}
+
+func (c *agentAddCmd) Run(ctx context.Context, a *app) error {
+	data, err := a.readInput(c.File)
+	if err != nil {
+		return err
+	}
+	var g caisson.Agent
+	if err := strictyaml.Decode(data, &g); err != nil {
+		return inFile(c.File, err)
+	}
+	if g.ID == "" {
+		return caisson.Invalidf("id", "is missing, in %s", c.File)
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	stored, err := api.PutAgent(ctx, g)
+	if err != nil {
+		return inFile(c.File, err)
+	}
+	return printDone(a, stored, stored.ID)
+}
+
+// agentRmCmd removes agents.
+type agentRmCmd struct {
+	Agent []string `arg:"" help:"Ids." complete:"agent"`
+}
+
+func (c *agentRmCmd) Help() string { return examples("caisson agent rm mine") }
+
+func (c *agentRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Agent, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveAgent(ctx, ref)
+	})
+}
+
+// makeAgent does slow work on an agent and shows its progress.
+func makeAgent(ctx context.Context, a *app, id string, work func(api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error)) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	p := newProgress(a)
+	g, err := work(api)(ctx, id, p.update)
+	p.end()
+	if err != nil {
+		return err
+	}
+	return printDone(a, g, g.ID)
+}
+
+// agentBuildCmd builds an agent.
+type agentBuildCmd struct {
+	Agent string `arg:"" help:"Id." complete:"agent"`
+}
+
+func (c *agentBuildCmd) Help() string { return examples("caisson agent build openclaw") }
+
+func (c *agentBuildCmd) Run(ctx context.Context, a *app) error {
+	return makeAgent(ctx, a, c.Agent, func(api api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error) {
+		return api.BuildAgent
+	})
+}
+
+// agentWarmCmd warms an agent.
+type agentWarmCmd struct {
+	Agent string `arg:"" help:"Id." complete:"agent"`
+}
+
+func (c *agentWarmCmd) Help() string { return examples("caisson agent warm openclaw") }
+
+func (c *agentWarmCmd) Run(ctx context.Context, a *app) error {
+	return makeAgent(ctx, a, c.Agent, func(api api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error) {
+		return api.WarmAgent
+	})
+}
+
+// agentCheckCmd checks an agent.
+type agentCheckCmd struct {
+	Agent string `arg:"" help:"Id." complete:"agent"`
+}
+
+func (c *agentCheckCmd) Help() string {
+	return "The exit code is 1 if something is missing.\n\n" + examples("caisson agent check openclaw", "caisson agent check openclaw -o json")
+}
+
+func (c *agentCheckCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.CheckAgent(ctx, c.Agent)
+	if err != nil {
+		return err
+	}
+	subject := func(k caisson.AgentCheck) string { return k.Subject }
+	err = printList(a, list, subject, []column[caisson.AgentCheck]{
+		{name: "SUBJECT", value: subject},
+		{name: "STATUS", value: func(k caisson.AgentCheck) string { return k.Status }, color: func(k caisson.AgentCheck) string {
+			switch k.Status {
+			case hostcheck.OK:
+				return "32"
+			case hostcheck.Warning:
+				return "33"
+			case hostcheck.Failed:
+				return "31"
+			}
+			return plainColor
+		}},
+		{name: "DETAIL", value: func(k caisson.AgentCheck) string { return k.Detail }},
+		{name: "REMEDY", value: func(k caisson.AgentCheck) string { return k.Remedy }},
+	})
+	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
+		return processExit(exitNo)
+	}
+	return err
+}

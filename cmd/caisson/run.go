@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// runCmd gives a task to an agent.
+type runCmd struct {
+	Agent     string           `arg:"" help:"Id of the agent; see agent ls." complete:"agent"`
+	Prompt    []string         `arg:"" optional:"" help:"What it is to do; without it, --file or standard input says so."`
+	File      string           `help:"Read the prompt from a file; - is standard input." short:"f" placeholder:"FILE" complete:"file"`
+	Directory string           `help:"Copy this directory into the workspace, .git included." short:"C" placeholder:"DIR" complete:"file"`
+	Model     string           `help:"Model to use, by its alias." placeholder:"ALIAS"`
+	Image     string           `help:"Image instead of the agent's." placeholder:"REF" complete:"image"`
+	Persona   string           `help:"Which of several agents it is to be." placeholder:"ID"`
+	Session   string           `help:"Begin or continue the conversation with this name." placeholder:"KEY"`
+	User      string           `help:"Person behind the run, as your account calls them." placeholder:"NAME"`
+	Env       []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Label     []string         `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	MaxCost   string           `help:"What its calls of models may cost, in dollars: 5 or 0.25." placeholder:"USD"`
+	MaxTokens string           `help:"How many tokens they may take: 200000, 200k or 1M." placeholder:"N"`
+	MaxCalls  string           `help:"How many calls it may make." placeholder:"N"`
+	Timeout   caisson.Duration `help:"End it after this long." placeholder:"DURATION"`
+	Memory    caisson.Size     `help:"Limit of memory: 512M, 2GiB." placeholder:"SIZE"`
+	Policy    string           `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the agent's." placeholder:"FILE" complete:"file"`
+	Allow     []string         `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
+	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
+	Keep      bool             `help:"Keep the sandbox when the run has ended."`
+	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
+}
+
+func (c *runCmd) Help() string {
+	return `What happens is shown on standard error, the answer is written to standard output. The exit code is 0 only if the run has
+succeeded: 8 says that there was no credit left, 9 that somebody cancelled it, 10 that the agent failed, 124 that time was over.
+Ctrl-C cancels the run and keeps its record; a second one leaves at once.
+
+With -o json the record is printed when the run has ended, with -o jsonl each event as it comes.
+
+` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
+		"git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
+		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
+}
+
+func (c *runCmd) Run(ctx context.Context, a *app) error {
+	req, err := c.request(a)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Directory != "" {
+		done, err := a.takeAlong(&req, c.Directory)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	return a.conduct(ctx, api, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
+}
+
+// request makes a request of the flags.
+func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
+	req = caisson.RunRequest{
+		Agent: c.Agent, Persona: c.Persona, Model: c.Model, Image: c.Image, Session: c.Session, User: c.User, Keep: c.Keep,
+		Limits: caisson.AgentLimits{Time: c.Timeout, Memory: c.Memory},
+	}
+	if req.Prompt, err = c.prompt(a); err != nil {
+		return req, err
+	}
+	limits, err := parseLimits(c.MaxCost, c.MaxTokens, c.MaxCalls)
+	if err != nil {
+		return req, err
+	}
+	if limits.USD != nil {
+		req.Limits.Cost = *limits.USD
+	}
+	if limits.Tokens != nil {
+		req.Limits.Tokens = *limits.Tokens
+	}
+	if limits.Calls != nil {
+		req.Limits.Calls = *limits.Calls
+	}
+	if req.Env, err = a.parseEnv(c.Env); err != nil {
+		return req, err
+	}
+	if req.Labels, err = parseLabels(c.Label); err != nil {
+		return req, err
+	}
+	req.Policy, err = a.policyFrom(c.Policy, c.Allow, c.Deny)
+	return req, err
+}
+
+// prompt returns what the agent is to do.
+func (c *runCmd) prompt(a *app) (string, error) {
+	text := strings.Join(c.Prompt, " ")
+	switch {
+	case text != "" && c.File != "":
+		return "", usagef("run", "give the prompt as an argument or with --file")
+	case c.File == "" && text == "" && !isTerminal(a.in):
+		c.File = "-"
+	}
+	if c.File != "" {
+		data, err := a.readInput(c.File)
+		if err != nil {
+			return "", err
+		}
+		text = string(data)
+	}
+	if strings.TrimSpace(text) == "" {
+		return "", usagef("run", "there is no prompt; write it after the agent, or give --file")
+	}
+	return text, nil
+}
+
+const (
+	// cancelTimeout bounds how long a run that is cancelled may take to end before its client leaves.
+	cancelTimeout = time.Minute
+	// startGrace is how long a run whose start was interrupted may take to get an id, with which it can be cancelled.
+	startGrace = 2 * time.Second
+)
+
+// conduct starts a run and shows it to its end. The first signal cancels it, and its end is awaited; the next one ends the program.
+func (a *app) conduct(ctx context.Context, api caisson.Runs, detach bool, start func(context.Context) (*caisson.Run, error)) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	started := make(chan caisson.ID, 1)
+	defer a.interrupts.take(func(s os.Signal) {
+		a.interrupts.abandon(s)
+		go func() {
+			select {
+			case id := <-started:
+				a.cancel(ctx, api, id, leave)
+			case <-time.After(startGrace):
+				leave()
+			}
+		}()
+	})()
+	run, err := start(ctx)
+	if err != nil {
+		return err
+	}
+	if detach {
+		return printDone(a, run, string(run.ID))
+	}
+	started <- run.ID
+	return a.follow(ctx, api, run)
+}
+
+// cancel ends a run at the user's wish, or leaves it to itself if that cannot be done.
+func (a *app) cancel(ctx context.Context, api caisson.Runs, id caisson.ID, leave func()) {
+	a.say("caisson: cancelling the run %s; interrupt again to leave at once", id)
+	ctx, stop := context.WithTimeout(ctx, cancelTimeout)
+	defer stop()
+	if _, err := api.CancelRun(ctx, id); err != nil {
+		a.say("caisson: the run %s could not be cancelled: %s", id, describe(err).Message)
+		leave()
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// anyLogsCmd shows what was kept of a run's output, or the log of a sandbox.
+type anyLogsCmd struct {
+	Target string `arg:"" name:"run|sandbox" help:"Id of a run, or id or name of a sandbox." complete:"logged"`
+	Follow bool   `help:"Go on until the run, or the sandbox, has ended." short:"f"`
+	Stream string `help:"Of a run: ${enum}." enum:"stdout,stderr,gateway,egress" default:"stdout" placeholder:"STREAM"`
+}
+
+func (c *anyLogsCmd) Help() string {
+	return "stdout and stderr are what the agent's program wrote; gateway has its calls of models and egress what its wire decided, " +
+		"a line of JSON each.\n\n" +
+		examples("caisson logs rn-abcdefghijklmnop", "caisson logs -f --stream stderr rn-abcdefghijklmnop",
+			"caisson logs --stream egress rn-abcdefghijklmnop", "caisson logs -f web")
+}
+
+func (c *anyLogsCmd) Run(ctx context.Context, a *app) error {
+	if !strings.HasPrefix(c.Target, caisson.RunPrefix+"-") {
+		if c.Stream != caisson.LogStdout {
+			return usagef("logs", "--stream is for runs; a sandbox has one log")
+		}
+		return (&logsCmd{Sandbox: c.Target, Follow: c.Follow}).Run(ctx, a)
+	}
+	id, err := parseRun(c.Target)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	out, end := a.safeWriter(a.out, safetext.Log)
+	l := runLog{api: api, id: id, stream: c.Stream, out: out}
+	if c.Follow {
+		err = l.follow(ctx)
+	} else {
+		err = l.more(ctx)
+	}
+	if endErr := end(); err == nil {
+		err = endErr
+	}
+	return err
+}
+
+// runLog copies a log to out as it grows.
+type runLog struct {
+	api    caisson.Runs
+	id     caisson.ID
+	stream string
+	out    io.Writer
+	seen   int64
+}
+
+// more copies what has been added.
+func (l *runLog) more(ctx context.Context) error {
+	r, err := l.api.RunLog(ctx, l.id, l.stream)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if n, err := io.CopyN(io.Discard, r, l.seen); n < l.seen {
+		if err == io.EOF { //nolint:errorlint // CopyN returns it as it is
+			return nil // there is another attempt, and it has said less so far
+		}
+		return err
+	}
+	n, err := io.Copy(l.out, r)
+	l.seen += n
+	return err
+}
+
+// lookAgain is how often a log that is followed is read.
+const lookAgain = 500 * time.Millisecond
+
+// follow copies a log until its run has ended.
+func (l *runLog) follow(ctx context.Context) error {
+	run, err := l.api.GetRun(ctx, l.id)
+	if err != nil {
+		return err
+	}
+	events, err := l.api.WatchRun(ctx, l.id, 0)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	attempt := run.Attempt
+	for open := true; open; {
+		var e caisson.RunEvent
+		select {
+		case e, open = <-events:
+			if e.Attempt > attempt {
+				attempt, l.seen = e.Attempt, 0
+			}
+			if open {
+				continue
+			}
+		case <-tick.C:
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := l.more(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

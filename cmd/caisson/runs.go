@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type runsCmd struct {
+	Ls   runsLsCmd   `cmd:"" help:"List runs, newest first."`
+	Show runsShowCmd `cmd:"" help:"Show everything about a run."`
+	Rm   runsRmCmd   `cmd:"" help:"Forget runs that have ended."`
+}
+
+// parseRun reads the id of a run.
+func parseRun(s string) (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.RunPrefix, s)
+	if err != nil {
+		return "", caisson.Invalidf("run", "%.40q is not the id of a run; see caisson runs ls", s)
+	}
+	return id, nil
+}
+
+func runID(r *caisson.Run) string { return string(r.ID) }
+
+// runsLsCmd lists runs.
+type runsLsCmd struct {
+	State   []string `help:"Only in this state: queued, starting, running, succeeded, failed; may be repeated." placeholder:"STATE" complete:"runstate"`
+	Agent   string   `help:"Only of this agent." placeholder:"ID" complete:"agent"`
+	Session string   `help:"Only of the session with this id." placeholder:"ID" complete:"session"`
+	Parent  string   `help:"Only those that this run has started." placeholder:"RUN" complete:"run"`
+	Under   string   `help:"Only this run and those started from within it." placeholder:"RUN" complete:"run"`
+	Count   int      `help:"How many." short:"n" default:"20" placeholder:"N"`
+}
+
+func (c *runsLsCmd) Help() string {
+	return examples("caisson runs ls", "caisson runs ls --state failed -n 100", "caisson runs ls --agent openclaw -o json")
+}
+
+// runStates are the states of runs, in the order of their life.
+var runStates = []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning, caisson.RunSucceeded, caisson.RunFailed}
+
+func (c *runsLsCmd) filter() (f caisson.RunFilter, err error) {
+	f.Agent, f.Session = c.Agent, caisson.ID(c.Session)
+	if c.Count < 1 {
+		return f, usagef("runs ls", "--count must be at least 1")
+	}
+	for _, s := range c.State {
+		state := caisson.RunState(s)
+		if !slices.Contains(runStates, state) {
+			return f, caisson.Invalidf("state", "%.40q is not a state of runs; there are %s", s, joined(runStates, ", "))
+		}
+		f.States = append(f.States, state)
+	}
+	for _, p := range []struct {
+		from string
+		to   *caisson.ID
+	}{{c.Parent, &f.Parent}, {c.Under, &f.Under}} {
+		if p.from == "" {
+			continue
+		}
+		if *p.to, err = parseRun(p.from); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// joined returns states in one line.
+func joined[S ~string](states []S, sep string) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = string(s)
+	}
+	return strings.Join(names, sep)
+}
+
+func (c *runsLsCmd) Run(ctx context.Context, a *app) error {
+	f, err := c.filter()
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	var all []*caisson.Run
+	for more := true; more && len(all) < c.Count; {
+		f.Limit = min(c.Count-len(all), 1000)
+		var page []*caisson.Run
+		if page, more, err = api.ListRuns(ctx, f); err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			break
+		}
+		all = append(all, page...)
+		f.Before = page[len(page)-1].ID
+	}
+	return printList(a, all, runID, []column[*caisson.Run]{
+		{name: "ID", value: runID},
+		{name: "AGENT", value: func(r *caisson.Run) string { return r.Agent }},
+		{name: "STATE", value: runState, color: func(r *caisson.Run) string {
+			switch r.State {
+			case caisson.RunSucceeded:
+				return "32"
+			case caisson.RunFailed:
+				return "31"
+			}
+			return "33"
+		}},
+		{name: "AGE", value: func(r *caisson.Run) string { return age(r.CreatedAt) }},
+		{name: "TIME", value: runTime},
+		{name: "COST", value: func(r *caisson.Run) string {
+			if r.Result == nil {
+				return ""
+			}
+			return r.Result.Usage.Cost.String()
+		}},
+		{name: "PROMPT", value: func(r *caisson.Run) string {
+			p := []rune(brief(r.Request.Prompt))
+			return string(p[:min(len(p), 60)])
+		}},
+	})
+}
+
+// runState is a run's state, with the reason if it has failed.
+func runState(r *caisson.Run) string {
+	if r.State == caisson.RunFailed && r.Result != nil && r.Result.Error != nil {
+		return string(r.State) + " (" + r.Result.Error.Code + ")"
+	}
+	return string(r.State)
+}
+
+func runTime(r *caisson.Run) string {
+	switch {
+	case r.StartedAt.IsZero():
+		return ""
+	case r.EndedAt.IsZero():
+		return time.Since(r.StartedAt).Round(time.Second).String()
+	default:
+		return r.EndedAt.Sub(r.StartedAt).Round(100 * time.Millisecond).String()
+	}
+}
+
+// runsShowCmd shows one run.
+type runsShowCmd struct {
+	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
+}
+
+func (c *runsShowCmd) Help() string {
+	return examples("caisson runs show rn-abcdefghijklmnop", "caisson runs show rn-abcdefghijklmnop -o json")
+}
+
+func (c *runsShowCmd) Run(ctx context.Context, a *app) error {
+	id, err := parseRun(c.RunID)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.GetRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	return printOne(a, r, string(r.ID), runRows(r))
+}
+
+func runRows(r *caisson.Run) [][2]string {
+	rows := [][2]string{
+		{"ID", string(r.ID)}, {"Agent", r.Agent}, {"State", runState(r)}, {"Attempt", strconv.Itoa(r.Attempt)}, {"Model", r.Model},
+		{"Prompt", brief(r.Request.Prompt)}, {"Directory", r.Request.Source}, {"Session", string(r.Session)}, {"User", r.Request.User},
+		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", pairs(r.Request.Labels)}, {"Trace", r.Trace},
+		{"Created", when(r.CreatedAt)}, {"Started", when(r.StartedAt)}, {"Ended", when(r.EndedAt)},
+	}
+	res := r.Result
+	if res == nil {
+		return rows
+	}
+	if res.Error != nil {
+		rows = append(rows, [2]string{"Error", res.Error.Error()})
+	}
+	rows = append(rows,
+		[2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(res.Usage.Calls, 10)},
+		[2]string{"Tokens", strconv.FormatInt(res.Usage.Tokens.Total(), 10)}, [2]string{"Cost", "$" + res.Usage.Cost.String()},
+		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", pairs(res.Versions)})
+	var phases []string
+	for _, p := range res.Phases {
+		phases = append(phases, p.Name+" "+time.Duration(p.Time).Round(time.Millisecond).String())
+	}
+	rows = append(rows, [2]string{"Phases", strings.Join(phases, ", ")})
+	for _, ch := range res.Changes {
+		rows = append(rows, [2]string{"Changed", ch.Kind + " " + ch.Path + " +" + strconv.Itoa(ch.Added) + " -" + strconv.Itoa(ch.Removed)})
+	}
+	return rows
+}
+
+// eachRun does f for every run, prints what it returned, and goes on after an error.
+func eachRun(ctx context.Context, a *app, refs []string, f func(api api, id caisson.ID) (*caisson.Run, error)) error {
+	return each(ctx, a, refs, func(api api, ref string) (*caisson.Run, string, error) {
+		id, err := parseRun(ref)
+		if err != nil {
+			return nil, "", err
+		}
+		r, err := f(api, id)
+		return r, string(id), err
+	})
+}
+
+// runsRmCmd forgets runs.
+type runsRmCmd struct {
+	Runs []string `arg:"" name:"run" help:"Ids of runs." complete:"run"`
+}
+
+func (c *runsRmCmd) Help() string {
+	return "What its calls of models cost stays in the ledger.\n\n" + examples("caisson runs rm rn-abcdefghijklmnop")
+}
+
+func (c *runsRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Runs, func(api api, ref string) (removed, string, error) {
+		id, err := parseRun(ref)
+		if err != nil {
+			return removed{}, "", err
+		}
+		return removed{ref}, ref, api.RemoveRun(ctx, id)
+	})
+}
+
+// cancelCmd ends runs.
+type cancelCmd struct {
+	Runs []string `arg:"" name:"run" help:"Ids of runs." complete:"run"`
+}
+
+func (c *cancelCmd) Help() string {
+	return "Runs that were started from within one end with it. Records stay.\n\n" + examples("caisson cancel rn-abcdefghijklmnop")
+}
+
+func (c *cancelCmd) Run(ctx context.Context, a *app) error {
+	return eachRun(ctx, a, c.Runs, func(api api, id caisson.ID) (*caisson.Run, error) { return api.CancelRun(ctx, id) })
+}
+
+// attachCmd shows a run that is under way, or was.
+type attachCmd struct {
+	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
+}
+
+func (c *attachCmd) Help() string {
+	return "What is shown, and the exit code, are those of caisson run. Ctrl-C leaves; the run goes on.\n\n" +
+		examples("caisson attach rn-abcdefghijklmnop", "caisson attach rn-abcdefghijklmnop -o jsonl")
+}
+
+func (c *attachCmd) Run(ctx context.Context, a *app) error {
+	id, err := parseRun(c.RunID)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	run, err := api.GetRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	return a.follow(ctx, api, run)
+}
+
+// retryCmd begins another attempt.
+type retryCmd struct {
+	RunID  string `arg:"" name:"run" help:"Id of the run, which must have failed." complete:"run"`
+	Detach bool   `help:"Print the id of the run and leave it running." short:"d"`
+}
+
+func (c *retryCmd) Help() string {
+	return examples("caisson retry rn-abcdefghijklmnop", "caisson retry -d rn-abcdefghijklmnop")
+}
+
+func (c *retryCmd) Run(ctx context.Context, a *app) error {
+	id, err := parseRun(c.RunID)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return a.conduct(ctx, api, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
+}

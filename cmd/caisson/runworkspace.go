@@ -1,0 +1,110 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// takeAlong makes dir the workspace of a run: as an open directory where the daemon is on this machine, else as an archive. done is to be
+// called when the run has been started, or could not be.
+func (a *app) takeAlong(req *caisson.RunRequest, dir string) (done func(), err error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if err := apart(abs, cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if a.local() {
+		f, err := os.OpenFile(abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, caisson.Invalidf("directory", "%s", err)
+		}
+		req.Source, req.Directory = abs, f
+		return func() { f.Close() }, nil // the client has closed it already, unless it never got it
+	}
+	root, err := os.OpenRoot(abs)
+	if err != nil {
+		return nil, caisson.Invalidf("directory", "%s", err)
+	}
+	r, w := io.Pipe()
+	packed := make(chan struct{})
+	go func() {
+		defer close(packed)
+		w.CloseWithError(packContents(root, w))
+	}()
+	req.Workspace = r
+	return func() {
+		r.Close()
+		<-packed
+		root.Close()
+	}, nil
+}
+
+// apart refuses a directory that has Caisson's data in it, or is part of it: a sandbox must not be given the secrets of the others.
+func apart(dir, data string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return caisson.Invalidf("directory", "%s", err)
+	}
+	if d, err := filepath.EvalSymlinks(data); err == nil {
+		data = d // else it is not there yet
+	}
+	for _, pair := range [][2]string{{real, data}, {data, real}} {
+		if rel, err := filepath.Rel(pair[0], pair[1]); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+			return caisson.Invalidf("directory", "%s and Caisson's own data in %s are one within the other; choose another directory", dir, data)
+		}
+	}
+	return nil
+}
+
+// packedAs is the top of an archive that [packContents] takes away again.
+const packedAs = "workspace"
+
+// packContents writes what is in root to w as a tar archive, with names relative to root.
+func packContents(root *os.Root, w io.Writer) error {
+	r, packer := io.Pipe()
+	go func() { packer.CloseWithError(tree.Pack(root, ".", packedAs, packer)) }()
+	err := stripTop(w, r)
+	r.CloseWithError(err) // ends the packer
+	return err
+}
+
+// stripTop copies an archive of one tree without the name of its top.
+func stripTop(w io.Writer, r io.Reader) error {
+	in, out := tar.NewReader(r), tar.NewWriter(w)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		name, ok := strings.CutPrefix(h.Name, packedAs+"/")
+		if !ok || name == "" {
+			continue // the top itself
+		}
+		h.Name = name
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return err
+		}
+	}
+	return out.Close()
+}
