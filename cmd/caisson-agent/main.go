@@ -10,10 +10,12 @@ import (
 	"github.com/caisson-dev/caisson/agent/drive"
 	"github.com/caisson-dev/caisson/agent/inside"
 	openclaw "github.com/caisson-dev/caisson/agent/openclaw/driver"
+	"github.com/caisson-dev/caisson/agent/openclaw/install"
 )
 
 const usage = `usage: caisson-agent drive    read a task from standard input and let an agent do it
        caisson-agent code     be an agent that writes code
+       caisson-agent install  install packages as a lock file has them
 `
 
 func main() {
@@ -26,6 +28,8 @@ func main() {
 		drivers := drive.Drivers()
 		drivers[caisson.DriverOpenClaw] = openclaw.OpenClaw{}
 		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drivers))
+	case "install":
+		os.Exit(install.Main(os.Args[2:]))
 	case "code":
 		os.Exit(inside.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}

@@ -1,5 +1,5 @@
 // Package install installs packages from npm inside a sandbox whose image has neither npm nor Node: both are packages in the lock file,
-// which says by their digests what they have to be.
+// which says by their digests what they have to be. A lock file without npm has packages that are put in place as they are.
 package install
 
 import (
@@ -68,6 +68,9 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 	l, err := readLock(lockFile)
 	if err != nil {
 		return err
+	}
+	if _, ok := l.Packages["node_modules/"+npmPackage]; !ok {
+		return in.direct(ctx, l)
 	}
 	work, err := os.MkdirTemp(in.dir, ".install-")
 	if err != nil {

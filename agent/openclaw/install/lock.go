@@ -26,6 +26,9 @@ type lockPackage struct {
 	Integrity string `json:"integrity"`
 	Link      bool   `json:"link"`
 	InBundle  bool   `json:"inBundle"`
+
+	OS  []string `json:"os"`
+	CPU []string `json:"cpu"`
 }
 
 // A source is where a package is and what it must be.

@@ -1,0 +1,68 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// place is where a package can be that is put there as it is: at the top.
+var place = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
+
+// direct puts the packages for this machine where the lock file says, without npm: programs that are whole as they are packed
+// need no Node to be installed by.
+func (in *installer) direct(ctx context.Context, l *lock) error {
+	done := 0
+	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
+		p := l.Packages[name]
+		if name == "" || !p.here(runtime.GOOS, runtime.GOARCH) {
+			continue
+		}
+		if !place.MatchString(name) || p.InBundle {
+			return fmt.Errorf("%.100q is no package of the top level, and the lock file has no npm to install others with", name)
+		}
+		s, err := l.find(strings.TrimPrefix(name, "node_modules/"), in.base)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(in.dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+			return err
+		}
+		fmt.Fprintf(in.log, "fetch %s %s\n", strings.TrimPrefix(name, "node_modules/"), s.version)
+		if err := fetch(ctx, s, dir); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		done++
+	}
+	if done == 0 {
+		return fmt.Errorf("the lock file has nothing for %s on %s", runtime.GOOS, runtime.GOARCH)
+	}
+	return nil
+}
+
+// here reports whether a package is for machines like that. npm's names for processors are those of Node.
+func (p lockPackage) here(system, processor string) bool {
+	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
+		processor = n
+	}
+	return listed(p.OS, system) && listed(p.CPU, processor)
+}
+
+// listed reports whether a list names s, or says nothing. A name after ! is excluded.
+func listed(list []string, s string) bool {
+	named := false
+	for _, x := range list {
+		if x == "!"+s {
+			return false
+		}
+		named = named || !strings.HasPrefix(x, "!")
+	}
+	return !named || slices.Contains(list, s)
+}
