@@ -67,7 +67,7 @@ func (a *Answer) Message(s string) {
 // Final is the whole answer, or the last message of it, as the agent says at its end.
 func (a *Answer) Final(s string) {
 	all := string(a.all)
-	if rest, ok := strings.CutPrefix(strings.TrimSpace(s), strings.TrimSpace(all)); ok {
+	if rest, ok := after(s, all); ok {
 		a.rest(rest)
 	} else if !strings.Contains(all, strings.TrimSpace(s)) {
 		a.complete(s, all[a.start:])
@@ -77,17 +77,25 @@ func (a *Answer) Final(s string) {
 
 // complete says what s has and said has not.
 func (a *Answer) complete(s, said string) {
-	whole, part := strings.TrimSpace(s), strings.TrimSpace(said)
-	switch {
-	case strings.HasPrefix(s, said):
-		a.rest(s[len(said):])
-	case strings.Contains(part, whole):
-	case strings.HasPrefix(whole, part):
-		a.rest(whole[len(part):])
-	default:
+	if rest, ok := after(s, said); ok {
+		a.rest(rest)
+	} else if !strings.Contains(said, strings.TrimSpace(s)) {
 		a.Break()
 		a.Delta(s)
 	}
+}
+
+// after returns what whole has after said. White space around either makes no difference, but none of it is said twice.
+func after(whole, said string) (rest string, ok bool) {
+	if rest, ok = strings.CutPrefix(whole, said); ok {
+		return rest, true
+	}
+	part := strings.TrimSpace(said)
+	rest, ok = strings.CutPrefix(strings.TrimSpace(whole), part)
+	if !strings.HasSuffix(said, part) {
+		rest = strings.TrimLeft(rest, " \t\r\n")
+	}
+	return rest, ok
 }
 
 // rest goes on with the present message, also if it had ended.

@@ -14,22 +14,22 @@ import (
 )
 
 var kinds = []drivetest.Kind{
-	{Name: "exec", Driver: caisson.DriverExec, Silent: true, Voice: func() drivetest.Voice { return &execVoice{} }},
+	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, Voice: func() drivetest.Voice { return &execVoice{} }},
 	jsonl("codex", true, true, codexVoice()),
 	jsonl("claude", true, true, claudeVoice()),
 	jsonl("opencode", false, false, opencodeVoice),
 	jsonl("caisson", true, true, caissonVoice),
 	{
 		Name: "paths", Driver: caisson.DriverJSONL, Events: map[string]string{"text": "say.0.text", "final": "all", "error": "error"},
-		Repeats: true, Noise: true, Voice: func() drivetest.Voice { return &lineVoice{encode: pathsVoice} },
+		Parts: true, Repeats: true, Noise: true, Brief: true, Voice: func() drivetest.Voice { return &lineVoice{encode: pathsVoice} },
 	},
-	{Name: "acp", Driver: caisson.DriverACP, Silent: true, Tidy: true, Noise: true, Voice: func() drivetest.Voice { return newACPVoice() }},
+	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, Tidy: true, Noise: true, Voice: func() drivetest.Voice { return newACPVoice() }},
 }
 
 func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) drivetest.Kind {
 	return drivetest.Kind{
-		Name: dialect, Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": dialect}, Repeats: repeats, Tidy: tidy,
-		Silent: tidy, Noise: true, Voice: func() drivetest.Voice { return &lineVoice{encode: encode} },
+		Name: dialect, Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": dialect}, Parts: repeats, Repeats: repeats,
+		Tidy: tidy, Silent: tidy, Noise: true, Brief: dialect != "codex", Voice: func() drivetest.Voice { return &lineVoice{encode: encode} },
 	}
 }
 

@@ -43,8 +43,9 @@ func limit(d time.Duration) func(*task.Task) {
 	return func(k *task.Task) { k.Time, k.Grace = caisson.Duration(d), caisson.Duration(d/2) }
 }
 
-func noisy(k Kind) bool   { return k.Noise }
+func parts(k Kind) bool   { return k.Parts }
 func repeats(k Kind) bool { return k.Repeats }
+func full(k Kind) bool    { return !k.Brief }
 
 var checks = []check{
 	{agent: "answer", want: answers("You said: the prompt")},
@@ -63,24 +64,24 @@ var checks = []check{
 			t.Errorf("text %q, error %v, exit %v", r.Text, r.End.Error, r.End.Exit)
 		}
 	}},
-	{agent: "hang", task: limit(time.Second), want: fails("so far", caisson.RunTimeout)},
-	{agent: "stubborn", task: limit(time.Second), want: fails("so far", caisson.RunTimeout)},
-	{agent: "deaf", task: limit(time.Second), want: fails("", caisson.RunTimeout)},
+	{agent: "hang", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
+	{agent: "stubborn", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
+	{agent: "deaf", only: full, task: limit(2 * time.Second), want: fails("", caisson.RunTimeout)},
 	{agent: "flood", task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
 		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.Noise && r.Text != "beginning " {
 			t.Errorf("text %.100q, error %v, cut %v", r.Text, r.End.Error, r.End.Cut)
 		}
 	}},
-	{agent: "line", only: noisy, want: answers("before after")},
-	{agent: "errors", want: func(t *testing.T, k Kind, r *Result) {
+	{agent: "line", only: func(k Kind) bool { return k.Noise && k.Parts }, want: answers("before after")},
+	{agent: "errors", only: full, want: func(t *testing.T, k Kind, r *Result) {
 		answers("done")(t, k, r)
 		if n := len(r.Logs[caisson.LogStderr]); n == 0 || n > 1<<20 || !r.End.Cut {
 			t.Errorf("%d bytes of the log, cut %v", n, r.End.Cut)
 		}
 	}},
-	{agent: "garbage", only: noisy, want: answers("the answer")},
+	{agent: "garbage", only: func(k Kind) bool { return k.Noise }, want: answers("the answer")},
 	{agent: "odd", want: answers(oddText)},
-	{agent: "tokens", want: func(t *testing.T, _ Kind, r *Result) {
+	{agent: "tokens", only: parts, want: func(t *testing.T, _ Kind, r *Result) {
 		var want strings.Builder
 		for i := range tokens {
 			want.WriteString(token(i))
@@ -98,9 +99,9 @@ var checks = []check{
 			t.Errorf("%d lines of text in %v, want %d at most", n, r.Took, most)
 		}
 	}},
-	{agent: "background", want: answers("the answer")},
-	{agent: "daemon", want: answers("the answer")},
-	{agent: "bomb", task: limit(2 * time.Second), want: fails("boom", caisson.RunTimeout)},
+	{agent: "background", only: full, want: answers("the answer")},
+	{agent: "daemon", only: full, want: answers("the answer")},
+	{agent: "bomb", only: full, task: limit(2 * time.Second), want: fails("boom", caisson.RunTimeout)},
 	{agent: "mute", task: limit(2 * time.Second), want: fails("the answer", caisson.RunTimeout, caisson.RunAgentError)},
 	{agent: "late", only: func(k Kind) bool { return k.Tidy }, want: answers("the answer")},
 	{agent: "write", want: func(t *testing.T, k Kind, r *Result) {
@@ -132,6 +133,9 @@ func Conform(t *testing.T, k Kind) {
 				c.want(t, k, r)
 			}
 		})
+	}
+	if k.Brief {
+		return
 	}
 	t.Run("cancel", func(t *testing.T) {
 		t.Parallel()

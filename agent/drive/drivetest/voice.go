@@ -23,12 +23,15 @@ type Kind struct {
 	Driver string
 	Events map[string]string
 	Voice  func() Voice
-	// Repeats says that the voice has parts and wholes, Silent that it is fine to end in good order without an answer.
-	Repeats, Silent bool
+	// Parts says that the parts of an answer are put together as they are; else each is a message. Repeats says that messages may be said as
+	// a whole after their parts, Silent that it is fine to end in good order without an answer.
+	Parts, Repeats, Silent bool
 	// Tidy says that an end in good order must be said; else the end of the program is enough.
 	Tidy bool
 	// Noise says that lines which are none of the voice's are passed over; else they are text.
 	Noise bool
+	// Brief leaves out what is about processes, not about what is said: enough for one of several kinds of a driver.
+	Brief bool
 }
 
 // Agents returns the fake agents of some kinds, by names as Conform uses them.
