@@ -27,8 +27,8 @@ type lockPackage struct {
 	Link      bool   `json:"link"`
 	InBundle  bool   `json:"inBundle"`
 
-	OS  []string `json:"os"`
-	CPU []string `json:"cpu"`
+	OS  words `json:"os"`
+	CPU words `json:"cpu"`
 }
 
 // A source is where a package is and what it must be.
@@ -108,4 +108,17 @@ func (p lockPackage) source(base string) (source, error) {
 		return source{version: p.Version, url: p.Resolved, sum: sum}, nil
 	}
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
+}
+
+// words is a list of words in JSON; npm writes a list of one as the word itself.
+type words []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (w *words) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*w = words{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(w))
 }
