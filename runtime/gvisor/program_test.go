@@ -23,6 +23,7 @@ type program struct {
 	binds   map[string]string // target → source, besides the host's /usr and the test's data
 	env     []string
 	memory  caisson.Size
+	netns   *os.File
 }
 
 // nodeProgram runs a script of testdata in the Node that agents use, which npm installs once.
@@ -111,7 +112,18 @@ func (p program) spec(t *testing.T, r *Runtime, id caisson.ID) caisson.RuntimeSp
 		}
 	}
 	spec.Rootfs.Binds = append(spec.Rootfs.Binds, binds...)
-	spec.Command, spec.Env = p.command, p.env
+	spec.Command, spec.Env, spec.NetNS = p.command, p.env, p.netns
+	said, err := os.CreateTemp(t.TempDir(), "output")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if out, err := os.ReadFile(said.Name()); err != nil || len(out) > 0 {
+			t.Logf("%s said %q, %v", id, out, err)
+		}
+		said.Close()
+	})
+	spec.Stdout, spec.Stderr = said, said
 	spec.Resources.Memory = max(spec.Resources.Memory, p.memory)
 	return spec
 }
@@ -135,7 +147,7 @@ func (p program) start(t *testing.T, r *Runtime) guest {
 
 func (g guest) waitReady(t *testing.T) {
 	t.Helper()
-	poll.Until(t, time.Minute, func() bool {
+	poll.Until(t, 20*time.Second, func() bool {
 		_, ok := g.try(t, "ready")
 		return ok
 	})
