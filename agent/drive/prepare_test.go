@@ -1,0 +1,152 @@
+package drive
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+func TestPrepare(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	put(t, dir, map[string]string{"old/a": "x", "target": "kept"})
+	must(t, os.Symlink("target", filepath.Join(dir, "link")))
+	work := filepath.Join(dir, "deep/work")
+	must(t, prepare(&task.Task{
+		Workdir: work, Remove: []string{filepath.Join(dir, "old"), filepath.Join(dir, "none")},
+		Files: []caisson.SeedFile{{Path: filepath.Join(dir, "new/b"), Data: "data", Mode: 0o600}, {Path: filepath.Join(dir, "link"), Data: "mine"}},
+	}))
+	if _, err := os.Stat(filepath.Join(dir, "old")); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "new/b"))
+	must(t, err)
+	if info.Mode() != 0o600 || info.Size() != 4 {
+		t.Errorf("%v", info.Mode())
+	}
+	for name, want := range map[string]string{"target": "kept", "link": "mine"} { // not through the link
+		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if cwd, err := os.Getwd(); cwd != work {
+		t.Errorf("in %s, %v", cwd, err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*/.caisson-*"))
+	if len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := prepare(&task.Task{Workdir: work, Remove: []string{"/"}}); err == nil {
+		t.Error("/ was removed")
+	}
+}
+
+func TestRecall(t *testing.T) {
+	dir := t.TempDir()
+	k := &task.Task{Workdir: dir, Prompt: "go on", History: []caisson.Message{{Role: "user", Content: "hi"}, {Role: "assistant", Content: "hello\n"}}}
+	must(t, recall(k))
+	if first, rest, _ := strings.Cut(k.Prompt, "\n\n"); !strings.Contains(first, ".caisson/conversation.md") || rest != "go on" {
+		t.Errorf("prompt %q", k.Prompt)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, ".caisson/conversation.md"))
+	if string(b) != "## user\n\nhi\n\n## assistant\n\nhello\n\n" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, ".caisson/messages.json")); !strings.Contains(string(b), `"role": "assistant"`) {
+		t.Errorf("%q, %v", b, err)
+	}
+	plain := &task.Task{Workdir: t.TempDir(), Prompt: "go"}
+	must(t, recall(plain))
+	if _, err := os.Stat(filepath.Join(plain.Workdir, notes)); plain.Prompt != "go" || !os.IsNotExist(err) {
+		t.Errorf("prompt %q, %v", plain.Prompt, err)
+	}
+	k.Workdir = t.TempDir()
+	must(t, os.Symlink(dir, filepath.Join(k.Workdir, notes)))
+	if err := recall(k); err == nil {
+		t.Error("written through a link")
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "not/there"))
+	for _, c := range []struct {
+		by      string
+		command []string
+		want    []string
+		stdin   string
+	}{
+		{"", []string{"a", "-p"}, []string{"a", "-p", "P {prompt}"}, ""},
+		{"argument", []string{"a", "--prompt={prompt}", "-x"}, []string{"a", "--prompt=P {prompt}", "-x"}, ""},
+		{"stdin", []string{"a", "{prompt}"}, []string{"a", "{prompt}"}, "P {prompt}"},
+		{"file", []string{"a", "@{prompt}"}, nil, ""},
+		{"file", []string{"a"}, nil, ""},
+	} {
+		args, stdin, remove, err := command(&task.Task{Command: c.command, By: c.by, Prompt: "P {prompt}"})
+		must(t, err)
+		if c.by == "file" {
+			path := strings.TrimPrefix(args[1], "@")
+			b, err := os.ReadFile(path)
+			info, _ := os.Stat(path)
+			if string(b) != "P {prompt}" || info.Mode() != 0o600 {
+				t.Errorf("%q, %v, %v", b, info.Mode(), err)
+			}
+			remove()
+			if _, err := os.Stat(path); !os.IsNotExist(err) {
+				t.Error("the prompt's file is left")
+			}
+			continue
+		}
+		if d := cmp.Diff(c.want, args); d != "" || stdin != c.stdin {
+			t.Errorf("%s: %q %s", c.by, stdin, d)
+		}
+		remove()
+	}
+	for _, k := range []*task.Task{{Prompt: "a\x00"}, {By: "mail"}} {
+		if _, _, _, err := command(k); err == nil {
+			t.Errorf("%+v is fine", k)
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	var asked atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/ready" || r.Host == "" || asked.Add(1) < 4 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer srv.Close()
+	must(t, ready(t.Context(), srv.URL+"/ready", 10*time.Second))
+	if asked.Load() != 4 {
+		t.Errorf("asked %d times", asked.Load())
+	}
+	err := ready(t.Context(), srv.URL+"/other", 50*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "not ready within 50ms") || !strings.Contains(err.Error(), "503") {
+		t.Error(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	must(t, err)
+	defer silent.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go cancel()
+	if err := ready(ctx, "http://"+silent.Addr().String()+"/", time.Minute); err == nil {
+		t.Error("ready")
+	}
+	for _, url := range []string{"", "https://127.0.0.1:1/", "http://127.0.0.1/", "http://127.0.0.1:1/a b", "http://127.0.0.1:1/\r\nX: y"} {
+		if err := ready(t.Context(), url, time.Second); err == nil || !strings.Contains(err.Error(), "write http://") {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
