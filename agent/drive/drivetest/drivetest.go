@@ -100,8 +100,14 @@ func Task(t testing.TB, driver, agent string) *task.Task {
 	}
 }
 
-// Start begins a task.
+// Start begins a task of [Task].
 func Start(t testing.TB, k *task.Task) *Session {
+	t.Helper()
+	return StartAs(t, k.Command[0], k)
+}
+
+// StartAs begins any task; self is the test binary.
+func StartAs(t testing.TB, self string, k *task.Task) *Session {
 	t.Helper()
 	line, err := task.Encode(k)
 	if err != nil {
@@ -113,10 +119,7 @@ func Start(t testing.TB, k *task.Task) *Session {
 	}
 	s := &Session{t: t, pipe: r, r: task.NewReader(r, k.Output), trace: rand.Text(), began: time.Now()}
 	t.Cleanup(func() { r.Close() })
-	s.cmd = exec.Command(k.Command[0])
-	if self, err := os.Executable(); err == nil {
-		s.cmd.Path = self
-	}
+	s.cmd = exec.Command(self)
 	s.cmd.Env = append(os.Environ(), roleEnv+"=drive", traceEnv+"="+s.trace)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = bytes.NewReader(line), w, os.Stderr
 	err = s.cmd.Start()

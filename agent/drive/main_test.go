@@ -1,0 +1,120 @@
+package drive_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/drive"
+	"github.com/caisson-dev/caisson/agent/drive/drivetest"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+func init() {
+	others["env"] = func() {
+		cwd, _ := os.Getwd()
+		fmt.Printf("%s %s %s", os.Getenv("ADDED"), os.Getenv("HOME"), cwd)
+	}
+	others["stdin"] = func() {
+		n, _ := io.Copy(io.Discard, os.Stdin)
+		fmt.Print(n)
+	}
+}
+
+// TestOrder: what is said comes in the order that is promised.
+func TestOrder(t *testing.T) {
+	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+	r := drivetest.Do(t, k)
+	want := []string{task.LineMark, caisson.EventStatus, task.LineMark, task.LineMark, caisson.EventFinal, task.LineChanges, task.LineEnd}
+	if d := cmp.Diff(want, r.Types()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	k := drivetest.Task(t, caisson.DriverExec, "env")
+	k.Env["ADDED"] = "1"
+	k.Track = ""
+	r := drivetest.Do(t, k)
+	if want := "1 " + os.Getenv("HOME") + " " + k.Workdir; r.Text != want {
+		t.Errorf("%q, want %q", r.Text, want)
+	}
+}
+
+func TestStdin(t *testing.T) {
+	k := drivetest.Task(t, caisson.DriverExec, "stdin")
+	k.By, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
+	if r := drivetest.Do(t, k); r.Text != "1048576" {
+		t.Errorf("%q, %v", r.Text, r.End.Error)
+	}
+	k.By = "" // there is nothing to read, and no waiting for it
+	k.Prompt = "x"
+	if r := drivetest.Do(t, k); r.Text != "0" {
+		t.Errorf("%q, %v", r.Text, r.End.Error)
+	}
+}
+
+// TestNotReady: an agent whose service does not come is not started.
+func TestNotReady(t *testing.T) {
+	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+	k.Ready, k.ReadyTime = "http://127.0.0.1:1/ready", caisson.Duration(200*time.Millisecond)
+	r := drivetest.Do(t, k)
+	if r.Code() != caisson.RunAgentError || r.Text != "" || !strings.Contains(r.End.Error.Message, "not ready within 200ms") {
+		t.Errorf("text %q, %v", r.Text, r.End.Error)
+	}
+	k.ReadyTime, k.Time = caisson.Duration(time.Minute), caisson.Duration(200*time.Millisecond)
+	if r := drivetest.Do(t, k); r.Code() != caisson.RunTimeout {
+		t.Errorf("%v", r.End.Error)
+	}
+}
+
+func TestNotStarted(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for name, c := range map[string]struct {
+		change     func(*task.Task)
+		code, want string
+	}{
+		"no program":  {func(k *task.Task) { k.Command = []string{missing} }, caisson.RunAgentError, "no such file"},
+		"not in PATH": {func(k *task.Task) { k.Command = []string{"missing-program"} }, caisson.RunAgentError, "not found in $PATH"},
+		"not in its own PATH": {
+			func(k *task.Task) { k.Command, k.Env["PATH"] = []string{"sh"}, "/none" }, caisson.RunAgentError, "not found in $PATH",
+		},
+		"no command":  {func(k *task.Task) { k.Command = nil; k.By = caisson.PromptStdin }, caisson.RunAgentError, "no command"},
+		"long prompt": {func(k *task.Task) { k.Prompt = strings.Repeat("x", 1<<20) }, caisson.RunAgentError, "by stdin or file"},
+		"nul":         {func(k *task.Task) { k.Prompt = "\x00" }, caisson.RunInvalid, "NUL"},
+		"dialect":     {func(k *task.Task) { k.Driver, k.Events = caisson.DriverJSONL, map[string]string{"dialect": "x"} }, caisson.RunInvalid, "no dialect"},
+		"driver":      {func(k *task.Task) { k.Driver = "x" }, caisson.RunInvalid, "no driver"},
+		"directory":   {func(k *task.Task) { k.Workdir = os.Args[0] }, caisson.RunInternal, "not a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+			self := k.Command[0]
+			c.change(k)
+			s := drivetest.StartAs(t, self, k)
+			if r := s.Wait(); r.Code() != c.code || !strings.Contains(r.End.Error.Message, c.want) {
+				t.Errorf("%v, want %s: %s", r.End.Error, c.code, c.want)
+			}
+		})
+	}
+}
+
+func TestBadTask(t *testing.T) {
+	for _, in := range []string{"", "{}", "\n", strings.Repeat("x", 1<<20)} {
+		var out bytes.Buffer
+		if code := drive.Main(nil, strings.NewReader(in), &out, drive.Drivers()); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		r := task.NewReader(&out, 0)
+		if l, err := r.Next(); err != nil || l.Type != task.LineEnd || l.Error.Code != caisson.RunInvalid {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}
+}
