@@ -47,9 +47,10 @@ another), 429, 503 if there is no room. Later it is an event.`
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
 	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that can be chatted with, by name"), h.catalog)
-	o := streaming(receiving(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
-		"application/json"), "Events named by their type, with a RunEvent each and its seq as id")
+	o := streaming(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
+	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {}}}
 	stream(rt, o, h.chat(rt))
 	describe(o, &huma.Schema{Ref: "#/components/schemas/ChatRequest"})
 	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -90,12 +91,12 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 			return out
 		}
 		u.tools[e.CallID] = true
-		input := e.Args
+		name, input := cmp.Or(e.Tool, "tool"), e.Args
 		if !json.Valid(input) {
 			input = json.RawMessage("null")
 		}
-		return append(out, uiChunk{Type: "tool-input-start", ToolCallID: e.CallID, ToolName: e.Tool, Dynamic: true},
-			uiChunk{Type: "tool-input-available", ToolCallID: e.CallID, ToolName: e.Tool, Dynamic: true, Input: input})
+		return append(out, uiChunk{Type: "tool-input-start", ToolCallID: e.CallID, ToolName: name, Dynamic: true},
+			uiChunk{Type: "tool-input-available", ToolCallID: e.CallID, ToolName: name, Dynamic: true, Input: input})
 	case caisson.EventToolResult:
 		out = u.closeText(out)
 		if !u.tools[e.CallID] {
@@ -103,7 +104,7 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 		}
 		delete(u.tools, e.CallID)
 		if e.IsError {
-			return append(out, uiChunk{Type: "tool-output-error", ToolCallID: e.CallID, ErrorText: e.Result, Dynamic: true})
+			return append(out, uiChunk{Type: "tool-output-error", ToolCallID: e.CallID, ErrorText: cmp.Or(e.Result, "the tool failed"), Dynamic: true})
 		}
 		return append(out, uiChunk{Type: "tool-output-available", ToolCallID: e.CallID, Output: &e.Result, Dynamic: true})
 	case caisson.EventFinal:
