@@ -137,7 +137,7 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 			return c.Sandboxes().stopPaused(sb)
 		}
 		if sb.State == caisson.Suspended { // it has to run to its end
-			if err := c.Sandboxes().thaw(ctx, sb.ID); err != nil {
+			if err := c.host.thaw(ctx, sb.ID); err != nil {
 				return err
 			}
 		}

@@ -114,7 +114,7 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 	case caisson.Suspended:
 		fctx, cancel := context.WithTimeout(ctx, thawTime)
 		defer cancel()
-		if err := r.c.Sandboxes().freeze(fctx, sb.ID); err != nil {
+		if err := r.c.host.freeze(fctx, sb.ID); err != nil {
 			r.c.Log.WarnContext(ctx, "a suspended sandbox may not stand still", "sandbox", sb.ID, "err", err)
 		}
 	default:
