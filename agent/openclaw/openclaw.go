@@ -34,16 +34,20 @@ const mainAgent = "main"
 // modelsURL is the model gateway as a sandbox sees it.
 const modelsURL = "http://llm.caisson.internal/v1"
 
-// Service returns the command that starts the gateway. It is to run in [Home], where there is no .env file to load.
+// Service returns the command that starts the gateway. Wherever it is started it goes to [Home], see preload.cjs.
 func Service() []string {
 	return []string{
-		nodeFile, "--max-old-space-size=" + strconv.Itoa(heap), "--require=" + preloadFile, mainFile,
+		nodeFile, "--max-old-space-size=" + strconv.Itoa(heap), "--max-semi-space-size=" + strconv.Itoa(young), "--require=" + preloadFile, mainFile,
 		"gateway", "run", "--port", strconv.Itoa(Port), "--bind", "loopback",
 	}
 }
 
-// heap bounds the old generation of the gateway, in MiB. A turn needs some 150.
-const heap = 1024
+// heap bounds the old generation of the gateway, of which it uses some 200; young bounds each half of the young one, which Node would
+// let grow to 64 and a snapshot would have whole. Both are in MiB.
+const (
+	heap  = 1024
+	young = 8
+)
 
 // Ready is what the gateway answers with 200 once it takes prompts.
 func Ready() string { return "http://127.0.0.1:" + strconv.Itoa(Port) + "/readyz" }
@@ -76,7 +80,11 @@ func Env() map[string]string {
 		"OPENCLAW_EXEC_SHELL_SNAPSHOT": "0",
 		"OPENCLAW_SKIP_CHANNELS":       "1",
 		"NODE_COMPILE_CACHE":           Install + "/cache",
-		"DO_NOT_TRACK":                 "1",
+		// OpenClaw would start itself a second time to choose a directory of its own for compiled code, and keep the first process.
+		"OPENCLAW_PACKAGED_COMPILE_CACHE_RESPAWNED": "1",
+		// Dozens of threads allocate little: an arena for each would fill a snapshot with holes.
+		"MALLOC_ARENA_MAX": "2",
+		"DO_NOT_TRACK":     "1",
 	}
 }
 

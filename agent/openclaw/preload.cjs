@@ -6,6 +6,13 @@
 'use strict';
 const crypto = require('node:crypto');
 const { syncBuiltinESMExports } = require('node:module');
+const { dirname } = require('node:path');
+const { isMainThread } = require('node:worker_threads');
+
+// The gateway takes variables from a file .env where it starts. The workspace, which may have one, is the user's.
+if (isMainThread && process.argv[2] === 'gateway' && process.env.OPENCLAW_CONFIG_PATH) {
+  process.chdir(dirname(process.env.OPENCLAW_CONFIG_PATH));
+}
 
 const { randomUUID, randomInt, randomFillSync, randomBytes } = crypto;
 

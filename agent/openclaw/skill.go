@@ -1,0 +1,200 @@
+package openclaw
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// Bounds of what is read of skills. What is in a sandbox was written by strangers.
+const (
+	maxSkills = 500
+	maxSkill  = 256 << 10 // bytes of a SKILL.md
+	maxHead   = 64 << 10  // bytes of its front matter
+	maxNeeds  = 50        // of one kind
+	maxHosts  = 20
+	maxDepth  = 6 // of directories below a directory of skills
+)
+
+// A Skill is what the SKILL.md of a skill says that the skill needs.
+type Skill struct {
+	Name     string
+	Dir      string
+	Programs []string // all of them
+	AnyOf    []string // one of these programs
+	Env      []string
+	Config   []string // paths in OpenClaw's configuration that must be true
+	Systems  []string // operating systems; empty means all
+	Hosts    []string // names of hosts in its text, which it probably wants to reach
+	Install  []string // how OpenClaw would have a host install what is missing, for people to read
+}
+
+type frontMatter struct {
+	Name     string `yaml:"name"`
+	Metadata struct {
+		OpenClaw *skillNeeds `yaml:"openclaw"`
+		ClawdBot *skillNeeds `yaml:"clawdbot"` // an earlier name
+	} `yaml:"metadata"`
+}
+
+type skillNeeds struct {
+	OS       []string `yaml:"os"`
+	Always   bool     `yaml:"always"`
+	Requires struct {
+		Bins    []string `yaml:"bins"`
+		AnyBins []string `yaml:"anyBins"`
+		Env     []string `yaml:"env"`
+		Config  []string `yaml:"config"`
+	} `yaml:"requires"`
+	PrimaryEnv string `yaml:"primaryEnv"`
+	Install    []struct {
+		Kind    string `yaml:"kind"`
+		Formula string `yaml:"formula"`
+		Package string `yaml:"package"`
+		Module  string `yaml:"module"`
+	} `yaml:"install"`
+}
+
+var errFrontMatter = errors.New("it has no front matter between two lines of ---")
+
+// ParseSkill reads a SKILL.md. dir is where it was found.
+func ParseSkill(dir string, b []byte) (*Skill, error) {
+	head, body, err := splitSkill(b)
+	if err != nil {
+		return nil, err
+	}
+	var f frontMatter
+	if err := yaml.Unmarshal(head, &f); err != nil {
+		return nil, fmt.Errorf("its front matter is not understood: %w", err)
+	}
+	s := &Skill{Name: f.Name, Dir: dir, Hosts: hosts(body)}
+	if s.Name == "" {
+		s.Name = path.Base(dir)
+	}
+	s.Name = safetext.Escape(clip(s.Name))
+	n := f.Metadata.OpenClaw
+	if n == nil {
+		n = f.Metadata.ClawdBot
+	}
+	if n == nil {
+		return s, nil
+	}
+	s.Programs, s.AnyOf, s.Config, s.Systems = needs(n.Requires.Bins), needs(n.Requires.AnyBins), needs(n.Requires.Config), needs(n.OS)
+	s.Env = needs(append(slices.Clone(n.Requires.Env), n.PrimaryEnv))
+	for _, i := range n.Install[:min(len(n.Install), maxNeeds)] {
+		if what := i.Formula + i.Package + i.Module; what != "" && i.Kind != "" {
+			s.Install = append(s.Install, safetext.Escape(clip(i.Kind+" "+what)))
+		}
+	}
+	return s, nil
+}
+
+// splitSkill takes a SKILL.md apart.
+func splitSkill(b []byte) (head, body []byte, err error) {
+	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+	if len(b) > maxSkill || !utf8.Valid(b) {
+		return nil, nil, fmt.Errorf("it is not text of at most %d bytes", maxSkill)
+	}
+	b = bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n"))
+	rest, ok := bytes.CutPrefix(b, []byte("---\n"))
+	if !ok {
+		return nil, nil, errFrontMatter
+	}
+	head, body, ok = bytes.Cut(rest, []byte("\n---\n"))
+	if !ok {
+		head, ok = bytes.CutSuffix(rest, []byte("\n---"))
+	}
+	if !ok || len(head) > maxHead {
+		return nil, nil, errFrontMatter
+	}
+	return head, body, nil
+}
+
+// needs cleans a list of names.
+func needs(list []string) []string {
+	var out []string
+	for _, s := range list {
+		s = safetext.Escape(strings.TrimSpace(clip(s)))
+		if s != "" && !slices.Contains(out, s) && len(out) < maxNeeds {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+var (
+	urlForm  = regexp.MustCompile(`https?://[A-Za-z0-9][A-Za-z0-9.-]{2,252}`)
+	hostForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,}$`)
+)
+
+// hosts returns the hosts of the URLs in a text.
+func hosts(body []byte) []string {
+	var out []string
+	for _, m := range urlForm.FindAll(body, 1000) {
+		u, err := url.Parse(string(m))
+		if err != nil {
+			continue
+		}
+		h := strings.TrimRight(strings.ToLower(u.Hostname()), ".")
+		if hostForm.MatchString(h) && !strings.HasSuffix(h, ".example") && !strings.HasSuffix(h, "example.com") && !slices.Contains(out, h) && len(out) < maxHosts {
+			out = append(out, h)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Skills returns the skills below the root of a file system, by directory. A fault is of a skill that cannot be read, by its directory.
+func Skills(fsys fs.FS) (list []*Skill, faults map[string]error) {
+	faults = map[string]error{}
+	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			faults[path.Dir(name)] = err
+			return nil
+		case len(list)+len(faults) >= maxSkills:
+			return fs.SkipAll
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || strings.Count(name, "/") >= maxDepth):
+			return fs.SkipDir
+		case d.Name() != "SKILL.md" || !d.Type().IsRegular():
+			return nil
+		}
+		dir := path.Dir(name)
+		s, err := readSkill(fsys, name)
+		if err != nil {
+			faults[dir] = err
+		} else {
+			list = append(list, s)
+		}
+		return nil
+	})
+	if err != nil {
+		faults["."] = err
+	}
+	return list, faults
+}
+
+func readSkill(fsys fs.FS, name string) (*Skill, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSkill+1))
+	if err != nil {
+		return nil, err
+	}
+	return ParseSkill(path.Dir(name), b)
+}
