@@ -178,13 +178,21 @@ func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error)
 				return nil, e.Error
 			}
 			early = append(early, e)
-			if e.Type != caisson.EventStatus || e.Phase == "running" {
+			if begun(e) {
 				return early, nil
 			}
 		case <-timer.C:
 			return early, nil
 		}
 	}
+}
+
+// begun reports whether e shows that the agent is at work.
+func begun(e caisson.RunEvent) bool {
+	if e.Type == caisson.EventStatus {
+		return e.Phase != "queued" && e.Phase != "starting" && e.Phase != "warning" && e.Phase != "ending"
+	}
+	return e.Type != caisson.EventUsage
 }
 
 // A speaker writes a run's events in one of the protocols of chats.
