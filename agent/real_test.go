@@ -334,6 +334,18 @@ turns:
 				r.check(out)
 				r.record(c.dialect+"-tool.jsonl", out)
 			})
+			t.Run("retried", func(t *testing.T) {
+				r := newReal(t, c.id, c.kind, `
+turns:
+- {once: true, error: {status: 503, message: overloaded}}
+- text: "Here is the answer."
+`)
+				out, err := r.run("Answer.")
+				if err != nil || !strings.Contains(out, "Here is the answer.") {
+					t.Errorf("%v: %s", err, out)
+				}
+				r.record(c.dialect+"-retried.jsonl", out)
+			})
 			t.Run("refused", func(t *testing.T) {
 				r := newReal(t, c.id, c.kind, `fallback: {error: {status: 400, message: this model takes no such requests}}`)
 				out, err := r.run("Make the file made.txt.")
