@@ -1,0 +1,84 @@
+package tools
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxNesting bounds how deep values may be within one another.
+const maxNesting = 32
+
+// decode reads b, which has to be one value that can be understood in one way only. With strict, every field has to be known.
+func decode(b []byte, strict bool, v any) error {
+	if err := wellFormed(b); err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the body is not one JSON value: %v", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(v); err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the request makes no sense: %.200v", err)
+	}
+	return nil
+}
+
+// wellFormed reports what is wrong with b as JSON. A name that is there twice is refused: whoever else reads the value may take the
+// other one.
+func wellFormed(b []byte) error {
+	if !utf8.Valid(b) {
+		return errors.New("it is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := walk(d, 0); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is something behind it")
+	}
+	return nil
+}
+
+// walk reads a value.
+func walk(d *json.Decoder, depth int) error {
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	open, ok := t.(json.Delim)
+	if !ok {
+		return nil
+	}
+	if depth == maxNesting {
+		return fmt.Errorf("it is nested more than %d deep", maxNesting)
+	}
+	var names map[string]bool
+	if open == '{' {
+		names = map[string]bool{}
+	}
+	for d.More() {
+		if open == '{' {
+			t, err := d.Token()
+			if err != nil {
+				return err
+			}
+			name, _ := t.(string) // the decoder takes nothing else as a name
+			if names[name] {
+				return fmt.Errorf("%.40q is there twice", name)
+			}
+			names[name] = true
+		}
+		if err := walk(d, depth+1); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}

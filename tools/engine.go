@@ -1,0 +1,162 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// An engine is the engine as one guest has it.
+type engine struct {
+	call Call
+	seat *seat
+}
+
+// An agent is what the engine says of one that may be asked.
+type agent struct {
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+}
+
+// A run is what the engine says of a run that was started from within the guest's.
+type run struct {
+	ID     caisson.ID        `json:"id"`
+	Agent  string            `json:"agent"`
+	State  caisson.RunState  `json:"state"`
+	Answer string            `json:"answer,omitempty"`
+	Cut    bool              `json:"cut,omitempty"` // the answer was longer
+	Error  *caisson.RunError `json:"error,omitempty"`
+	Cost   string            `json:"cost,omitempty"`
+}
+
+// A start is what a guest may say of a run that it starts.
+type start struct {
+	Agent   string              `json:"agent"`
+	Prompt  string              `json:"prompt"`
+	Persona string              `json:"persona,omitempty"`
+	History []caisson.Message   `json:"history,omitempty"`
+	Model   string              `json:"model,omitempty"`
+	Env     map[string]string   `json:"env,omitempty"`
+	Limits  caisson.AgentLimits `json:"limits,omitzero"`
+}
+
+func (s *start) check() error {
+	switch {
+	case s.Agent == "":
+		return caisson.Invalidf("agent", "is missing; say which agent, as the list of agents has it")
+	case s.Prompt == "":
+		return caisson.Invalidf("prompt", "is missing; say what is to be done")
+	}
+	return nil
+}
+
+// A spentError says that a budget that the run would be charged to has nothing left.
+type spentError struct{ msg string }
+
+func (e *spentError) Error() string { return e.msg }
+
+// ask asks the engine for something. An answer that is on its way is waited for, also if nobody listens any more: the engine
+// counts the question until then.
+func (e *engine) ask(ctx context.Context, name string, in, out any) error {
+	b, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	if err := e.seat.ask(ctx); err != nil {
+		return err
+	}
+	defer e.seat.asked()
+	got, err := e.call(context.WithoutCancel(ctx), name, b)
+	if err != nil {
+		if _, ok := errors.AsType[*caisson.Error](err); !ok {
+			return caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
+		}
+		return err
+	}
+	return json.Unmarshal(got, out)
+}
+
+func (e *engine) agents(ctx context.Context) (list []agent, err error) {
+	return list, e.ask(ctx, "agents", nil, &list)
+}
+
+// start starts a run. One that nobody waits for any more when it has started is cancelled: nobody knows of it.
+func (e *engine) start(ctx context.Context, s start) (*run, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	var got struct {
+		run
+		Spent string `json:"spent"` // instead of a run
+	}
+	if err := e.ask(ctx, "start", s, &got); err != nil {
+		return nil, err
+	}
+	if got.Spent != "" {
+		return nil, &spentError{got.Spent}
+	}
+	if ctx.Err() != nil {
+		e.abandon(ctx, got.ID)
+		return nil, ctx.Err()
+	}
+	return &got.run, nil
+}
+
+func (e *engine) get(ctx context.Context, id caisson.ID) (r *run, err error) {
+	r = &run{}
+	return r, e.ask(ctx, "run", id, r)
+}
+
+func (e *engine) cancel(ctx context.Context, id caisson.ID) (r *run, err error) {
+	r = &run{}
+	return r, e.ask(ctx, "cancel", id, r)
+}
+
+// abandon cancels a run whose answer has nowhere to go. If that fails it ends with the run that has started it.
+func (e *engine) abandon(ctx context.Context, id caisson.ID) {
+	_, _ = e.cancel(context.WithoutCancel(ctx), id)
+}
+
+// How soon the engine is asked about a run again, and how many times in a row it may fail to answer.
+const (
+	askFirst  = 50 * time.Millisecond
+	askLast   = time.Second
+	askFaults = 30
+)
+
+// await waits until r has ended or ctx has, and returns what was known last. See is called each time that the engine has answered; nil for
+// nobody.
+func (e *engine) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
+	faults := 0
+	for wait := askFirst; !r.State.Ended(); wait = min(wait*3/2, askLast) {
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return r, ctx.Err()
+		}
+		next, err := e.get(ctx, r.ID)
+		switch kind := caisson.KindOf(err); {
+		case err == nil:
+			r, faults = next, 0
+		case ctx.Err() != nil:
+			return r, ctx.Err()
+		case faults < askFaults && (kind == caisson.Exhausted || kind == caisson.Unavailable):
+			faults++
+			continue
+		default:
+			return r, err
+		}
+		if see != nil {
+			if err := see(r); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,245 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// The revisions of the Model Context Protocol that are spoken, newest first. No session is kept: the wire says whose a request is.
+const (
+	revision2025June  = "2025-06-18"
+	revision2025March = "2025-03-26" // that of requests that name none
+)
+
+var revisions = []string{revision2025June, revision2025March}
+
+const maxBatch = 16 // messages at once, which the older revision allows
+
+// The codes of JSON-RPC's errors.
+const (
+	rpcNotJSON       = -32700
+	rpcInvalid       = -32600
+	rpcNoMethod      = -32601
+	rpcInvalidParams = -32602
+	rpcRefused       = -32000
+)
+
+// A message is one of JSON-RPC, of any sort.
+type message struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+	Result  json.RawMessage `json:"result"`
+	Error   json.RawMessage `json:"error"`
+}
+
+// An rpcError is why a request has no result.
+type rpcError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// A response answers a request. ID is null if the request could not be read.
+type response struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  any             `json:"result,omitempty"`
+	Error   *rpcError       `json:"error,omitempty"`
+}
+
+func respond(id json.RawMessage, result any, err *rpcError) *response {
+	if id == nil {
+		id = json.RawMessage("null")
+	}
+	return &response{"2.0", id, result, err}
+}
+
+// The sorts of messages.
+type sort int
+
+const (
+	invalid sort = iota
+	request
+	notification
+	reply // to a request of ours, of which there are none
+)
+
+// sort says what m is. The ids of requests are strings or whole numbers.
+func (m *message) sort() sort {
+	whole := len(m.ID) > 0 && isToken(m.ID)
+	if string(m.Params) == "null" {
+		m.Params = nil // as some clients say that there are none
+	}
+	switch answered := m.Result != nil || m.Error != nil; {
+	case m.Version != "2.0" || m.Params != nil && m.Params[0] != '{' && m.Params[0] != '[':
+		return invalid
+	case m.Method != "" && !answered && m.ID == nil:
+		return notification
+	case m.Method != "" && !answered && whole:
+		return request
+	case m.Method == "" && answered && whole:
+		return reply
+	}
+	return invalid
+}
+
+// isToken reports whether v is a string or a whole number, of no great length.
+func isToken(v json.RawMessage) bool {
+	if len(v) > 256 {
+		return false
+	}
+	return v[0] == '"' || len(v) <= 20 && len(bytes.Trim(v, "-0123456789")) == 0
+}
+
+// mcp answers a POST: one message, or several in the older revision.
+func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID) {
+	body, err := readBody(w, r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	revision := r.Header.Get("Mcp-Protocol-Version")
+	if revision == "" {
+		revision = revision2025March
+	}
+	known := slices.Contains(revisions, revision)
+	if err := wellFormed(body); err != nil {
+		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcNotJSON, "the body is not one JSON value: " + err.Error()}))
+		return
+	}
+	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+		if revision != revision2025March {
+			answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "revision " + clip(revision, 20) + " has no batches; send one message"}))
+			return
+		}
+		h.batch(w, r, e, sandbox, body)
+		return
+	}
+	var m message
+	if err := json.Unmarshal(body, &m); err != nil || m.sort() == invalid {
+		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
+		return
+	}
+	// A client that asks which revision to speak cannot know yet.
+	if !known && m.Method != "initialize" {
+		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcRefused, "unsupported protocol version: there are " + strings.Join(revisions, " and ")}))
+		return
+	}
+	if m.sort() != request {
+		h.notified(sandbox, &m)
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	ctx, done := h.pending.begin(r.Context(), sandbox, m.ID)
+	defer done()
+	var s *stream
+	if m.waits() && strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream") {
+		s = newStream(w)
+	}
+	got := h.do(ctx, e, &m, s)
+	if s == nil {
+		answer(w, http.StatusOK, got)
+		return
+	}
+	s.end(got)
+}
+
+// batch answers several messages in one go.
+func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID, body []byte) {
+	var list []message
+	if err := json.Unmarshal(body, &list); err != nil || len(list) == 0 || len(list) > maxBatch {
+		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "a batch has from 1 to 16 messages of JSON-RPC 2.0"}))
+		return
+	}
+	var out []*response
+	for i := range list {
+		switch m := &list[i]; {
+		case m.sort() == invalid:
+			out = append(out, respond(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
+		case m.sort() != request:
+			h.notified(sandbox, m)
+		case m.Method == "initialize":
+			out = append(out, respond(m.ID, nil, &rpcError{rpcInvalid, "initialize comes alone"}))
+		default:
+			ctx, done := h.pending.begin(r.Context(), sandbox, m.ID)
+			out = append(out, h.do(ctx, e, m, nil))
+			done()
+		}
+	}
+	if out == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	answer(w, http.StatusOK, out)
+}
+
+// notified hears what needs no answer.
+func (h *handler) notified(sandbox caisson.ID, m *message) {
+	var p struct {
+		Request json.RawMessage `json:"requestId"`
+	}
+	if m.Method == "notifications/cancelled" && json.Unmarshal(m.Params, &p) == nil && p.Request != nil {
+		h.pending.cancel(sandbox, p.Request)
+	}
+}
+
+// do answers one request. s is where its progress goes, nil for nowhere.
+func (h *handler) do(ctx context.Context, e *engine, m *message, s *stream) *response {
+	var result any
+	var err *rpcError
+	switch m.Method {
+	case "initialize":
+		result, err = initialize(m.Params)
+	case "ping":
+		result = struct{}{}
+	case "tools/list":
+		result = struct {
+			Tools []toolForm `json:"tools"`
+		}{toolForms}
+	case "tools/call":
+		result, err = callTool(ctx, e, m.Params, s)
+	default:
+		err = &rpcError{rpcNoMethod, "there is no method " + clip(m.Method, 60)}
+	}
+	if err != nil {
+		result = nil
+	}
+	return respond(m.ID, result, err)
+}
+
+const instructions = "These tools give tasks to other agents, each in a sandbox of its own that does not see your files. What they take counts against " +
+	"your own time and budget, and they end when you do."
+
+func initialize(params json.RawMessage) (any, *rpcError) {
+	var p struct {
+		Version string `json:"protocolVersion"`
+	}
+	if params == nil || json.Unmarshal(params, &p) != nil || p.Version == "" {
+		return nil, &rpcError{rpcInvalidParams, "protocolVersion is missing"}
+	}
+	if !slices.Contains(revisions, p.Version) {
+		p.Version = revisions[0] // whether it can go on with that, the client decides
+	}
+	type info struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	return struct {
+		Version      string                         `json:"protocolVersion"`
+		Capabilities map[string]map[string]struct{} `json:"capabilities"`
+		Server       info                           `json:"serverInfo"`
+		Instructions string                         `json:"instructions"`
+	}{p.Version, map[string]map[string]struct{}{"tools": {}}, info{"caisson", "1"}, instructions}, nil
+}
+
+// clip returns at most n bytes of s, as text.
+func clip(s string, n int) string {
+	return strings.ToValidUTF8(s[:min(len(s), n)], "")
+}

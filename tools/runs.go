@@ -1,0 +1,104 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+func listAgents(w http.ResponseWriter, r *http.Request, e *engine) {
+	list, err := e.agents(r.Context())
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	if list == nil {
+		list = []agent{}
+	}
+	answer(w, http.StatusOK, list)
+}
+
+func startRun(w http.ResponseWriter, r *http.Request, e *engine) {
+	var s start
+	body, err := readBody(w, r)
+	if err == nil {
+		err = decode(body, true, &s)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	started, err := e.start(r.Context(), s)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.Header().Set("Location", "/v1/runs/"+string(started.ID))
+	answer(w, http.StatusCreated, started)
+}
+
+func showRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
+	id, err := caisson.ParseID(caisson.RunPrefix, name)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	wait, err := waitOf(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	got, err := e.get(r.Context(), id)
+	if err == nil && wait > 0 {
+		got, err = e.awaitFor(r.Context(), got, wait, nil)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, got)
+}
+
+// awaitFor is await for some time, which it is no error to have used up.
+func (e *engine) awaitFor(ctx context.Context, r *run, wait time.Duration, see func(*run) error) (*run, error) {
+	limited, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	r, err := e.await(limited, r, see)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
+	}
+	return r, err
+}
+
+// waitOf returns how long a question about a run is to be held.
+func waitOf(r *http.Request) (time.Duration, error) {
+	for name, values := range r.URL.Query() {
+		if name != "wait" || len(values) != 1 {
+			return 0, caisson.Errorf(caisson.Invalid, "wait is the only parameter there is, once")
+		}
+		n, err := strconv.ParseUint(values[0], 10, 16)
+		if err != nil || n > maxWait {
+			return 0, caisson.Invalidf("wait", "%.20q is not a number of seconds up to %d", values[0], maxWait)
+		}
+		return time.Duration(n) * time.Second, nil
+	}
+	return 0, nil
+}
+
+func cancelRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
+	id, err := caisson.ParseID(caisson.RunPrefix, name)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	got, err := e.cancel(r.Context(), id)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	answer(w, http.StatusOK, got)
+}
