@@ -31,6 +31,7 @@ const (
 	maxSteps    = 64
 	maxFiles    = 64
 	maxPersonas = 32
+	maxPool     = 64
 	maxStrings  = 1 << 20 // all arguments or variables together, in bytes
 	maxPath     = 4096
 	minMemory   = 64 << 20
@@ -117,6 +118,10 @@ func (c *checker) speech(a *caisson.Agent) {
 		c.add(err)
 	} else if len(words) > 0 {
 		c.bad("service", "{%s} is not known when the service starts; only command may have placeholders", words[0])
+	}
+	c.path("serviceDir", a.ServiceDir)
+	if a.ServiceDir != "" && len(a.Service) == 0 && a.Driver != caisson.DriverOpenClaw {
+		c.bad("serviceDir", "there is no service that could run there")
 	}
 	c.prompt(a, slices.Contains(used, "prompt"))
 	c.events(a)
@@ -249,6 +254,11 @@ func (c *checker) warm(a *caisson.Agent) {
 		c.bad("warm.prompt", "is not text of at most 64KiB")
 	}
 	c.words("warm.rotate", w.Rotate)
+	if w.Pool < 0 || w.Pool > maxPool {
+		c.bad("warm.pool", "%d is not between 0 and %d", w.Pool, maxPool)
+	} else if w.Pool > 0 && len(a.Service) > 0 {
+		c.bad("warm.pool", "is for agents without a service; this one has a snapshot")
+	}
 }
 
 func (c *checker) add(err error) {
