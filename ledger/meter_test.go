@@ -556,11 +556,12 @@ func TestClockCorrected(t *testing.T) {
 			}
 			used := int64(0)
 			for _, row := range rows {
-				if row.At.Equal(right) || period == "" { // one was read before the clock was put right
+				// One or both of the first were read before the clock was put right: a lease that is asked for ahead reads them.
+				if row.At.Equal(right) || period == "" {
 					used += row.Amount().Tokens
 				}
 			}
-			if b := w.look("account/a"); b.Used.Tokens != used || used < 815 || b.Held.Tokens != 0 {
+			if b := w.look("account/a"); b.Used.Tokens != used || used < 800 || b.Held.Tokens != 0 {
 				t.Errorf("used %d of %d, held %d", b.Used.Tokens, used, b.Held.Tokens)
 			}
 		})
