@@ -47,7 +47,7 @@ func TestFixesAFailingTest(t *testing.T) {
 
 // TestGatewayAllowsEveryField: nothing that is sent would be dropped or refused by the gateway.
 func TestGatewayAllowsEveryField(t *testing.T) {
-	args, dir, calls := serve(t, sample.Script, "--tools")
+	args, dir, calls := serve(t, sample.Script, "--tools-url", "http://tools.caisson.internal")
 	if err := sample.Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestToolsAreAllowedAndDenied(t *testing.T) {
 		want string
 	}{
 		{nil, "edit list read search shell write"},
-		{[]string{"--tools"}, "edit list list_agents read run_agent search shell write"},
+		{[]string{"--tools-url", "http://tools.caisson.internal"}, "edit list list_agents read run_agent search shell write"},
 		{[]string{"--allow", "read,list, search"}, "list read search"},
 		{[]string{"--deny", "shell,run_agent"}, "edit list read search write"},
 		{[]string{"--allow", "read,shell", "--deny", "shell"}, "read"},

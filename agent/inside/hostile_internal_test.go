@@ -257,7 +257,7 @@ func TestTheEstimateShortens(t *testing.T) {
 
 // TestMemoryFails: a task goes on without its memory, and says so.
 func TestMemoryFails(t *testing.T) {
-	c := &config{model: "m", gateway: serveBroken(t, fine).url, toolsURL: defaultTools, workspace: t.TempDir(), state: t.TempDir(), session: "s", steps: 1, context: 1000}
+	c := &config{model: "m", gateway: serveBroken(t, fine).url, workspace: t.TempDir(), state: t.TempDir(), session: "s", steps: 1, context: 1000}
 	var lines bytes.Buffer
 	a, err := newAgent(c, newOutput(&lines))
 	if err != nil {

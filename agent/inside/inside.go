@@ -25,10 +25,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Where a sandbox finds the model gateway, and the tools that are granted to it.
+// defaultGateway is where a sandbox finds the model gateway.
+const defaultGateway = "http://llm.caisson.internal"
+
+// The variables by which a run says what its agent may use. Flags go before them.
 const (
-	defaultGateway = "http://llm.caisson.internal"
-	defaultTools   = "http://tools.caisson.internal"
+	envToolsURL = "CAISSON_TOOLS_URL" // where runs of other agents are started; not set: nowhere
+	envAllow    = "CAISSON_TOOLS_ALLOW"
+	envDeny     = "CAISSON_TOOLS_DENY"
 )
 
 const (
@@ -61,8 +65,7 @@ type config struct {
 	gateway   string
 	allow     string
 	deny      string
-	tools     bool
-	toolsURL  string
+	toolsURL  string // "" for none
 }
 
 // Main is the agent as a program: it does the task that stdin says, as args without the program's name have it, and returns its exit code.
@@ -106,10 +109,9 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	f.Int64Var(&c.context, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
 	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
 	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without /v1")
-	f.StringVar(&c.allow, "allow", "", "`tools` that the model has, with commas between; all if empty")
-	f.StringVar(&c.deny, "deny", "", "`tools` that the model does not have")
-	f.BoolVar(&c.tools, "tools", false, "offer the tools that start runs of other agents")
-	f.StringVar(&c.toolsURL, "tools-url", defaultTools, "`URL` of these tools")
+	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)
+	f.StringVar(&c.deny, "deny", os.Getenv(envDeny), "`tools` that the model does not have; default $"+envDeny)
+	f.StringVar(&c.toolsURL, "tools-url", os.Getenv(envToolsURL), "`URL` of the tools that start runs of other agents; none if empty; default $"+envToolsURL)
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			io.WriteString(stderr, usage)

@@ -42,11 +42,14 @@ func newToolbox(c *config) (*toolbox, error) {
 	dir := workspace(c.workspace)
 	b := &toolbox{shell: &shell{dir: c.workspace}}
 	b.tools = []tool{b.shell.tool(), dir.readTool(), dir.writeTool(), dir.editTool(), dir.listTool(), dir.searchTool()}
-	server, err := parseServer(c.toolsURL)
-	if err != nil {
-		return nil, invalidArg("--tools-url", err)
+	var at server
+	if c.toolsURL != "" {
+		var err error
+		if at, err = parseServer(c.toolsURL); err != nil {
+			return nil, invalidArg("--tools-url", err)
+		}
 	}
-	runs := runTools(server)
+	runs := runTools(at)
 	names := func() (all []string) {
 		for _, t := range slices.Concat(b.tools, runs) {
 			all = append(all, t.name)
@@ -61,7 +64,7 @@ func newToolbox(c *config) (*toolbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.tools {
+	if c.toolsURL != "" {
 		b.tools = append(b.tools, runs...)
 	}
 	b.tools = slices.DeleteFunc(b.tools, func(t tool) bool {

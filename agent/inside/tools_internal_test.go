@@ -22,7 +22,7 @@ type bench struct {
 func newBench(t testing.TB) *bench {
 	t.Helper()
 	dir := t.TempDir()
-	box, err := newToolbox(&config{workspace: dir, toolsURL: defaultTools})
+	box, err := newToolbox(&config{workspace: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
