@@ -23,8 +23,11 @@ const (
 	driveGrace = 3 * time.Second
 )
 
-// gatewayURL is the model gateway, as every sandbox that may use it finds it.
-const gatewayURL = "http://llm.caisson.internal"
+// Where a sandbox finds the model gateway, and the tools that start runs of other agents, if it may use them.
+const (
+	gatewayURL = "http://llm.caisson.internal"
+	toolsURL   = "http://tools.caisson.internal"
+)
 
 // task makes the task of the attempt. The agent has a tenth less time than the run.
 func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
@@ -74,6 +77,15 @@ func (x *attempt) env(deadline time.Time) map[string]string {
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
 		"CAISSON_RUN": string(x.r.ID), "CAISSON_AGENT": x.r.Agent, "CAISSON_DEADLINE": deadline.UTC().Format(time.RFC3339),
 		"TRACEPARENT": "00-" + x.r.Trace + "-" + x.r.Trace[:16] + "-01",
+	}
+	if x.assignment().Tools {
+		env["CAISSON_TOOLS_URL"] = toolsURL
+	}
+	// What the agent offers to its model, for one that has no other way to be told.
+	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {
+		if len(tools) > 0 {
+			env[name] = strings.Join(tools, ",")
+		}
 	}
 	maps.Copy(env, x.set.Env)
 	return env
