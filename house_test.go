@@ -102,6 +102,7 @@ var directions = map[string][]string{
 	"agent/openclaw/driver":       {"agent/drive", "agent/task"},
 	"agent/openclaw/openclawtest": {"agent/openclaw"},
 	"agent/drive":                 {"agent/task"},
+	"agent/drive/drivetest":       {"agent/drive", "agent/task"},
 	"agent/inside":                {"agent/task"}, // its output has the bounds of what drivers say
 	"agent/inside/sample":         {},
 	"sqlite":                      {},
@@ -137,7 +138,7 @@ var directions = map[string][]string{
 	"internal/workertest":         {"worker"},
 	"sandboxes":                   {"inside"},              // the host's side of file access; drivers come as interfaces
 	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
-	"engine":                      {"runs", "agent", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
+	"engine":                      {"runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},

@@ -123,6 +123,23 @@ type Limits struct {
 // IsZero reports whether l bounds nothing.
 func (l Limits) IsZero() bool { return l == Limits{} }
 
+// Plus returns limits that leave as much once more has been taken. What is not bounded stays so.
+func (l Limits) Plus(more Amount) Limits {
+	add := func(n *int64, more int64) *int64 {
+		if n == nil || more == 0 {
+			return n
+		}
+		sum := addSat(*n, more)
+		return &sum
+	}
+	if l.USD != nil && more.USD != 0 {
+		sum := USD(addSat(int64(*l.USD), int64(more.USD)))
+		l.USD = &sum
+	}
+	l.Tokens, l.Calls = add(l.Tokens, more.Tokens), add(l.Calls, more.Calls)
+	return l
+}
+
 // Left returns how much may still be taken when used has been, never negative; unbounded numbers are the greatest there are.
 func (l Limits) Left(used Amount) Amount {
 	left := Amount{math.MaxInt64, math.MaxInt64, math.MaxInt64}

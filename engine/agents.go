@@ -40,7 +40,7 @@ func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 }
 
 // newRuns constructs the catalog and the run core.
-func (e *Engine) newRuns() *runs.Core {
+func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
 		Ensure: func(ctx context.Context, account string) error {
@@ -54,7 +54,7 @@ func (e *Engine) newRuns() *runs.Core {
 		Sandboxes: boxes{
 			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
 		},
-		Calls:  e.callsOf,
+		Calls:  e.ledger.Calls,
 		Forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
 		Record: e.Core.Record, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
@@ -77,13 +77,8 @@ func checkPolicy(ctx context.Context, field string, p caisson.Policy) error {
 	return nil
 }
 
-// callsOf returns calls in the ledger, with those that were answered a moment ago.
-func (e *Engine) callsOf(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-	return e.ledger.Calls(ctx, q, after, limit)
-}
-
 // Runs returns the execution of tasks by agents.
-func (e *Engine) Runs() caisson.Runs { return e.tasks }
+func (e *Engine) Runs() caisson.Runs { return e.tasks.Runs() }
 
 // Agents returns the catalog.
 func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }

@@ -141,7 +141,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Release()
-	e.tasks = e.newRuns()
+	e.tasks = newRuns(e)
 	return e, nil
 }
 
@@ -216,7 +216,7 @@ func (e *Engine) money() (err error) {
 		gateway: e.cfg.Gateway, log: e.cfg.Log.With("component", "models"),
 		record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
 	}
-	e.runs = e.newGatewayRuns()
+	e.runs = newGatewayRuns(e)
 	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
 		return err
 	}

@@ -152,7 +152,7 @@ func (e *Engine) newManager() (*wire.Manager, error) {
 }
 
 // newGatewayRuns constructs the management of runs on other machines.
-func (e *Engine) newGatewayRuns() *gatewayRuns {
+func newGatewayRuns(e *Engine) *gatewayRuns {
 	return &gatewayRuns{
 		serves: e.cfg.Gateway.Listen != "", store: e.Store, check: e.models.Check, budget: e.cfg.Limits.Budget,
 		change:  func(ctx context.Context, c caisson.GatewayRunChange) error { return e.wires.ChangeRuns(ctx, c) },

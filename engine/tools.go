@@ -56,7 +56,7 @@ func (e *Engine) guestTool(ctx context.Context, name string, in json.RawMessage)
 	var out any
 	switch name {
 	case "agents":
-		list, err := e.tasks.GuestAgents(ctx)
+		list, err := e.tasks.Guests().GuestAgents(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func (e *Engine) guestTool(ctx context.Context, name string, in json.RawMessage)
 		if err := decodeGuest(in, &req); err != nil {
 			return nil, err
 		}
-		r, err := e.tasks.StartGuestRun(ctx, caisson.RunRequest{
+		r, err := e.tasks.Guests().StartGuestRun(ctx, caisson.RunRequest{
 			Agent: req.Agent, Persona: req.Persona, Prompt: req.Prompt, History: req.History, Model: req.Model, Env: req.Env, Limits: req.Limits,
 		})
 		if err != nil {
@@ -82,9 +82,9 @@ func (e *Engine) guestTool(ctx context.Context, name string, in json.RawMessage)
 		if err := decodeGuest(in, &id); err != nil {
 			return nil, err
 		}
-		get := e.tasks.GuestRun
+		get := e.tasks.Guests().GuestRun
 		if name == "cancel" {
-			get = e.tasks.CancelGuestRun
+			get = e.tasks.Guests().CancelGuestRun
 		}
 		r, err := get(ctx, id)
 		if err != nil {

@@ -43,7 +43,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if err != nil {
 		return err
 	}
-	full, err := s.c.complete(ctx, a.ID)
+	full, err := s.c.making.complete(ctx, a.ID)
 	if err != nil {
 		a.Status.Problem = caisson.MessageOf(err)
 		return nil
@@ -69,7 +69,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if t.Built == nil && len(t.Setup) > 0 {
 		return nil
 	}
-	p, err := s.c.build(ctx, t, nil) // nothing is left to build
+	p, err := s.c.making.build(ctx, t, nil) // nothing is left to build
 	if err != nil {
 		return err
 	}
@@ -119,11 +119,11 @@ func (s *Agents) BuildAgent(ctx context.Context, id string, progress func(caisso
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	a, err := s.c.complete(ctx, id)
+	a, err := s.c.making.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.c.prepare(ctx, a, "", progress); err != nil {
+	if _, err := s.c.making.prepare(ctx, a, "", progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
@@ -145,7 +145,7 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 
 // CheckAgent implements [caisson.Agents].
 func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.AgentCheck, err error) {
-	a, err := s.c.complete(ctx, id)
+	a, err := s.c.making.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 		return nil, err
 	}
 	list = append(list, checkModels(a, models)...)
-	template, err := s.c.prepare(ctx, a, "", func(caisson.Progress) {})
+	template, err := s.c.making.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
 		return append(list, caisson.AgentCheck{
 			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "mend its set-up, then: caisson agent build " + id,
@@ -164,7 +164,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	req := template.create(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
-	box, err := s.c.Sandboxes.Create(s.c.asAuthor(ctx, a), req)
+	box, err := s.c.Sandboxes.Create(s.c.making.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}

@@ -25,9 +25,10 @@ type attempt struct {
 	log   *slog.Logger
 	rec   *recorder
 
-	mu     sync.Mutex
-	began  time.Time       // of the present phase; guarded by mu
-	phases []caisson.Phase // guarded by mu: the sandbox core adds to them from goroutines of its own
+	clock
+	lodging lodging
+	speech  speech
+	outcome outcome
 
 	box    *caisson.Sandbox // the sandbox; nil until there is one
 	warm   bool             // it is a fork of the warm snapshot
@@ -38,17 +39,33 @@ type attempt struct {
 	result caisson.RunResult
 }
 
+// The parts of an attempt. Each has the attempt, and through it the others.
+type (
+	lodging struct{ *attempt } // gets it a sandbox
+	speech  struct{ *attempt } // gives the prompt and hears the agent
+	outcome struct{ *attempt } // leaves the result behind
+)
+
+// A clock knows where the time goes.
+type clock struct {
+	mu     sync.Mutex
+	began  time.Time       // of the present phase; guarded by mu
+	phases []caisson.Phase // guarded by mu: the sandbox core adds to them from goroutines of its own
+}
+
 // newAttempt returns the attempt of a run that is about to be queued.
 func (c *Core) newAttempt(ctx context.Context, r *caisson.Run) (*attempt, error) {
 	rec, err := newRecorder(ctx, c.streams, r)
 	if err != nil {
 		return nil, err
 	}
-	return &attempt{
-		c: c, r: r, rec: rec, began: time.Now(),
+	x := &attempt{
+		c: c, r: r, rec: rec, clock: clock{began: time.Now()},
 		log:    c.Log.With("run", r.ID, "attempt", r.Attempt, "agent", r.Agent, "account", r.Account, "trace", r.Trace),
 		result: caisson.RunResult{Attempt: r.Attempt, Trace: r.Trace, Versions: map[string]string{"caisson": c.Version}},
-	}, nil
+	}
+	x.lodging, x.speech, x.outcome = lodging{x}, speech{x}, outcome{x}
+	return x, nil
 }
 
 // status tells what happens now.
@@ -76,14 +93,14 @@ func (x *attempt) waited(place *ticket) {
 }
 
 // start begins a phase whose beginning is not the end of another.
-func (x *attempt) start() {
+func (x *clock) start() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.began = time.Now()
 }
 
 // phase ends the present phase of the run's time and begins the next.
-func (x *attempt) phase(name string) {
+func (x *clock) phase(name string) {
 	t := time.Now()
 	x.mu.Lock()
 	began := x.began
@@ -93,7 +110,7 @@ func (x *attempt) phase(name string) {
 }
 
 // inside adds a part of the present phase that is told by itself.
-func (x *attempt) inside(name string, d time.Duration) {
+func (x *clock) inside(name string, d time.Duration) {
 	x.spent(name, d)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -101,7 +118,7 @@ func (x *attempt) inside(name string, d time.Duration) {
 }
 
 // spent adds to a phase.
-func (x *attempt) spent(name string, d time.Duration) {
+func (x *clock) spent(name string, d time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range x.phases {
@@ -143,7 +160,7 @@ func (x *attempt) run(ctx context.Context) {
 		return // the next daemon finds the run as it is
 	}
 	// What follows has to happen even for a run that was cancelled.
-	x.finish(context.WithoutCancel(ctx), x.explain(ctx, err))
+	x.outcome.finish(context.WithoutCancel(ctx), x.outcome.explain(ctx, err))
 }
 
 // do does all that can fail.
@@ -152,7 +169,7 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if x.agent, err = x.c.complete(ctx, x.r.Agent); err != nil {
+	if x.agent, err = x.c.making.complete(ctx, x.r.Agent); err != nil {
 		return err
 	}
 	models, err := x.c.Models.ListModels(ctx)
@@ -162,17 +179,17 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	// Limits were settled when the run was asked for, with the rights of whoever asked.
 	asked := x.r.Request
 	asked.Limits, asked.Model = x.r.Limits, x.r.Model
-	if x.set, err = agent.Resolve(x.agent, asked, x.c.defaults(models), caisson.Caller{Account: x.r.Account, Local: true}); err != nil {
+	if x.set, err = agent.Resolve(x.agent, asked, x.c.entrance.defaults(models), caisson.Caller{Account: x.r.Account, Local: true}); err != nil {
 		return err
 	}
 	if err := x.state(ctx, caisson.RunStarting); err != nil {
 		return err
 	}
 	x.status("starting", "")
-	if err := x.c.setBudget(ctx, x.r); err != nil {
+	if err := x.c.budgets.setBudget(ctx, x.r); err != nil {
 		return err
 	}
-	template, err := x.c.prepare(ctx, x.agent, x.r.Request.Image, func(p caisson.Progress) { x.status("starting", progressLabel(p)) })
+	template, err := x.c.making.prepare(ctx, x.agent, x.r.Request.Image, func(p caisson.Progress) { x.status("starting", progressLabel(p)) })
 	if err != nil {
 		return err
 	}
@@ -184,7 +201,7 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	x.start()
-	if err := x.open(withPhases(ctx, x), template); err != nil {
+	if err := x.lodging.open(withPhases(ctx, x), template); err != nil {
 		return err
 	}
 	if _, err := x.update(ctx, func(r *caisson.Run) {
@@ -192,11 +209,11 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	if err := x.copyIn(ctx); err != nil {
+	if err := x.lodging.copyIn(ctx); err != nil {
 		return err
 	}
 	x.status("running", "")
-	return x.turn(ctx, deadline)
+	return x.speech.turn(ctx, deadline)
 }
 
 func progressLabel(p caisson.Progress) string {
@@ -232,7 +249,7 @@ var codes = map[caisson.Kind]string{
 }
 
 // explain makes of what went wrong what the result says. It returns nil for nil.
-func (x *attempt) explain(ctx context.Context, err error) *caisson.RunError {
+func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
 	if err == nil {
 		return nil
 	}
@@ -258,15 +275,15 @@ func (x *attempt) explain(ctx context.Context, err error) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: caisson.MessageOf(err)}
 }
 
-func (x *attempt) timeoutText() string {
+func (x outcome) timeoutText() string {
 	return fmt.Sprintf("the run's time of %s is over; give it more with --timeout", x.r.Limits.Time)
 }
 
 // finish stores the result and takes everything down, in an order that loses nothing: the sandbox is removed when the result is
 // durable.
-func (x *attempt) finish(ctx context.Context, failed *caisson.RunError) {
+func (x outcome) finish(ctx context.Context, failed *caisson.RunError) {
 	// An account's runs within others end with the one that started them.
-	if err := x.c.cancelUnder(ctx, x.r); err != nil {
+	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
 	x.start()
@@ -304,7 +321,7 @@ func (x *attempt) finish(ctx context.Context, failed *caisson.RunError) {
 	}); err != nil {
 		x.log.ErrorContext(ctx, "the result of a run could not be stored", "err", err)
 	}
-	if err := x.c.unclaim(ctx, x.r, x.sessionBox()); err != nil {
+	if err := x.c.sessions.unclaim(ctx, x.r, x.sessionBox()); err != nil {
 		x.log.ErrorContext(ctx, "a session could not be given back", "session", x.r.Session, "err", err)
 	}
 	x.rec.add(caisson.RunEvent{Type: caisson.EventDone})
@@ -332,7 +349,7 @@ func phaseText(list []caisson.Phase) string {
 }
 
 // clear removes what is of no use to anybody any more, in the background: nobody waits for it.
-func (x *attempt) clear(ctx context.Context, succeeded bool) {
+func (x outcome) clear(ctx context.Context, succeeded bool) {
 	work := func() {
 		if x.box != nil && x.mine {
 			if err := x.c.Sandboxes.Remove(ctx, string(x.box.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -340,7 +357,7 @@ func (x *attempt) clear(ctx context.Context, succeeded bool) {
 			}
 			x.recount(ctx)
 		}
-		if err := x.c.dropBudget(ctx, x.r); err != nil {
+		if err := x.c.budgets.dropBudget(ctx, x.r); err != nil {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)
 		}
 		if succeeded {
@@ -357,7 +374,7 @@ func (x *attempt) clear(ctx context.Context, succeeded bool) {
 }
 
 // recount looks at the ledger again: calls that the agent did not wait for end with its sandbox.
-func (x *attempt) recount(ctx context.Context) {
+func (x outcome) recount(ctx context.Context) {
 	usage, _ := x.usage(ctx)
 	if usage == x.result.Usage {
 		return
@@ -372,7 +389,7 @@ func (x *attempt) recount(ctx context.Context) {
 }
 
 // usage returns what the ledger has of this attempt, and how long its calls took together.
-func (x *attempt) usage(ctx context.Context) (u caisson.RunUsage, model time.Duration) {
+func (x outcome) usage(ctx context.Context) (u caisson.RunUsage, model time.Duration) {
 	var after caisson.ID
 	for {
 		list, more, err := x.c.Calls(ctx, caisson.UsageQuery{Run: string(x.r.ID)}, after, 1000)
@@ -405,7 +422,7 @@ func (x *attempt) usage(ctx context.Context) (u caisson.RunUsage, model time.Dur
 }
 
 // split takes the time of calls of models out of the agent's own.
-func (x *attempt) split(model time.Duration) {
+func (x *clock) split(model time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i, p := range x.phases {
@@ -428,7 +445,7 @@ func (x *attempt) boxID() caisson.ID {
 }
 
 // sessionBox is the sandbox that the run's session has from now on; nil for none, if it has one at all.
-func (x *attempt) sessionBox() *caisson.Sandbox {
+func (x outcome) sessionBox() *caisson.Sandbox {
 	if x.r.Session == "" || x.mine {
 		return nil
 	}
@@ -436,7 +453,7 @@ func (x *attempt) sessionBox() *caisson.Sandbox {
 }
 
 // setBudget makes the budget of an attempt. It has to be there before the first call.
-func (c *Core) setBudget(ctx context.Context, r *caisson.Run) error {
+func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	limits := caisson.Limits{}
 	if l := &r.Limits; l.Cost > 0 {
 		limits.USD = &l.Cost
@@ -456,10 +473,16 @@ func (c *Core) setBudget(ctx context.Context, r *caisson.Run) error {
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	if _, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), &caisson.Budget{
-		Key: key, Account: r.Account, Limits: limits, CreatedAt: now(),
-	}); err != nil {
+	b := &caisson.Budget{Key: key, Account: r.Account, Limits: limits, CreatedAt: now()}
+	put, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b)
+	if err != nil {
 		return err
+	}
+	if b.Limits = limits.Plus(put.Used); b.Limits != limits {
+		// A budget begins with what earlier attempts took.
+		if _, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b); err != nil {
+			return err
+		}
 	}
 	if r.Attempt == 1 || c.Forget == nil {
 		return nil // nobody has asked for it yet
@@ -468,12 +491,16 @@ func (c *Core) setBudget(ctx context.Context, r *caisson.Run) error {
 }
 
 // dropBudget removes the budget of a run that has ended. Its calls stay in the ledger.
-func (c *Core) dropBudget(ctx context.Context, r *caisson.Run) error {
-	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), budgetKey(r.ID))
+func (c budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
+	key := budgetKey(r.ID)
+	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
-	return err
+	if err != nil || c.Forget == nil {
+		return err
+	}
+	return c.Forget(ctx, key)
 }
 
 func budgetKey(id caisson.ID) string { return "run/" + string(id) }

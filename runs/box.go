@@ -21,7 +21,7 @@ func withPhases(ctx context.Context, x *attempt) context.Context {
 }
 
 // assignment is what makes a sandbox serve the attempt.
-func (x *attempt) assignment() *caisson.Assignment {
+func (x lodging) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
 		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.Runs > 0 && len(x.r.Lineage) < maxDepth,
@@ -33,12 +33,12 @@ func (x *attempt) assignment() *caisson.Assignment {
 }
 
 // policy is what the run may reach.
-func (x *attempt) policy() *caisson.Policy {
+func (x lodging) policy() *caisson.Policy {
 	return &x.set.Policy
 }
 
 // labels are those of a run's sandbox; reconcile finds it by them.
-func (x *attempt) labels() map[string]string {
+func (x lodging) labels() map[string]string {
 	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
 	if x.r.Session != "" {
 		l[labelSession] = string(x.r.Session)
@@ -60,7 +60,7 @@ const (
 )
 
 // open gets the attempt its sandbox: the session's, a fork of the warm snapshot, or a new one.
-func (x *attempt) open(ctx context.Context, template *prepared) error {
+func (x lodging) open(ctx context.Context, template *prepared) error {
 	if x.r.Session != "" {
 		ok, err := x.openSession(ctx)
 		if err != nil || ok {
@@ -94,7 +94,7 @@ func (x *attempt) open(ctx context.Context, template *prepared) error {
 
 // asOwner lets the agent's own policy lead where its author may lead it. Built-in agents and those of the host's files are the
 // host's.
-func (x *attempt) asOwner(ctx context.Context) context.Context {
+func (x lodging) asOwner(ctx context.Context) context.Context {
 	if x.r.Request.Policy == nil && x.agent.Account == "" {
 		return caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true})
 	}
@@ -102,7 +102,7 @@ func (x *attempt) asOwner(ctx context.Context) context.Context {
 }
 
 // fork makes the sandbox of the warm snapshot.
-func (x *attempt) fork(ctx context.Context, snap *caisson.Snapshot) error {
+func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot) error {
 	var forks []*caisson.Sandbox
 	err := x.whileFull(ctx, func() (err error) {
 		forks, err = x.c.Sandboxes.Fork(ctx, string(snap.ID), caisson.ForkRequest{
@@ -129,7 +129,7 @@ func (x *attempt) fork(ctx context.Context, snap *caisson.Snapshot) error {
 }
 
 // create makes the sandbox from the agent's template.
-func (x *attempt) create(ctx context.Context, template *prepared) error {
+func (x lodging) create(ctx context.Context, template *prepared) error {
 	req := template.create(x.agent)
 	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), x.policy(), x.assignment()
 	if own := resources(x.r.Limits); own != resources(x.agent.Limits) {
@@ -149,16 +149,16 @@ func (x *attempt) create(ctx context.Context, template *prepared) error {
 }
 
 // serve starts the agent's service in a sandbox that has none.
-func (x *attempt) serve(ctx context.Context) error {
-	models, err := x.c.grantedModels(ctx, x.assignment().Models)
+func (x lodging) serve(ctx context.Context) error {
+	models, err := x.c.making.grantedModels(ctx, x.assignment().Models)
 	if err != nil {
 		return err
 	}
-	return x.c.serve(ctx, x.box.ID, x.agent, models)
+	return x.c.making.serve(ctx, x.box.ID, x.agent, models)
 }
 
 // whileFull does f again while the host is full and others are at work whose end makes room.
-func (x *attempt) whileFull(ctx context.Context, f func() error) error {
+func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := f()
@@ -191,7 +191,7 @@ func resources(l caisson.AgentLimits) caisson.Resources {
 }
 
 // copyIn unpacks the run's archive into the workspace.
-func (x *attempt) copyIn(ctx context.Context) error {
+func (x lodging) copyIn(ctx context.Context) error {
 	if !x.r.HasWorkspace {
 		return nil
 	}
@@ -229,7 +229,7 @@ func (x *attempt) copyIn(ctx context.Context) error {
 }
 
 // release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.
-func (x *attempt) release(ctx context.Context) error {
+func (x outcome) release(ctx context.Context) error {
 	if x.box == nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (x *attempt) release(ctx context.Context) error {
 		// It is removed, and its last calls end with it, charged to this run.
 		return nil
 	}
-	if err := x.c.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil {
+	if err := x.c.hands.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil {
 		return err
 	}
 	if _, err := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
@@ -252,7 +252,7 @@ func (x *attempt) release(ctx context.Context) error {
 
 // killNew ends the processes that were not there before, but for those that the agent declares. A sandbox that cannot be rid of
 // them is stopped: its files stay.
-func (c *Core) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) error {
+func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) error {
 	for range 20 {
 		list, err := c.Sandboxes.Processes(ctx, string(id))
 		if err != nil {

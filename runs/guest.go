@@ -10,7 +10,7 @@ import (
 
 // parent returns the run that the guest in ctx serves, if it may start others. What a guest says of itself comes from its wire; that
 // its sandbox serves that run is looked up here.
-func (c *Core) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
+func (c guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -37,7 +37,7 @@ func maySubRun(a *caisson.Agent, id string) bool {
 }
 
 // GuestAgents implements [caisson.GuestRuns].
-func (c *Core) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
+func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	r, a, err := c.parent(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (c *Core) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 const reserve = 10 // a tenth
 
 // StartGuestRun implements [caisson.GuestRuns].
-func (c *Core) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	p, a, err := c.parent(ctx)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (c *Core) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cais
 	req.User, req.Labels = p.Request.User, nil
 	// Not over the unix socket, whoever asked for the parent: an agent asks for this.
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
-	r, err := c.plan(ctx, caisson.Caller{Account: p.Account}, req)
+	r, err := c.entrance.plan(ctx, caisson.Caller{Account: p.Account}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (c *Core) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cais
 	r.Limits.Time = min(r.Limits.Time, caisson.Duration(left))
 	r.Limits.Runs = min(r.Limits.Runs, max(0, p.Limits.Runs-p.Children-1))
 	r.Parent, r.Lineage = p.ID, append(slices.Clone(p.Lineage), p.ID)
-	started, err := c.enter(ctx, r)
+	started, err := c.entrance.enter(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (c *Core) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cais
 }
 
 // tellParent says in the parent's own stream that it has started a run. The parent's recorder belongs to its attempt, so it is asked.
-func (c *Core) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
+func (c guests) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
 	c.event(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
 	c.mu.Lock()
 	l := c.live[p.ID]
@@ -99,7 +99,7 @@ func (c *Core) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Ru
 }
 
 // GuestRun implements [caisson.GuestRuns].
-func (c *Core) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+func (c guests) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	p, _, err := c.parent(ctx)
 	if err != nil {
 		return nil, err
@@ -112,13 +112,13 @@ func (c *Core) GuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error
 }
 
 // CancelGuestRun implements [caisson.GuestRuns].
-func (c *Core) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	r, err := c.GuestRun(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	// Not waited for: whoever asks holds up every other guest meanwhile.
-	under, err := c.under(ctx, r)
+	under, err := c.runs.under(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +133,12 @@ func (c *Core) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run,
 }
 
 // cancelUnder ends the runs that r has started, and waits for it.
-func (c *Core) cancelUnder(ctx context.Context, r *caisson.Run) error {
+func (c guests) cancelUnder(ctx context.Context, r *caisson.Run) error {
 	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
 	if err != nil || stored.Children == 0 {
 		return err
 	}
-	under, err := c.under(ctx, stored)
+	under, err := c.runs.under(ctx, stored)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // RunLog implements [caisson.Runs].
-func (c *Core) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
+func (c runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
 	r, err := c.GetRun(ctx, id)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func written(write func(io.Writer) error) io.ReadCloser {
 }
 
 // writeCalls writes the calls of models of the run's last attempt, a line of JSON each.
-func (c *Core) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
+func (c runs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	var after caisson.ID
 	for {
@@ -64,7 +64,7 @@ func (c *Core) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) erro
 }
 
 // writeDecisions writes what the wire decided during the run's last attempt, a line of JSON each.
-func (c *Core) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
+func (c runs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	box := r.Sandbox
 	if r.Result != nil && r.Result.Sandbox != "" {
 		box = r.Result.Sandbox

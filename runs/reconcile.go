@@ -9,10 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Reconcile brings runs, sessions and sandboxes into agreement after a restart. What waited waits again; what was under way has failed, as
+// reconcile does [Core.Reconcile]. What waited waits again; what was under way has failed, as
 // nobody heard what its agent said meanwhile, and its sandbox is removed, with which the last of its calls are in the ledger.
-// It must return before anything else is asked of the core.
-func (c *Core) Reconcile(ctx context.Context) error {
+func (c restart) reconcile(ctx context.Context) error {
 	if err := c.Dir.MkdirAll("runs", 0o700); err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		return err
 	}
 	for i := len(queued) - 1; i >= 0; i-- { // oldest first
-		if err := c.queueAttempt(queued[i]); err != nil {
+		if err := c.entrance.queueAttempt(queued[i]); err != nil {
 			return err
 		}
 	}
@@ -56,7 +55,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 }
 
 // fail ends a run that was under way when the daemon ended.
-func (c *Core) fail(ctx context.Context, r *caisson.Run) error {
+func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: r.Account, Local: true})
 	x, err := c.newAttempt(ctx, r)
 	if err != nil {
@@ -88,14 +87,14 @@ func (c *Core) fail(ctx context.Context, r *caisson.Run) error {
 			break
 		}
 	}
-	x.finish(ctx, &caisson.RunError{
+	x.outcome.finish(ctx, &caisson.RunError{
 		Code: caisson.RunInternal, Message: "the daemon ended during this run; try again with: caisson retry " + string(r.ID),
 	})
 	return nil
 }
 
 // removeBoxesOf removes the sandboxes that were being made for a run.
-func (c *Core) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
+func (c restart) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
 	return c.eachBox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
 		err := c.Sandboxes.Remove(ctx, string(sb.ID))
 		if caisson.KindOf(err) == caisson.NotFound {
@@ -106,7 +105,7 @@ func (c *Core) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
 }
 
 // eachBox calls do for every sandbox in a scope that has the labels, until one fails.
-func (c *Core) eachBox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
+func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
 	f := caisson.Filter{Limit: 1000, Labels: labels}
 	for {
 		list, more, err := c.Store.Sandboxes().List(ctx, in, f)
@@ -126,7 +125,7 @@ func (c *Core) eachBox(ctx context.Context, in caisson.Scope, labels map[string]
 }
 
 // reconcileEnds gives the runs that ended last their done, which the daemon may not have come to write.
-func (c *Core) reconcileEnds(ctx context.Context) error {
+func (c restart) reconcileEnds(ctx context.Context) error {
 	list, _, err := c.Store.Runs().List(ctx, caisson.Everyone(), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunSucceeded, caisson.RunFailed}, Limit: 200,
 	})
@@ -154,8 +153,8 @@ func (c *Core) reconcileEnds(ctx context.Context) error {
 }
 
 // reconcileSessions gives back the sessions whose runs have ended.
-func (c *Core) reconcileSessions(ctx context.Context) error {
-	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+func (c restart) reconcileSessions(ctx context.Context) error {
+	return c.sessions.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
 		if s.Run == "" {
 			return nil
 		}
@@ -175,7 +174,7 @@ func (c *Core) reconcileSessions(ctx context.Context) error {
 }
 
 // reconcileBoxes removes the sandboxes that no run and no session accounts for any more, and what warm snapshots were being made in.
-func (c *Core) reconcileBoxes(ctx context.Context) error {
+func (c restart) reconcileBoxes(ctx context.Context) error {
 	return c.eachBox(ctx, caisson.Everyone(), nil, func(sb *caisson.Sandbox) error {
 		run, ours := sb.Labels[labelRun]
 		_, warming := sb.Labels[labelKey]
@@ -205,7 +204,7 @@ func (c *Core) reconcileBoxes(ctx context.Context) error {
 }
 
 // accounted reports whether a sandbox belongs to a session, or is kept for who asked for it.
-func (c *Core) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
+func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
 	if id := sb.Labels[labelSession]; id != "" {
 		s, err := c.Store.Sessions().Get(ctx, caisson.In(sb.Account), id)
 		if caisson.KindOf(err) == caisson.NotFound {
@@ -233,7 +232,7 @@ func (c *Core) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := c.settle(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := c.sessions.settle(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			c.Log.ErrorContext(ctx, "sessions could not be put to rest", "err", err)
 		}
 		if time.Since(trim) < time.Hour {
@@ -254,7 +253,7 @@ func (c *Core) trim(ctx context.Context, before time.Time) error {
 			return err
 		}
 		for _, id := range gone {
-			if rerr := c.removeDir(id); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+			if rerr := c.entrance.removeDir(id); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
 				err = errors.Join(err, rerr)
 			}
 		}

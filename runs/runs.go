@@ -114,9 +114,18 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Core implements [caisson.Runs] and [caisson.GuestRuns]; [Core.Agents] is the catalog. All methods are safe for concurrent use.
+// Core is the state that the services of this package share. All methods of all of them are safe for concurrent use.
 type Core struct {
 	Config
+	runs     runs
+	guests   guests
+	entrance entrance
+	sessions sessions
+	restart  restart
+	making   making
+	hands    hands
+	budgets  budgets
+
 	queue   *queue
 	streams *streams
 	warmth  *warmth
@@ -136,10 +145,31 @@ type live struct {
 	done   chan struct{}             // closed when the attempt has ended, its result is stored, and its place is free
 }
 
-var (
-	_ caisson.Runs      = (*Core)(nil)
-	_ caisson.GuestRuns = (*Core)(nil)
+// The services, and the parts of the core that they are made of. Each has the core, and through it the others.
+type (
+	runs     struct{ *Core } // what callers do with runs and sessions; implements [caisson.Runs]
+	guests   struct{ *Core } // what agents do with runs; implements [caisson.GuestRuns]
+	entrance struct{ *Core } // from a request to a place in the queue
+	sessions struct{ *Core } // conversations, and what is kept of them
+	restart  struct{ *Core } // what an earlier daemon has left
+	making   struct{ *Core } // templates, files and services of agents
+	hands    struct{ *Core } // what is done inside sandboxes
+	budgets  struct{ *Core } // what attempts may cost
 )
+
+var (
+	_ caisson.Runs      = runs{}
+	_ caisson.GuestRuns = guests{}
+)
+
+// Runs returns the execution of tasks by agents.
+func (c *Core) Runs() caisson.Runs { return c.runs }
+
+// Guests returns what agents may do with runs of others.
+func (c *Core) Guests() caisson.GuestRuns { return c.guests }
+
+// Reconcile brings runs, sessions and sandboxes into agreement after a restart. It must return before anything else is asked of the core.
+func (c *Core) Reconcile(ctx context.Context) error { return c.restart.reconcile(ctx) }
 
 // errClosing is why work stops when the daemon ends. What was under way is found by the next one.
 var errClosing = errors.New("the daemon is ending")
@@ -173,6 +203,8 @@ func New(cfg Config) *Core {
 	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
 	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
 	c.warmth = newWarmth(c)
+	c.runs, c.guests, c.entrance, c.sessions = runs{c}, guests{c}, entrance{c}, sessions{c}
+	c.restart, c.making, c.hands, c.budgets = restart{c}, making{c}, hands{c}, budgets{c}
 	return c
 }
 

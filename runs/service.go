@@ -11,7 +11,7 @@ import (
 
 // serve starts an agent's service in a sandbox that does not have it: one that was made, or started again, just now. It runs on between
 // runs, and is in a snapshot, because it is nobody's exec session.
-func (c *Core) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
+func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (c *Core) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mode
 }
 
 // usable returns the models that an agent may use, for the account of the caller.
-func (c *Core) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
+func (c making) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
 	all, err := c.Models.ListModels(ctx)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 )
 
 // claim finds or makes the session that a run belongs to, and reserves it for the run: one at a time.
-func (c *Core) claim(ctx context.Context, r *caisson.Run) (*caisson.Session, error) {
+func (c sessions) claim(ctx context.Context, r *caisson.Run) (*caisson.Session, error) {
 	in := caisson.In(r.Account)
 	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
 	take := func(s *caisson.Session) error {
@@ -36,7 +36,7 @@ func (c *Core) claim(ctx context.Context, r *caisson.Run) (*caisson.Session, err
 }
 
 // unclaim gives a run's session back. box, if not nil, is the sandbox that it goes on with.
-func (c *Core) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
+func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
 	if r.Session == "" {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (c *Core) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox
 }
 
 // openSession takes up the sandbox of the run's session, and reports false if there is none to take up.
-func (x *attempt) openSession(ctx context.Context) (ok bool, err error) {
+func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	s, err := x.c.Store.Sessions().Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
 	if err != nil || s.Sandbox == "" {
 		return false, err
@@ -93,7 +93,7 @@ func (x *attempt) openSession(ctx context.Context) (ok bool, err error) {
 }
 
 // wake brings a session's sandbox to life, from however deep it sleeps. started says that nothing runs in it yet.
-func (x *attempt) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
+func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
 		return nil, false, err
 	}
@@ -128,7 +128,7 @@ const (
 )
 
 // history returns what was said in the run's conversation before it, oldest first, as much as there is room for.
-func (c *Core) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, error) {
+func (c sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, error) {
 	if r.Session == "" {
 		return r.Request.History, nil
 	}
@@ -160,13 +160,13 @@ func (c *Core) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, 
 }
 
 // ListSessions implements [caisson.Runs].
-func (c *Core) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
+func (c runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*caisson.Session, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := []*caisson.Session{}
-	err = c.eachSession(ctx, in, func(s *caisson.Session) error {
+	err = c.sessions.eachSession(ctx, in, func(s *caisson.Session) error {
 		if (f.Agent == "" || f.Agent == s.Agent) && (f.User == "" || f.User == s.User) && (f.Key == "" || f.Key == s.Key) {
 			list = append(list, s)
 		}
@@ -176,7 +176,7 @@ func (c *Core) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*ca
 }
 
 // eachSession calls do for every session in a scope, until one fails.
-func (c *Core) eachSession(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
+func (c sessions) eachSession(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
 	f := caisson.Filter{Limit: 1000}
 	for {
 		list, more, err := c.Store.Sessions().List(ctx, in, f)
@@ -196,7 +196,7 @@ func (c *Core) eachSession(ctx context.Context, in caisson.Scope, do func(*caiss
 }
 
 // RemoveSession implements [caisson.Runs].
-func (c *Core) RemoveSession(ctx context.Context, id caisson.ID) error {
+func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return err
@@ -228,7 +228,7 @@ func (c *Core) RemoveSession(ctx context.Context, id caisson.ID) error {
 const removing caisson.ID = "removing"
 
 // settle lets the sessions that nobody has used for long take less: their memory goes to disk, and later only their files stay.
-func (c *Core) settle(ctx context.Context, at time.Time) error {
+func (c sessions) settle(ctx context.Context, at time.Time) error {
 	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
 		if s.Run != "" || s.Sandbox == "" || ctx.Err() != nil {
 			return ctx.Err()

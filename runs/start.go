@@ -21,7 +21,7 @@ import (
 )
 
 // StartRun implements [caisson.Runs].
-func (c *Core) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+func (c runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	if req.Directory != nil {
 		defer req.Directory.Close()
 	}
@@ -29,15 +29,15 @@ func (c *Core) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.R
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.plan(ctx, caller, req)
+	r, err := c.entrance.plan(ctx, caller, req)
 	if err != nil {
 		return nil, err
 	}
-	return c.enter(ctx, r)
+	return c.entrance.enter(ctx, r)
 }
 
 // plan resolves a request into a run that has not been recorded yet.
-func (c *Core) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
+func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
 	if caller.Account == "" {
 		return nil, caisson.Errorf(caisson.Unauthed, "this request carries no account")
 	}
@@ -60,7 +60,7 @@ func (c *Core) plan(ctx context.Context, caller caisson.Caller, req caisson.RunR
 }
 
 // defaults are what holds for a run where neither it nor its agent says anything.
-func (c *Core) defaults(models []caisson.GatewayModel) agent.Defaults {
+func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
 	d := agent.Defaults{Limits: caisson.DefaultAgentLimits()}
 	if c.Budget.USD != nil {
 		d.Limits.Cost = *c.Budget.USD
@@ -87,7 +87,7 @@ func newTrace() string {
 }
 
 // enter records a run and queues its first attempt.
-func (c *Core) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err error) {
+func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err error) {
 	var back undo.Stack
 	defer func() {
 		if err != nil {
@@ -96,12 +96,12 @@ func (c *Core) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err e
 	}()
 	clean := context.WithoutCancel(ctx)
 	if r.Request.Session != "" {
-		s, err := c.claim(ctx, r)
+		s, err := c.sessions.claim(ctx, r)
 		if err != nil {
 			return nil, err
 		}
 		r.Session = s.ID
-		back.Push(func() error { return c.unclaim(clean, r, nil) })
+		back.Push(func() error { return c.sessions.unclaim(clean, r, nil) })
 	}
 	if err := c.spool(ctx, r); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (c *Core) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err e
 }
 
 // queueAttempt starts the goroutine that sees an attempt through.
-func (c *Core) queueAttempt(r *caisson.Run) error {
+func (c entrance) queueAttempt(r *caisson.Run) error {
 	ctx, cancel := context.WithCancelCause(caisson.WithCaller(c.ctx, caisson.Caller{Account: r.Account, Local: r.Local}))
 	l := &live{cancel: cancel, done: make(chan struct{})}
 	c.mu.Lock()
@@ -141,7 +141,7 @@ func (c *Core) queueAttempt(r *caisson.Run) error {
 }
 
 // see waits for the run's turn and does the attempt.
-func (c *Core) see(ctx context.Context, r *caisson.Run, l *live) {
+func (c entrance) see(ctx context.Context, r *caisson.Run, l *live) {
 	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))
 	defer func() {
 		c.queue.leave(place)
@@ -176,10 +176,10 @@ const (
 	uploadTar    = "upload.tar"
 )
 
-func (c *Core) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
+func (c entrance) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
 
 // spool keeps what is to be put into the run's workspace: attempts may begin when the caller has gone.
-func (c *Core) spool(ctx context.Context, r *caisson.Run) (err error) {
+func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (c *Core) spool(ctx context.Context, r *caisson.Run) (err error) {
 const workspaceName = "workspace"
 
 // notOurs refuses a directory that is, or has directly in it, the data directory: it holds every account's secrets.
-func (c *Core) notOurs(root *os.Root) error {
+func (c entrance) notOurs(root *os.Root) error {
 	own, err := c.Dir.Stat(".")
 	if err != nil {
 		return err
@@ -263,7 +263,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 }
 
 // GetRun implements [caisson.Runs].
-func (c *Core) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+func (c runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -272,7 +272,7 @@ func (c *Core) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) 
 }
 
 // ListRuns implements [caisson.Runs].
-func (c *Core) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run, bool, error) {
+func (c runs) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run, bool, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, false, err
@@ -286,7 +286,7 @@ type errCancelled struct{ by string }
 func (e errCancelled) Error() string { return e.by }
 
 // CancelRun implements [caisson.Runs].
-func (c *Core) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+func (c runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	r, err := c.GetRun(ctx, id)
 	if err != nil {
 		return nil, err
@@ -302,7 +302,7 @@ func (c *Core) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, erro
 }
 
 // cancelTree ends a run and all that were started from within it, and waits for it.
-func (c *Core) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
+func (c runs) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	under, err := c.under(ctx, r)
 	if err != nil {
 		return err
@@ -327,7 +327,7 @@ func (c *Core) cancelTree(ctx context.Context, r *caisson.Run, by string) error 
 }
 
 // under returns the runs within r that have not ended.
-func (c *Core) under(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) {
+func (c runs) under(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) {
 	if r.Children == 0 && r.State.Ended() {
 		return nil, nil
 	}
@@ -343,7 +343,7 @@ func (c *Core) under(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) 
 }
 
 // RetryRun implements [caisson.Runs].
-func (c *Core) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	in, caller, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -360,7 +360,7 @@ func (c *Core) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error
 	}
 	var session *caisson.Session
 	if r.Session != "" {
-		if session, err = c.claim(ctx, r); err != nil {
+		if session, err = c.sessions.claim(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -382,19 +382,19 @@ func (c *Core) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error
 	})
 	if err != nil {
 		if session != nil {
-			err = errors.Join(err, c.unclaim(context.WithoutCancel(ctx), &caisson.Run{ID: id, Session: session.ID, Account: session.Account}, nil))
+			err = errors.Join(err, c.sessions.unclaim(context.WithoutCancel(ctx), &caisson.Run{ID: id, Session: session.ID, Account: session.Account}, nil))
 		}
 		return nil, err
 	}
 	c.event(ctx, r.Account, "run.retried", string(r.ID), map[string]string{"attempt": strconv.Itoa(r.Attempt), "trace": r.Trace})
-	return r, c.queueAttempt(r)
+	return r, c.entrance.queueAttempt(r)
 }
 
 // maxPrevious bounds how many outcomes of earlier attempts a run keeps.
 const maxPrevious = 20
 
 // RemoveRun implements [caisson.Runs].
-func (c *Core) RemoveRun(ctx context.Context, id caisson.ID) error {
+func (c runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return err
@@ -411,5 +411,5 @@ func (c *Core) RemoveRun(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	c.event(ctx, r.Account, "run.removed", string(id), nil)
-	return c.removeDir(id)
+	return c.entrance.removeDir(id)
 }

@@ -98,7 +98,7 @@ func endsWithDone(ctx context.Context, store caisson.RunStore, in caisson.Scope,
 }
 
 // WatchRun implements [caisson.Runs].
-func (c *Core) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+func (c runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 )
 
 // complete returns an agent of the caller's account with what its entry leaves to code.
-func (c *Core) complete(ctx context.Context, id string) (*caisson.Agent, error) {
+func (c making) complete(ctx context.Context, id string) (*caisson.Agent, error) {
 	a, err := c.Catalog.GetAgent(ctx, id)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ type prepared struct {
 const templatePrefix = "agent-"
 
 // prepare makes sure that the agent's template is there and built. With an image of its own, a run needs none.
-func (c *Core) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
 	switch {
 	case image != "":
 		return &prepared{name: caisson.HostTemplate}, nil
@@ -59,7 +59,7 @@ func (c *Core) prepare(ctx context.Context, a *caisson.Agent, image string, prog
 }
 
 // asAuthor acts for the caller's account with the rights of the agent's author.
-func (c *Core) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
+func (c making) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {
 		return ctx
@@ -91,7 +91,7 @@ func sameTemplate(have, want *caisson.Template) bool {
 }
 
 // build builds a template that has set-up steps and was not built since it changed.
-func (c *Core) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+func (c making) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
 		if t, err = c.Sandboxes.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {

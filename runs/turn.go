@@ -30,7 +30,7 @@ const (
 )
 
 // task makes the task of the attempt. The agent has a tenth less time than the run.
-func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
+func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
 		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, By: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
@@ -49,7 +49,7 @@ func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, err
 		t.Session = string(x.r.Session)
 	}
 	if !x.agent.Memory || x.first {
-		history, err := x.c.history(ctx, x.r)
+		history, err := x.c.sessions.history(ctx, x.r)
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, err
 	if recipe == nil {
 		return t, nil
 	}
-	models, err := x.c.grantedModels(ctx, x.assignment().Models)
+	models, err := x.c.making.grantedModels(ctx, x.lodging.assignment().Models)
 	if err != nil {
 		return nil, err
 	}
@@ -72,13 +72,13 @@ func (x *attempt) task(ctx context.Context, deadline time.Time) (*task.Task, err
 }
 
 // env is what every agent's program finds in its environment. The keys are none: the gateway knows who calls.
-func (x *attempt) env(deadline time.Time) map[string]string {
+func (x speech) env(deadline time.Time) map[string]string {
 	env := map[string]string{
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
 		"CAISSON_RUN": string(x.r.ID), "CAISSON_AGENT": x.r.Agent, "CAISSON_DEADLINE": deadline.UTC().Format(time.RFC3339),
 		"TRACEPARENT": "00-" + x.r.Trace + "-" + x.r.Trace[:16] + "-01",
 	}
-	if x.assignment().Tools {
+	if x.lodging.assignment().Tools {
 		env["CAISSON_TOOLS_URL"] = toolsURL
 	}
 	// What the agent offers to its model, for one that has no other way to be told.
@@ -92,7 +92,7 @@ func (x *attempt) env(deadline time.Time) map[string]string {
 }
 
 // grantedModels returns the models of a grant, in its order.
-func (c *Core) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
+func (c making) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
 	if g == nil {
 		return nil, nil
 	}
@@ -112,13 +112,13 @@ func (c *Core) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]cais
 }
 
 // turn gives the prompt to the agent and records what it says.
-func (x *attempt) turn(ctx context.Context, deadline time.Time) error {
+func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	t, err := x.task(ctx, deadline)
 	if err != nil {
 		return err
 	}
 	if !x.mine {
-		if x.pids, err = x.c.pids(ctx, x.box.ID); err != nil {
+		if x.pids, err = x.c.hands.pids(ctx, x.box.ID); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (x *attempt) turn(ctx context.Context, deadline time.Time) error {
 	x.start()
 	x.result.Versions["driver"] = t.Driver
 	x.version(map[string]string{"agent": x.agent.Version})
-	end, err := x.c.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
+	end, err := x.c.hands.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
 	x.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
 	if err != nil {
@@ -148,7 +148,7 @@ func (x *attempt) turn(ctx context.Context, deadline time.Time) error {
 }
 
 // code says what an agent's failure really was: most agents say no more than that a call of a model failed.
-func (x *attempt) code(e *caisson.RunError) string {
+func (x speech) code(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code
 	}
@@ -163,7 +163,7 @@ func (x *attempt) code(e *caisson.RunError) string {
 }
 
 // line records one thing that the agent said.
-func (x *attempt) line(l *task.Line, logs *logs) {
+func (x speech) line(l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:
 		logs.write(l.Stream, l.Data)
@@ -184,7 +184,7 @@ func (x *attempt) line(l *task.Line, logs *logs) {
 }
 
 // drive has the program in a sandbox do a task, and passes on what it says but its end, which it returns.
-func (c *Core) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
+func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	data, err := task.Encode(t)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
@@ -240,7 +240,7 @@ func (c *Core) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 }
 
 // why says what became of a sandbox whose program has ended too early.
-func (c *Core) why(ctx context.Context, box caisson.ID, said string) string {
+func (c hands) why(ctx context.Context, box caisson.ID, said string) string {
 	if sb, err := c.Sandboxes.Get(context.WithoutCancel(ctx), string(box)); err == nil && sb.Reason != "" {
 		return sb.Reason
 	}
@@ -266,7 +266,7 @@ func tail(r io.Reader) string {
 }
 
 // pids returns the processes that a sandbox has.
-func (c *Core) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
+func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
 	list, err := c.Sandboxes.Processes(ctx, string(box))
 	pids := make(map[int]bool, len(list))
 	for _, p := range list {
@@ -284,7 +284,7 @@ type logs struct {
 }
 
 // openLogs makes the files of an attempt's logs.
-func (x *attempt) openLogs() (*logs, error) {
+func (x speech) openLogs() (*logs, error) {
 	dir := path.Join(runDir(x.r.ID), strconv.Itoa(x.r.Attempt))
 	if err := x.c.Dir.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

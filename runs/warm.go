@@ -36,13 +36,13 @@ type warmth struct {
 	c *Core
 
 	mu     sync.Mutex
-	making map[string]*making   // by account and agent; guarded by mu
+	making map[string]*capture  // by account and agent; guarded by mu
 	after  map[string]time.Time // before which none is made again by itself, after a failure; guarded by mu
 	failed map[string]string    // why; guarded by mu
 }
 
-// making is a warm snapshot being made.
-type making struct {
+// A capture is a warm snapshot being made.
+type capture struct {
 	done chan struct{}
 	snap *caisson.Snapshot
 	err  error
@@ -55,12 +55,12 @@ const remake = 10 * time.Minute
 const warmTime = 10 * time.Minute
 
 func newWarmth(c *Core) *warmth {
-	return &warmth{c: c, making: map[string]*making{}, after: map[string]time.Time{}, failed: map[string]string{}}
+	return &warmth{c: c, making: map[string]*capture{}, after: map[string]time.Time{}, failed: map[string]string{}}
 }
 
 // key is what a warm snapshot of the agent depends on, as far as it is not looked at when it is restored.
 func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
-	models, err := w.c.usable(ctx, a)
+	models, err := w.c.making.usable(ctx, a)
 	if err != nil {
 		return "", err
 	}
@@ -150,7 +150,7 @@ func (w *warmth) make(ctx context.Context, agent string, progress func(caisson.P
 			return nil, ctx.Err()
 		}
 	}
-	m := &making{done: make(chan struct{})}
+	m := &capture{done: make(chan struct{})}
 	w.making[id] = m
 	w.mu.Unlock()
 	defer func() {
@@ -173,14 +173,14 @@ func (w *warmth) make(ctx context.Context, agent string, progress func(caisson.P
 // capture boots the agent, asks it once, and takes the snapshot.
 func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
 	c := w.c
-	a, err := c.complete(ctx, id)
+	a, err := c.making.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if !wants(a) {
 		return nil, caisson.Invalidf("warm", "agent %s has no service that would have to boot; its runs start fast without a snapshot", id)
 	}
-	template, err := c.prepare(ctx, a, "", progress)
+	template, err := c.making.prepare(ctx, a, "", progress)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.P
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
 	}
-	box, err := c.Sandboxes.Create(c.asAuthor(ctx, a), req)
+	box, err := c.Sandboxes.Create(c.making.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
@@ -206,11 +206,11 @@ func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.P
 			err = errors.Join(err, rerr)
 		}
 	}()
-	models, err := c.usable(ctx, a)
+	models, err := c.making.usable(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
+	if err := c.making.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
 		return nil, err
 	}
 	if err := w.ask(ctx, a, box, warmup, progress); err != nil {
@@ -246,7 +246,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	}
 	var said strings.Builder
 	progress(caisson.Progress{Stage: "warm up"})
-	end, err := c.drive(ctx, box.ID, t, func(l *task.Line) {
+	end, err := c.hands.drive(ctx, box.ID, t, func(l *task.Line) {
 		switch l.Type {
 		case caisson.EventTextDelta:
 			said.WriteString(l.Delta)
@@ -267,7 +267,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
 		for _, command := range recipe.Settle(a) {
 			progress(caisson.Progress{Stage: "settle", Detail: strings.Join(command, " ")})
-			if err := c.execute(ctx, box.ID, command); err != nil {
+			if err := c.hands.execute(ctx, box.ID, command); err != nil {
 				return err
 			}
 		}
@@ -276,7 +276,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 }
 
 // execute runs a program in a sandbox to its end.
-func (c *Core) execute(ctx context.Context, box caisson.ID, command []string) error {
+func (c hands) execute(ctx context.Context, box caisson.ID, command []string) error {
 	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
 	if err != nil {
 		return err

@@ -350,7 +350,7 @@ func (s *session) send(conn *net.UnixConn, a feedAnswer) error {
 // decided passes decisions on if they are about a wire that exists, or did until lately: what it decided last is heard after
 // it has gone.
 func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) {
-	guest, known := s.m.guest(id, trace)
+	guest, known := s.guest(id, trace)
 	if known && s.m.cfg.Decided != nil {
 		s.m.cfg.Decided(guest, list)
 	}

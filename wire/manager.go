@@ -203,8 +203,8 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	}
 	was := a.spec
 	a.spec = spec
-	m.charge(a, spec.Guest)
-	defer func() { m.charge(a, a.spec.Guest) }() // whichever it is then
+	a.charge(&m.mu, spec.Guest)
+	defer func() { a.charge(&m.mu, a.spec.Guest) }() // whichever it is then
 	if a.link == nil {
 		return nil // it gets the spec with the TAP
 	}
@@ -231,17 +231,18 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	return nil
 }
 
-// charge notes whom the wire of a serves from now on.
-func (m *Manager) charge(a *attachment, g caisson.Guest) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// charge notes whom the wire serves from now on. mu is the Manager's.
+func (a *attachment) charge(mu *sync.Mutex, g caisson.Guest) {
+	mu.Lock()
+	defer mu.Unlock()
 	if a.guest != g {
 		a.past, a.guest = a.guest, g
 	}
 }
 
 // guest returns whom a wire serves, or served for the run with that trace, be it gone or not.
-func (m *Manager) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
+func (s *session) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
+	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	g, known = m.departed.Get(id)
