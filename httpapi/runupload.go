@@ -61,7 +61,7 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 		}
 		ctx := r.Context()
 		run, err := once(ctx, h.once, in.Key, "upload-run", req, func() (*caisson.Run, error) {
-			req.Workspace = part
+			req.Workspace = formReader{part}
 			return h.core.StartRun(ctx, req)
 		})
 		if err != nil {
@@ -83,6 +83,17 @@ func nextPart(form *multipart.Reader, name string) (*multipart.Part, error) {
 		return nil, caisson.Invalidf(name, "must come before the part %.40q", part.FormName())
 	}
 	return part, nil
+}
+
+// formReader reads a part for a core, which cannot know what the errors of a form are.
+type formReader struct{ part io.Reader }
+
+func (f formReader) Read(p []byte) (int, error) {
+	n, err := f.part.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = brokenUpload(err)
+	}
+	return n, err
 }
 
 // brokenUpload returns the error for a form that cannot be read to its end.

@@ -150,7 +150,7 @@ func (c *agentAddCmd) Run(ctx context.Context, a *app) error {
 	}
 	stored, err := api.PutAgent(ctx, g)
 	if err != nil {
-		return inFile(c.File, err)
+		return err
 	}
 	return printDone(a, stored, stored.ID)
 }
