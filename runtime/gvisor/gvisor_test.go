@@ -19,13 +19,13 @@ import (
 const testUIDBase = 0x50000000
 
 // open returns a Runtime on a fresh directory. What it made is gone when the test ends.
-func open(t *testing.T) *Runtime {
+func open(t testing.TB) *Runtime {
 	t.Helper()
 	return openWith(t, nil)
 }
 
 // openWith is open with a configuration that change, if there is one, has changed.
-func openWith(t *testing.T, change func(*Config)) *Runtime {
+func openWith(t testing.TB, change func(*Config)) *Runtime {
 	t.Helper()
 	testneed.Root(t)
 	dir := filepath.Join(t.TempDir(), "sandboxes")
@@ -43,12 +43,12 @@ func openWith(t *testing.T, change func(*Config)) *Runtime {
 func testCgroup() string { return fmt.Sprintf("/caisson-test/%d", os.Getpid()) }
 
 // reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
-func reopen(t *testing.T, dir string) *Runtime {
+func reopen(t testing.TB, dir string) *Runtime {
 	t.Helper()
 	return reopenWith(t, dir, nil)
 }
 
-func reopenWith(t *testing.T, dir string, change func(*Config)) *Runtime {
+func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	t.Helper()
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
@@ -79,7 +79,7 @@ func reopenWith(t *testing.T, dir string, change func(*Config)) *Runtime {
 }
 
 // newSpec returns a spec for a sandbox of the host's /usr, and makes its directory.
-func newSpec(t *testing.T, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
+func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 	t.Helper()
 	dir := filepath.Join(r.cfg.Dir, string(id))
 	layer := filepath.Join(dir, "layer")

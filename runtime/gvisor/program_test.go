@@ -27,7 +27,7 @@ type program struct {
 }
 
 // nodeProgram runs a script of testdata in the Node that agents use, which npm installs once.
-func nodeProgram(t *testing.T, script string, args ...string) program {
+func nodeProgram(t testing.TB, script string, args ...string) program {
 	t.Helper()
 	return program{
 		command: append([]string{"/node/bin/node", "/testdata/" + script}, args...),
@@ -36,7 +36,7 @@ func nodeProgram(t *testing.T, script string, args ...string) program {
 }
 
 // pythonProgram runs a script of testdata in the host's Python.
-func pythonProgram(t *testing.T, script string) program {
+func pythonProgram(t testing.TB, script string) program {
 	t.Helper()
 	const python = "/usr/bin/python3"
 	if _, err := os.Stat(python); err != nil {
@@ -46,7 +46,7 @@ func pythonProgram(t *testing.T, script string) program {
 }
 
 // nodeModules returns a directory that npm has installed testdata/node in.
-func nodeModules(t *testing.T) string {
+func nodeModules(t testing.TB) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
 		testneed.Skip(t, "node", err.Error())
@@ -95,7 +95,7 @@ func nodeModules(t *testing.T) string {
 }
 
 // spec returns the spec of a sandbox that runs the program.
-func (p program) spec(t *testing.T, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
+func (p program) spec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 	t.Helper()
 	spec := newSpec(t, r, id)
 	data, err := filepath.Abs("testdata")
@@ -135,7 +135,7 @@ type guest struct {
 }
 
 // start creates a sandbox and waits until its program answers.
-func (p program) start(t *testing.T, r *Runtime) guest {
+func (p program) start(t testing.TB, r *Runtime) guest {
 	t.Helper()
 	g := guest{r, caisson.NewID("sb")}
 	if err := r.Create(t.Context(), g.id, p.spec(t, r, g.id)); err != nil {
@@ -145,7 +145,7 @@ func (p program) start(t *testing.T, r *Runtime) guest {
 	return g
 }
 
-func (g guest) waitReady(t *testing.T) {
+func (g guest) waitReady(t testing.TB) {
 	t.Helper()
 	poll.Until(t, 20*time.Second, func() bool {
 		_, ok := g.try(t, "ready")
@@ -154,7 +154,7 @@ func (g guest) waitReady(t *testing.T) {
 }
 
 // checkpoint returns a directory with a checkpoint of the guest, which goes on.
-func (g guest) checkpoint(t *testing.T) string {
+func (g guest) checkpoint(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := g.r.Checkpoint(t.Context(), g.id, dir, true); err != nil {
@@ -164,7 +164,7 @@ func (g guest) checkpoint(t *testing.T) string {
 }
 
 // restore returns a fork of a checkpoint of p. It ends with the test.
-func (p program) restore(t *testing.T, r *Runtime, image, randomness string) guest {
+func (p program) restore(t testing.TB, r *Runtime, image, randomness string) guest {
 	t.Helper()
 	g := guest{r, caisson.NewID("sb")}
 	spec := p.spec(t, r, g.id)
@@ -181,7 +181,7 @@ func (p program) restore(t *testing.T, r *Runtime, image, randomness string) gue
 }
 
 // ask returns the program's answer.
-func (g guest) ask(t *testing.T, question string) string {
+func (g guest) ask(t testing.TB, question string) string {
 	t.Helper()
 	answer, ok := g.try(t, question)
 	if !ok {
@@ -191,7 +191,7 @@ func (g guest) ask(t *testing.T, question string) string {
 }
 
 // try asks; false means that the program has not answered.
-func (g guest) try(t *testing.T, question string) (answer string, ok bool) {
+func (g guest) try(t testing.TB, question string) (answer string, ok bool) {
 	t.Helper()
 	const script = `exec 3<>/dev/tcp/127.0.0.1/7000 && echo "$1" >&3 && cat <&3`
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

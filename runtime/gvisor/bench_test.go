@@ -1,0 +1,37 @@
+package gvisor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// BenchmarkRestore measures forks of a Node with a heap of that many megabytes: until Restore returns, and until the program
+// has answered. Nearly all of it is processor time for copying pages, so a loaded machine is slower in proportion.
+func BenchmarkRestore(b *testing.B) {
+	for _, megabytes := range []int{0, 150, 600} {
+		b.Run(fmt.Sprint(megabytes, "MB"), func(b *testing.B) {
+			r := open(b)
+			p := nodeProgram(b, "heap.js", fmt.Sprint(megabytes))
+			p.command = append([]string{p.command[0], "--max-old-space-size=4096"}, p.command[1:]...)
+			p.memory = 4 << 30
+			image := p.start(b, r).checkpoint(b)
+			var restored, answered time.Duration
+			b.ResetTimer()
+			for range b.N {
+				began := time.Now()
+				g := p.restore(b, r, image, "openssl")
+				restored += time.Since(began)
+				g.ask(b, "ready")
+				answered += time.Since(began)
+				b.StopTimer()
+				if err := r.Destroy(b.Context(), g.id); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(restored.Milliseconds())/float64(b.N), "ms-restore")
+			b.ReportMetric(float64(answered.Milliseconds())/float64(b.N), "ms-answer")
+		})
+	}
+}

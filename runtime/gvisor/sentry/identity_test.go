@@ -1,0 +1,76 @@
+package sentry
+
+import (
+	"slices"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+)
+
+// TestNames: no name is a pid, no two are equal, and a futex can hold each.
+func TestNames(t *testing.T) {
+	const futexTID = 1<<30 - 1
+	seen := map[kernel.ThreadID]bool{}
+	for _, pid := range []kernel.ThreadID{1, 2, 300, kernel.TasksLimit - 1, kernel.TasksLimit} {
+		for _, g := range []int32{1, 2, 3, maxGeneration - 1, maxGeneration} {
+			n := name(pid, g)
+			if n <= kernel.TasksLimit || n > futexTID || seen[n] {
+				t.Errorf("pid %d is called %d in generation %d", pid, n, g)
+			}
+			seen[n] = true
+		}
+	}
+}
+
+// TestGenerations: each generation differs from the one before, for ever.
+func TestGenerations(t *testing.T) {
+	var ids identities
+	for range 2*maxGeneration + 3 {
+		before := ids.generation
+		ids.nextGeneration()
+		if ids.generation == before || ids.generation < 1 || ids.generation > maxGeneration {
+			t.Fatalf("%d comes after %d", ids.generation, before)
+		}
+	}
+}
+
+// TestManyRestores: what a group keeps is bounded, and its birth and present are among it.
+func TestManyRestores(t *testing.T) {
+	var id identity
+	kept := map[int32]bool{}
+	for g := int32(3); g < 100; g++ {
+		kept[g] = true
+		if d := id.add(g); d != 0 {
+			if !kept[d] {
+				t.Fatalf("%d is given up and was not there", d)
+			}
+			delete(kept, d)
+		}
+		if len(id.since) > maxSince || len(kept) != len(id.since) || id.since[0] != 3 || !slices.Contains(id.since, g) || !slices.IsSorted(id.since) {
+			t.Fatalf("in generation %d it keeps %v", g, id.since)
+		}
+	}
+}
+
+func TestWhatIsTold(t *testing.T) {
+	parent, elder, younger, stranger := new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup)
+	ids := &identities{generation: 4, of: map[*kernel.ThreadGroup]*identity{
+		parent: {since: []int32{1, 4}}, elder: {since: []int32{1, 4}}, younger: {since: []int32{4}},
+	}}
+	const pid = 7
+	for _, c := range []struct {
+		what      string
+		got, want kernel.ThreadID
+	}{
+		{"the parent of itself", ids.current(parent, pid), name(pid, 4)},
+		{"a new process of itself", ids.current(stranger, pid), pid},
+		{"a child as old as its parent", ids.asKnownTo(elder, parent, pid), pid},
+		{"a child born in generation 1 to 3", ids.asKnownTo(younger, parent, pid), name(pid, 1)},
+		{"a new child", ids.asKnownTo(stranger, parent, pid), name(pid, 4)},
+		{"a child of somebody new", ids.asKnownTo(stranger, stranger, pid), pid},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s is told %d, want %d", c.what, c.got, c.want)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package sentry
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestWantsReseeding(t *testing.T) {
+	for _, c := range []struct {
+		name, spec string
+		want, ok   bool
+	}{
+		{"asked for", `{"annotations":{"dev.caisson.reseed":"openssl"}}`, true, true},
+		{"no annotations", `{}`, false, true},
+		{"another", `{"annotations":{"x":"openssl"}}`, false, true},
+		{"unknown", `{"annotations":{"dev.caisson.reseed":"dice"}}`, false, false},
+		{"empty", ``, false, false},
+		{"cut off", `{"annotations":{"dev.caisson.reseed":"openssl"`, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := os.Create(filepath.Join(t.TempDir(), "spec"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if _, err := f.WriteString(c.spec); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // boot reads it too
+				got, err := wantsReseeding([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
+				if got != c.want || (err == nil) != c.ok {
+					t.Errorf("%v, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
+func TestSpecFD(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want int
+		ok   bool
+	}{
+		{[]string{"boot", "--spec-fd=7"}, 7, true},
+		{[]string{"boot", "-spec-fd=7"}, 7, true},
+		{[]string{"boot", "--other-spec-fd=7"}, 0, false},
+		{[]string{"boot", "--spec-fd=x"}, 0, false},
+		{[]string{"boot", "--spec-fd=-1"}, 0, false},
+		{[]string{"boot", "--spec-fd=1"}, 0, false},
+		{[]string{"boot"}, 0, false},
+		{nil, 0, false},
+	} {
+		if got, err := specFD(c.args); got != c.want || (err == nil) != c.ok {
+			t.Errorf("%q: %d, %v", c.args, got, err)
+		}
+	}
+}
