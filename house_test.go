@@ -144,7 +144,7 @@ var directions = map[string][]string{
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
-		"engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
+		"runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
 		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
 	"cmd/caisson-agent":  {"agent/drive", "agent/inside", "agent/openclaw/driver", "agent/openclaw/install"},
