@@ -129,5 +129,5 @@ func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
 		mode = info.Mode().Perm()
 	}
 	// Where a link leads the file is written, as any editor does.
-	return struct{}{}, writeFile(real(f.Path), f.Content, mode)
+	return struct{}{}, writeFile(resolved(f.Path), f.Content, mode)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -64,6 +65,9 @@ func hear(t *testing.T, events map[string]string, input []byte) (*record, *speec
 	return out, s, verdict(s, d, nil, valid, other)
 }
 
+// varies is what another recording has otherwise.
+var varies = regexp.MustCompile(`(Chunk ID|Wall time): [0-9a-f.]+`)
+
 // TestRealAgents reads what real agents have said: one turn in which a tool makes a file, and one in which the model's API refuses.
 func TestRealAgents(t *testing.T) {
 	for _, c := range []struct {
@@ -72,7 +76,7 @@ func TestRealAgents(t *testing.T) {
 	}{
 		{
 			agent: "codex-tool",
-			text:  "I make it.\n\nThe file is there, and this is what the tool said: Chunk ID: f10f43\nWall time: 0.0000 seconds\nProcess exited with code 0\nOriginal token count: 0\nOutput:\n",
+			text:  "I make it.\n\nThe file is there, and this is what the tool said: Chunk ID: …\nWall time: … seconds\nProcess exited with code 0\nOriginal token count: 0\nOutput:\n",
 			lines: []string{
 				"status warning Model metadata for `sonnet` not found. Defaulting to fallback metadata; this can degrade performance and cause issues.",
 				"status running", `start shell {"command":"/bin/bash -lc 'echo made by a tool > made.txt'"}`, `result "" false`, "usage 11299+55 0/0 0",
@@ -104,7 +108,7 @@ func TestRealAgents(t *testing.T) {
 		dialect, _, _ := strings.Cut(c.agent, "-")
 		for _, events := range []map[string]string{{"dialect": dialect}, nil} { // named, and guessed
 			out, s, fail := hear(t, events, input)
-			if got := out.text.String(); got != c.text {
+			if got := varies.ReplaceAllString(out.text.String(), "$1: …"); got != c.text {
 				t.Errorf("%s: text %q, want %q", c.agent, got, c.text)
 			}
 			if fail == nil && c.fault != "" || fail != nil && (c.fault == "" || !strings.Contains(fail.Error(), c.fault)) {
@@ -249,8 +253,14 @@ func FuzzDialects(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, name := range names {
-		if b, err := os.ReadFile("testdata/" + name.Name()); err == nil && len(b) < 64<<10 {
-			f.Add(b)
+		b, err := os.ReadFile("testdata/" + name.Name())
+		if err != nil {
+			f.Fatal(err)
+		}
+		for line := range bytes.Lines(b) { // one by one: what is long is hardly varied
+			if len(line) < 1<<10 {
+				f.Add(line)
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -74,7 +74,7 @@ func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 	s := newSpeech(t, out)
 	var valid, other int
 	done := make(chan struct{})
-	var closed sync.Once
+	var over sync.Once
 	end, err := once(ctx, t, out, done, func(r io.Reader) {
 		lines := newLines(r, maxJSON)
 		for {
@@ -93,7 +93,7 @@ func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 			}
 			if s.done {
 				out.Mark(task.MarkAnswer)
-				closed.Do(func() { close(done) })
+				over.Do(func() { close(done) })
 			}
 		}
 	})

@@ -59,18 +59,18 @@ func newTracker(t *task.Task) *tracker {
 	if t.Track == "" {
 		return nil
 	}
-	tr := &tracker{root: real(t.Track)}
-	if rel, err := filepath.Rel(tr.root, filepath.Join(real(t.Workdir), notes)); err == nil {
+	tr := &tracker{root: resolved(t.Track)}
+	if rel, err := filepath.Rel(tr.root, filepath.Join(resolved(t.Workdir), notes)); err == nil {
 		tr.skip = rel
 	}
 	tr.before = tr.scan(nil)
 	return tr
 }
 
-// real returns the path of a directory without links in it.
-func real(name string) string {
-	if resolved, err := filepath.EvalSymlinks(name); err == nil {
-		return resolved
+// resolved returns the path of a directory without links in it.
+func resolved(name string) string {
+	if path, err := filepath.EvalSymlinks(name); err == nil {
+		return path
 	}
 	return filepath.Clean(name)
 }

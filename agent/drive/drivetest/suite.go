@@ -67,7 +67,7 @@ var checks = []check{
 	{agent: "hang", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
 	{agent: "stubborn", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
 	{agent: "deaf", only: full, task: limit(2 * time.Second), want: fails("", caisson.RunTimeout)},
-	{agent: "flood", task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
+	{agent: "flood", only: full, task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
 		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.Noise && r.Text != "beginning " {
 			t.Errorf("text %.100q, error %v, cut %v", r.Text, r.End.Error, r.End.Cut)
 		}
