@@ -247,7 +247,7 @@ func (r *real) run(prompt string) (stdout string, err error) {
 		}
 	}
 	cmd.Dir = r.workspace
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + r.home, "LANG=C.UTF-8"}
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + r.home, "TMPDIR=" + r.t.TempDir(), "CLAUDE_CODE_TMPDIR=" + r.t.TempDir(), "LANG=C.UTF-8"}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		cmd.Env = append(cmd.Env, name+"="+r.here([]string{s.Env[name]}, places...)[0])
 	}
