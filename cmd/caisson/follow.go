@@ -12,8 +12,8 @@ import (
 )
 
 // follow shows a run from the beginning of its present attempt to its end, and returns its error if it has failed.
-func (a *app) follow(ctx context.Context, api caisson.Runs, run *caisson.Run) error {
-	err := a.watch(ctx, api, run)
+func (a conductor) follow(ctx context.Context, run *caisson.Run) error {
+	err := a.watch(ctx, run)
 	if ctx.Err() != nil {
 		a.say("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
 		return context.Cause(ctx)
@@ -21,7 +21,7 @@ func (a *app) follow(ctx context.Context, api caisson.Runs, run *caisson.Run) er
 	if err != nil {
 		return err
 	}
-	if run, err = api.GetRun(ctx, run.ID); err != nil {
+	if run, err = a.runs.GetRun(ctx, run.ID); err != nil {
 		return err
 	}
 	if !run.State.Ended() || run.Result == nil {
@@ -32,7 +32,7 @@ func (a *app) follow(ctx context.Context, api caisson.Runs, run *caisson.Run) er
 			return err
 		}
 	}
-	newRunView(a).summary(run)
+	newRunView(a.app).summary(run)
 	if run.Result.Error != nil {
 		return run.Result.Error
 	}
@@ -40,12 +40,12 @@ func (a *app) follow(ctx context.Context, api caisson.Runs, run *caisson.Run) er
 }
 
 // watch shows the events of a run.
-func (a *app) watch(ctx context.Context, api caisson.Runs, run *caisson.Run) error {
-	events, err := api.WatchRun(ctx, run.ID, 0)
+func (a conductor) watch(ctx context.Context, run *caisson.Run) error {
+	events, err := a.runs.WatchRun(ctx, run.ID, 0)
 	if err != nil {
 		return err
 	}
-	v := newRunView(a)
+	v := newRunView(a.app)
 	err = v.follow(events, run.Attempt)
 	if endErr := v.end(); err == nil {
 		err = endErr

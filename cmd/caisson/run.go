@@ -62,7 +62,7 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 		}
 		defer done()
 	}
-	return a.conduct(ctx, api, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
+	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
 
 // request makes a request of the flags.
@@ -126,8 +126,14 @@ const (
 	startGrace = 2 * time.Second
 )
 
+// conductor is what connects a run to the person at this terminal.
+type conductor struct {
+	*app
+	runs caisson.Runs
+}
+
 // conduct starts a run and shows it to its end. The first signal cancels it, and its end is awaited; the next one ends the program.
-func (a *app) conduct(ctx context.Context, api caisson.Runs, detach bool, start func(context.Context) (*caisson.Run, error)) error {
+func (a conductor) conduct(ctx context.Context, detach bool, start func(context.Context) (*caisson.Run, error)) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	started := make(chan caisson.ID, 1)
@@ -136,7 +142,7 @@ func (a *app) conduct(ctx context.Context, api caisson.Runs, detach bool, start 
 		go func() {
 			select {
 			case id := <-started:
-				a.cancel(ctx, api, id, leave)
+				a.cancel(ctx, id, leave)
 			case <-time.After(startGrace):
 				leave()
 			}
@@ -147,18 +153,18 @@ func (a *app) conduct(ctx context.Context, api caisson.Runs, detach bool, start 
 		return err
 	}
 	if detach {
-		return printDone(a, run, string(run.ID))
+		return printDone(a.app, run, string(run.ID))
 	}
 	started <- run.ID
-	return a.follow(ctx, api, run)
+	return a.follow(ctx, run)
 }
 
 // cancel ends a run at the user's wish, or leaves it to itself if that cannot be done.
-func (a *app) cancel(ctx context.Context, api caisson.Runs, id caisson.ID, leave func()) {
+func (a conductor) cancel(ctx context.Context, id caisson.ID, leave func()) {
 	a.say("caisson: cancelling the run %s; interrupt again to leave at once", id)
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)
 	defer stop()
-	if _, err := api.CancelRun(ctx, id); err != nil {
+	if _, err := a.runs.CancelRun(ctx, id); err != nil {
 		a.say("caisson: the run %s could not be cancelled: %s", id, describe(err).Message)
 		leave()
 	}

@@ -268,7 +268,7 @@ func (c *attachCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.follow(ctx, api, run)
+	return conductor{a, api}.follow(ctx, run)
 }
 
 // retryCmd begins another attempt.
@@ -290,5 +290,5 @@ func (c *retryCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.conduct(ctx, api, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
+	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
 }
