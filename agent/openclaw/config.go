@@ -35,7 +35,8 @@ const (
 	defaultOutput  = 8192
 )
 
-// Config returns the files that OpenClaw is configured by. The same Setup gives the same bytes, so that who has made a snapshot with
+// Config returns the files that OpenClaw is configured by; they are written after the agent's own, of which AGENTS.md and SOUL.md go into
+// them. The same Setup gives the same bytes, so that who has made a snapshot with
 // them can tell whether it is what a run needs. Errors are Invalid.
 func Config(s Setup) ([]caisson.SeedFile, error) {
 	s.Workdir = cmp.Or(s.Workdir, s.Agent.Workdir, "/workspace")
@@ -146,17 +147,31 @@ func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
 	b.WriteString("Nobody reads along while you work and nobody can be asked: decide, do, and end with a short account of what you did. ")
 	b.WriteString("There are no keys here, and none are needed to use the model. ")
 	b.WriteString("Network addresses that do not answer are not allowed; do not try to get around that, say what you would need.\n")
-	soul := "You are a careful and direct assistant. Prefer doing to announcing.\n"
-	if p.Instructions != "" {
-		soul = strings.TrimRight(p.Instructions, "\n") + "\n"
-	}
 	dir := s.agentDir(p.ID)
-	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: soul}}
+	if own := s.file(dir + "/AGENTS.md"); own != "" {
+		b.WriteString("\n" + own)
+	}
+	soul := cmp.Or(p.Instructions, s.file(dir+"/SOUL.md"), "You are a careful and direct assistant. Prefer doing to announcing.")
+	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: strings.TrimRight(soul, "\n") + "\n"}}
+}
+
+// file returns a file of the agent's own, "" if it has none of that name. Those of the configuration take its place.
+func (s *Setup) file(name string) string {
+	for _, f := range s.Agent.Files {
+		if f.Path == name {
+			return f.Data
+		}
+	}
+	return ""
 }
 
 func modelsOf(s Setup) models {
 	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
-	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions"}
+	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions", Headers: map[string]string{
+		// A connection that was open when a sandbox was paused or forked is dead afterwards, and OpenClaw would wait half a minute
+		// for an answer on it.
+		"Connection": "close",
+	}}
 	seen := map[string]bool{}
 	for _, d := range s.Models {
 		if seen[d.Alias] {

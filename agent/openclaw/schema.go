@@ -84,10 +84,11 @@ type models struct {
 }
 
 type provider struct {
-	BaseURL string  `json:"baseUrl"`
-	APIKey  string  `json:"apiKey"`
-	API     string  `json:"api"`
-	Models  []model `json:"models"`
+	BaseURL string            `json:"baseUrl"`
+	APIKey  string            `json:"apiKey"`
+	API     string            `json:"api"`
+	Headers map[string]string `json:"headers"`
+	Models  []model           `json:"models"`
 }
 
 type model struct {

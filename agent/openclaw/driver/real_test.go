@@ -65,6 +65,11 @@ func TestRealGateway(t *testing.T) {
 		if got := strings.Join(r.tools, " "); got != "start:exec result:"+h.Workdir {
 			t.Errorf("tools: %q", got)
 		}
+		for _, c := range rec.Calls() {
+			if c.Header.Get("Connection") != "close" {
+				t.Errorf("%s %s keeps its connection, which a snapshot would have: %v", c.Method, c.Path, c.Header)
+			}
+		}
 		if r.end.Agent != openclaw.Version || r.usage == nil || r.usage.Calls != 2 || r.usage.Tokens.Output == 0 {
 			t.Errorf("version %q, usage %+v", r.end.Agent, r.usage)
 		}

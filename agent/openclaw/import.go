@@ -1,0 +1,320 @@
+package openclaw
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// Bounds of what is taken over.
+const (
+	maxFiles     = 500
+	maxFile      = 256 << 10 // bytes
+	maxTotal     = 4 << 20
+	maxSecrets   = 200
+	maxTaken     = 50 // agents
+	maxSecretLen = 16 << 10
+)
+
+// An Imported is what an existing set-up of OpenClaw comes to.
+type Imported struct {
+	Agent   caisson.Agent   // with personas, models, tools, skills and files
+	Models  []caisson.Model // that the gateway has to be configured with, if it has not
+	Secrets []ImportedSecret
+	Report  []caisson.AgentCheck // what was not taken over, and why
+}
+
+// An ImportedSecret is a secret that was found. Nothing else of an Imported contains it.
+type ImportedSecret struct {
+	Name  string // for the credential store
+	Value caisson.Secret
+	From  string // where it was
+}
+
+// Import reads a directory like ~/.openclaw, which is the root of fsys. Links in it are not followed by name; fsys itself must not lead
+// out of the directory, as that of an [os.Root] does not. Nothing is run. The error is of a configuration that cannot be read.
+func Import(fsys fs.FS) (*Imported, error) {
+	in := &importer{fsys: fsys, values: map[string]string{}, names: map[string]bool{}}
+	b, err := readFile(fsys, "openclaw.json", maxJSON5)
+	if err != nil {
+		return nil, caisson.Invalidf("openclaw.json", "%s", safetext.Escape(err.Error()))
+	}
+	v, err := parseJSON5(b)
+	if err != nil {
+		return nil, caisson.Invalidf("openclaw.json", "%s", safetext.Escape(err.Error()))
+	}
+	root, ok := v.(map[string]any)
+	if !ok {
+		return nil, caisson.Invalidf("openclaw.json", "it is no object")
+	}
+	in.out.Agent = caisson.Agent{ID: "openclaw-imported", Name: "OpenClaw, imported", Driver: caisson.DriverOpenClaw, Version: Version, Memory: true}
+	in.secrets(root)
+	in.models(root)
+	in.agents(root)
+	in.tools(root)
+	in.skills()
+	in.dropped(root)
+	in.redact()
+	return &in.out, nil
+}
+
+// An importer does one import.
+type importer struct {
+	fsys   fs.FS
+	out    Imported
+	values map[string]string // name of a secret by its value
+	names  map[string]bool   // names of secrets
+	total  int               // bytes of files
+}
+
+func (in *importer) note(status, subject, detail, remedy string) {
+	in.out.Report = append(in.out.Report, caisson.AgentCheck{
+		Subject: safetext.Escape(clip(subject)), Status: status, Detail: safetext.Escape(clip(detail)), Remedy: remedy,
+	})
+}
+
+// readFile reads a regular file of at most limit bytes.
+func readFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	info, err := fs.Lstat(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%s is not a file of at most %d bytes", name, limit)
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s is larger than %d bytes", name, limit)
+	}
+	return b, err
+}
+
+// at returns what is below v by names, nil if there is nothing.
+func at(v any, names ...string) any {
+	for _, n := range names {
+		m, _ := v.(map[string]any)
+		v = m[n]
+	}
+	return v
+}
+
+func str(v any) string { s, _ := v.(string); return s }
+
+// texts returns the strings of a list.
+func texts(v any) []string {
+	var out []string
+	list, _ := v.([]any)
+	for _, e := range list {
+		if s := str(e); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// modelRef returns the model that a setting names.
+func modelRef(v any) string { return cmp.Or(str(v), str(at(v, "primary"))) }
+
+var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// alias returns an alias for OpenClaw's name of a model, and remembers the model.
+func (in *importer) alias(ref string) string {
+	provider, upstream, ok := strings.Cut(ref, "/")
+	if !ok || upstream == "" || len(ref) > 200 {
+		return ""
+	}
+	a := strings.Trim(notAlias.ReplaceAllString(path.Base(upstream), "-"), "-.")
+	for _, m := range in.out.Models {
+		if m.Provider == provider && m.Upstream == upstream {
+			return m.Alias
+		}
+		if m.Alias == a {
+			a = strings.Trim(notAlias.ReplaceAllString(ref, "-"), "-.")
+		}
+	}
+	if a == "" || len(in.out.Models) >= maxModels {
+		return ""
+	}
+	in.out.Models = append(in.out.Models, caisson.Model{Alias: a, Provider: safetext.Escape(provider), Upstream: safetext.Escape(upstream)})
+	return a
+}
+
+// models takes over the models that agents use, with their limits where the configuration has them.
+func (in *importer) models(root map[string]any) {
+	if a := in.alias(modelRef(at(root, "agents", "defaults", "model"))); a != "" {
+		in.out.Agent.Models = append(in.out.Agent.Models, a)
+	}
+	providers, _ := at(root, "models", "providers").(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(providers)) {
+		list, _ := at(providers[name], "models").([]any)
+		for _, m := range list {
+			a := in.alias(name + "/" + str(at(m, "id")))
+			i := slices.IndexFunc(in.out.Models, func(have caisson.Model) bool { return have.Alias == a })
+			if i < 0 {
+				continue
+			}
+			in.out.Models[i].Context, in.out.Models[i].Output = number(at(m, "contextWindow")), number(at(m, "maxTokens"))
+			if !slices.Contains(in.out.Agent.Models, a) {
+				in.out.Agent.Models = append(in.out.Agent.Models, a)
+			}
+		}
+	}
+}
+
+// number returns a positive count, 0 if it is none.
+func number(v any) int64 {
+	n, _ := v.(float64)
+	if n < 1 || n > 1e9 {
+		return 0
+	}
+	return int64(n)
+}
+
+// agents takes over OpenClaw's agents: the default one becomes main, the others personas.
+func (in *importer) agents(root map[string]any) {
+	entries := map[string]any{}
+	if m, ok := at(root, "agents", "entries").(map[string]any); ok {
+		maps.Copy(entries, m)
+	}
+	list, _ := at(root, "agents", "list").([]any)
+	for _, e := range list {
+		if id := str(at(e, "id")); id != "" {
+			entries[id] = e
+		}
+	}
+	in.instructions(mainAgent, cmp.Or(str(at(entries[mainAgent], "workspace")), str(at(root, "agents", "defaults", "workspace")), "workspace"))
+	for _, id := range slices.Sorted(maps.Keys(entries)) {
+		e := entries[id]
+		if id == mainAgent {
+			if a := in.alias(modelRef(at(e, "model"))); a != "" {
+				in.out.Agent.Models = slices.Insert(slices.DeleteFunc(in.out.Agent.Models, func(s string) bool { return s == a }), 0, a)
+			}
+			continue
+		}
+		if fault := personaFault(id); fault != "" || len(in.out.Agent.Personas) >= maxTaken {
+			in.note(checkWarning, "agent "+id, "it is not taken over: "+cmp.Or(fault, "there are too many"), "rename it and import again")
+			continue
+		}
+		p := caisson.Persona{ID: id, Model: in.alias(modelRef(at(e, "model")))}
+		for _, d := range texts(at(e, "tools", "deny")) {
+			if toolFault(toolName(d)) == "" {
+				p.Deny = append(p.Deny, toolName(d))
+			}
+		}
+		if p.Model != "" && !slices.Contains(in.out.Agent.Models, p.Model) {
+			in.out.Agent.Models = append(in.out.Agent.Models, p.Model)
+		}
+		in.out.Agent.Personas = append(in.out.Agent.Personas, p)
+		in.instructions(id, cmp.Or(str(at(e, "workspace")), "workspace-"+id))
+	}
+}
+
+// tools takes over what is denied. What is allowed is left to Caisson: a list made for a machine of one's own is too wide or names
+// what a sandbox has not.
+func (in *importer) tools(root map[string]any) {
+	for _, d := range texts(at(root, "tools", "deny")) {
+		if toolFault(toolName(d)) == "" {
+			in.out.Agent.Tools.Deny = append(in.out.Agent.Tools.Deny, toolName(d))
+		}
+	}
+	if at(root, "tools", "allow") != nil || at(root, "tools", "profile") != nil {
+		in.note(checkWarning, "tools", "the list of allowed tools is not taken over", "set tools.allow of the agent if it needs more than the usual ones")
+	}
+}
+
+// local returns the path within fsys of a directory that a configuration names, if it is there.
+func local(dir string) (string, error) {
+	dir = strings.TrimRight(strings.ReplaceAll(dir, `\`, "/"), "/")
+	if i := strings.LastIndex(dir, "/.openclaw/"); i >= 0 {
+		dir = dir[i+len("/.openclaw/"):]
+	}
+	if !fs.ValidPath(dir) {
+		return "", errors.New("it is outside of OpenClaw's own directory")
+	}
+	return dir, nil
+}
+
+// workspaceFiles are those that OpenClaw puts before a conversation, and the memory that it keeps.
+var workspaceFiles = []string{"AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md", "TOOLS.md", "MEMORY.md"}
+
+// instructions takes over the files of an agent that say who it is.
+func (in *importer) instructions(id, workspace string) {
+	dir, err := local(workspace)
+	if err != nil {
+		in.note(checkWarning, "workspace of "+id, err.Error(), "import that directory's AGENTS.md and SOUL.md by hand")
+		return
+	}
+	for _, name := range workspaceFiles {
+		in.file(path.Join(dir, name), path.Join(Home, "agents", id, name))
+	}
+}
+
+// file takes over a small text file, if it is there.
+func (in *importer) file(from, to string) {
+	b, err := readFile(in.fsys, from, maxFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		in.note(checkWarning, from, err.Error(), "copy it by hand if it is needed")
+	case !utf8.Valid(b):
+		in.note(checkWarning, from, "it is no text", "add it to the agent's image if it is needed")
+	case len(in.out.Agent.Files) >= maxFiles || in.total+len(b) > maxTotal:
+		in.note(checkWarning, from, "there is too much to take over", "add it to the agent's image if it is needed")
+	default:
+		in.total += len(b)
+		in.out.Agent.Files = append(in.out.Agent.Files, caisson.SeedFile{Path: to, Data: string(b)})
+	}
+}
+
+// skills takes over the directories of skills.
+func (in *importer) skills() {
+	to := path.Join(Home, "skills")
+	for _, dir := range []string{"skills", "workspace/skills"} {
+		list, faults := subSkills(in.fsys, dir)
+		for _, d := range slices.Sorted(maps.Keys(faults)) {
+			in.note(checkFailed, "skill "+d, faults[d].Error(), "mend it and import again")
+		}
+		for _, s := range list {
+			if !slices.Contains(in.out.Agent.Skills, to) {
+				in.out.Agent.Skills = append(in.out.Agent.Skills, to)
+			}
+			from := path.Join(dir, s.Dir)
+			err := fs.WalkDir(in.fsys, from, func(name string, d fs.DirEntry, err error) error {
+				if err == nil && d.Type().IsRegular() && !strings.HasPrefix(d.Name(), ".env") {
+					in.file(name, path.Join(to, path.Base(s.Dir), strings.TrimPrefix(name, from+"/")))
+				}
+				return nil
+			})
+			if err != nil {
+				in.note(checkFailed, "skill "+s.Name, err.Error(), "copy it by hand")
+			}
+		}
+	}
+}
+
+func subSkills(fsys fs.FS, dir string) ([]*Skill, map[string]error) {
+	if info, err := fs.Lstat(fsys, dir); err != nil || !info.IsDir() {
+		return nil, nil
+	}
+	sub, err := fs.Sub(fsys, dir)
+	if err != nil {
+		return nil, map[string]error{dir: err}
+	}
+	return Skills(sub)
+}

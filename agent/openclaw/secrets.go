@@ -1,0 +1,206 @@
+package openclaw
+
+import (
+	"cmp"
+	"encoding/json"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// secretKeys are names of settings that hold secrets, in lower case, as they end.
+var secretKeys = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
+
+// notSecret are names that end like secrets' and are none.
+var notSecret = []string{"maxtokens", "contexttokens"}
+
+// isSecretKey reports whether a setting of this name holds a secret.
+func isSecretKey(name string) bool {
+	name = strings.ToLower(notName.ReplaceAllString(name, ""))
+	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
+}
+
+var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// secretName makes a name for the credential store.
+func secretName(parts ...string) string {
+	s := strings.ToUpper(strings.Trim(notName.ReplaceAllString(strings.Join(parts, "_"), "_"), "_"))
+	if s == "" || s[0] >= '0' && s[0] <= '9' {
+		s = "OPENCLAW_" + s
+	}
+	return s[:min(len(s), 60)]
+}
+
+// secret remembers a secret. References to secrets elsewhere, and values too short to be any, are none.
+func (in *importer) secret(name, value, from string) {
+	value = strings.TrimSpace(value)
+	if len(value) < 6 || len(value) > maxSecretLen || strings.HasPrefix(value, "${") || strings.HasPrefix(value, "secretref") || !utf8.ValidString(value) {
+		return
+	}
+	if _, known := in.values[value]; known {
+		return
+	}
+	if len(in.out.Secrets) >= maxSecrets {
+		if len(in.out.Secrets) == maxSecrets {
+			in.note(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
+		}
+		in.values[value] = "a secret" // it is still removed from files
+		return
+	}
+	for base, n := name, 2; in.names[name]; n++ {
+		name = base + "_" + string(rune('A'+n%26))
+		if n > 26 {
+			return
+		}
+	}
+	in.names[name], in.values[value] = true, name
+	in.out.Secrets = append(in.out.Secrets, ImportedSecret{Name: name, Value: caisson.NewSecret(value), From: from})
+}
+
+// secrets finds the secrets of the configuration, of .env files and of stored logins.
+func (in *importer) secrets(root map[string]any) {
+	providers, _ := at(root, "models", "providers").(map[string]any)
+	for _, p := range slices.Sorted(maps.Keys(providers)) {
+		in.secret(secretName(p, "API_KEY"), str(at(providers[p], "apiKey")), "openclaw.json models.providers."+p)
+	}
+	env, _ := at(root, "env").(map[string]any)
+	vars, _ := at(env, "vars").(map[string]any)
+	for _, m := range []map[string]any{vars, env} {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			in.secret(secretName(k), str(m[k]), "openclaw.json env")
+		}
+	}
+	entries, _ := at(root, "skills", "entries").(map[string]any)
+	for _, s := range slices.Sorted(maps.Keys(entries)) {
+		in.secret(secretName(s, "API_KEY"), str(at(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
+		vars, _ := at(entries[s], "env").(map[string]any)
+		for _, k := range slices.Sorted(maps.Keys(vars)) {
+			in.secret(secretName(k), str(vars[k]), "openclaw.json skills.entries."+s)
+		}
+	}
+	in.walk("openclaw.json", nil, root)
+	for _, f := range []string{".env", "workspace/.env"} {
+		in.dotEnv(f)
+	}
+	in.logins()
+}
+
+// walk finds secrets by the names of settings.
+func (in *importer) walk(from string, names []string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			here := append(slices.Clone(names), k)
+			if s, ok := v[k].(string); ok && isSecretKey(k) {
+				in.secret(secretName(here[max(0, len(here)-4):]...), s, from+" "+strings.Join(here, "."))
+			}
+			in.walk(from, here, v[k])
+		}
+	case []any:
+		for _, e := range v {
+			in.walk(from, names, e)
+		}
+	}
+}
+
+var envLine = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
+
+// dotEnv takes all variables of a file as secrets: it is what such files are for.
+func (in *importer) dotEnv(name string) {
+	b, err := readFile(in.fsys, name, maxFile)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(b)) {
+		m := envLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		if m == nil {
+			continue
+		}
+		value := m[2]
+		if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			value = value[1 : n-1]
+		}
+		in.secret(secretName(m[1]), value, name)
+	}
+	in.note(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
+}
+
+// logins takes the keys and tokens of agents/*/agent/auth-profiles.json.
+func (in *importer) logins() {
+	dirs, err := fs.Glob(in.fsys, "agents/*/agent/auth-profiles.json")
+	if err != nil {
+		return // the pattern is right
+	}
+	for _, name := range dirs[:min(len(dirs), maxTaken)] {
+		b, err := readFile(in.fsys, name, maxJSON5)
+		if err != nil {
+			in.note(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
+			continue
+		}
+		var f struct {
+			Profiles map[string]struct{ Provider, Key, Token, Access, Refresh string }
+		}
+		if err := json.Unmarshal(b, &f); err != nil {
+			in.note(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
+			p := f.Profiles[id]
+			provider := cmp.Or(p.Provider, id)
+			in.secret(secretName(provider, "API_KEY"), p.Key, name)
+			in.secret(secretName(provider, "TOKEN"), p.Token, name)
+			if p.Access != "" || p.Refresh != "" {
+				in.secret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
+				in.secret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
+				in.note(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
+			}
+		}
+	}
+	for _, dir := range []string{"credentials", "identity", "devices"} {
+		if _, err := fs.Lstat(in.fsys, dir); err == nil {
+			in.note(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
+		}
+	}
+}
+
+// dropped reports the parts of a configuration that a sandbox has not.
+func (in *importer) dropped(root map[string]any) {
+	for _, d := range []struct{ key, why, remedy string }{
+		{"channels", "messages of other services do not reach a sandbox", "call the API from where the messages arrive"},
+		{"cron", "a sandbox is not there between runs", "start runs by a timer of your own"},
+		{"hooks", "nothing calls into a sandbox", "start runs through the API"},
+		{"gateway", "the gateway is configured by Caisson", ""},
+		{"browser", "there is no browser", ""},
+		{"plugins", "plugins are off", "install what they did as a program, with a skill"},
+		{"bindings", "there are no channels to bind", "choose the persona of each run"},
+		{"mcp", "servers of the Model Context Protocol are not taken over", "add them to the agent's image"},
+		{"$include", "included files are not read", "put their content into openclaw.json and import again"},
+	} {
+		if at(root, d.key) != nil {
+			in.note(checkWarning, d.key, d.why, d.remedy)
+		}
+	}
+	if at(root, "agents", "defaults", "sandbox") != nil {
+		in.note(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
+	}
+}
+
+// redact removes secrets from what was taken over: people write keys into notes, too.
+func (in *importer) redact() {
+	values := slices.SortedFunc(maps.Keys(in.values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	for i := range in.out.Agent.Files {
+		f := &in.out.Agent.Files[i]
+		for _, v := range values {
+			if strings.Contains(f.Data, v) {
+				f.Data = strings.ReplaceAll(f.Data, v, "["+in.values[v]+"]")
+				in.note(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
+			}
+		}
+	}
+}
