@@ -159,6 +159,10 @@ func (e *Engine) startGuest(ctx context.Context, req *guestRequest) (any, error)
 	if err != nil {
 		return nil, err
 	}
+	// What is not read counts when the first call is made: then the budget says so.
+	if err := e.book.Ingest(ctx); err != nil {
+		e.cfg.Log.WarnContext(ctx, "the calls of a run cannot be read before it starts another", "run", g.Run, "err", err)
+	}
 	for _, key := range g.Budgets() {
 		b, err := e.Store.Ledger().GetBudget(ctx, caisson.In(g.Account), key)
 		switch {
