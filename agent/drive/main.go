@@ -79,9 +79,7 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 // do does t and says so.
 func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output) int {
 	track, end := attempt(ctx, t, d, out)
-	if err := killBelow(os.Getpid()); err != nil && end.Error == nil {
-		end.Error = fault(caisson.RunInternal, err.Error())
-	}
+	survivors := killBelow(os.Getpid())
 	out.Mark(task.MarkAnswer)
 	cut := out.close()
 	switch cause := context.Cause(ctx); {
@@ -92,6 +90,12 @@ func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output
 		end.Error = fault(caisson.RunAborted, errCancelled.Error())
 	case errors.Is(cause, errReader):
 		return 1
+	}
+	switch {
+	case survivors != nil && end.Error == nil:
+		end.Error = fault(caisson.RunInternal, survivors.Error())
+	case survivors != nil:
+		end.Error = fault(end.Error.Code, end.Error.Message+"; "+survivors.Error())
 	}
 	if end.Error == nil {
 		if _, err := w.Write(task.Line{RunEvent: caisson.RunEvent{Type: caisson.EventFinal}}); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,8 @@ import (
 
 // Times of killing.
 const (
-	killTime = 5 * time.Second // for killing processes that multiply meanwhile
+	killTime = time.Minute     // for killing processes that multiply meanwhile: on a busy machine they have most of the time, and this process little
+	deadTime = 5 * time.Second // in which a process that is killed is gone, if it can be killed
 	reapTime = time.Second     // between two looks for orphans that have ended
 )
 
@@ -123,23 +123,34 @@ func below(root int) []process {
 
 var errSurvivors = errors.New("processes that the agent has started could not be killed")
 
-// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more.
+// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more. It gives up on what cannot
+// be killed, such as a process of another user.
 func killBelow(root int) error {
-	pause := time.Millisecond
-	for deadline := time.Now().Add(killTime); ; {
-		living := slices.DeleteFunc(below(root), func(p process) bool { return p.ended })
-		if len(living) == 0 {
+	killed := map[int]time.Time{} // when a process was killed first
+	for began := time.Now(); ; {
+		now := time.Now()
+		living, stuck := 0, 0
+		fresh := false
+		for _, p := range below(root) {
+			if p.ended {
+				continue
+			}
+			living++
+			_ = syscall.Kill(p.pid, syscall.SIGKILL) // gone, or of another user; the next look tells
+			if at, known := killed[p.pid]; !known {
+				killed[p.pid], fresh = now, true
+			} else if now.Sub(at) > deadTime {
+				stuck++
+			}
+		}
+		switch {
+		case living == 0:
 			reap()
 			return nil
-		}
-		if time.Now().After(deadline) {
+		case stuck == living || now.Sub(began) > killTime:
 			return errSurvivors
+		case !fresh: // what multiplies gets no pause; what dies needs a moment
+			time.Sleep(2 * time.Millisecond)
 		}
-		for _, p := range living {
-			_ = syscall.Kill(p.pid, syscall.SIGKILL) // gone, or of another user; the next look tells
-		}
-		// Processes need a moment to die, and the more there are the more of it; those that multiply get none.
-		time.Sleep(pause)
-		pause = min(2*pause, 20*time.Millisecond)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,6 +204,9 @@ func (s *Session) Gone() int {
 	}
 	for _, p := range Survivors(traceEnv + "=" + s.trace) {
 		s.t.Errorf("process %s is left", p)
+		if pid, err := strconv.Atoi(strings.TrimPrefix(strings.Fields(p)[0], "/proc/")); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // not to be in the way of other tests
+		}
 	}
 	return s.cmd.ProcessState.ExitCode()
 }

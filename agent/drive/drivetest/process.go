@@ -26,11 +26,10 @@ func beChild() {
 	}
 }
 
-// forever waits for a signal that ends the process. A select without cases would be taken for a deadlock.
+// forever waits for a signal that ends the process, for longer than any test has.
 func forever() {
-	for {
-		_ = syscall.Pause() // which every signal ends
-	}
+	<-time.After(2 * patience)
+	os.Exit(0)
 }
 
 // child starts a process that ignores signals, in a session of its own if it is to be a daemon.
@@ -44,12 +43,27 @@ func child(name string, daemon bool) {
 	}
 }
 
-// maxBomb bounds a fork bomb for the sake of the machine that runs the tests.
-const maxBomb = 40
+// A fork bomb is bounded for the sake of the machine that runs the tests: in the number of its processes and in its time, should the program that
+// has to end it be broken.
+const (
+	maxBomb  = 40
+	bombTime = time.Minute
+)
+
+// bombEnv says when a bomb began.
+const bombEnv = "DRIVETEST_BOMB"
 
 // bomb starts processes that start processes, as long as there are fewer than maxBomb, each in a session of its own so that no group has them.
 func bomb() {
+	began, err := time.Parse(time.RFC3339Nano, os.Getenv(bombEnv))
+	if err != nil {
+		began = time.Now()
+		os.Setenv(bombEnv, began.Format(time.RFC3339Nano))
+	}
 	for range time.Tick(time.Millisecond) {
+		if time.Since(began) > bombTime {
+			os.Exit(0)
+		}
 		if len(Survivors(traceEnv+"="+os.Getenv(traceEnv))) < maxBomb {
 			child("bomb", true)
 		}
