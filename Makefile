@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w'
 LEAN     = internal/embedded/bin
 
-.PHONY: build test bench lint fmt clean
+.PHONY: build demo test bench lint fmt clean
 
 # The main binary carries three lean ones: two that run inside sandboxes, and gVisor's own processes.
 build:
@@ -16,6 +16,9 @@ build:
 	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
 	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
+
+demo: build
+	demo/demo.sh bin/caisson
 
 # Tests start sandboxes with the static binaries that were just built, one package at a time: two packages full of sandboxes
 # at once measure each other.
