@@ -8,11 +8,13 @@
 //	cmd/caisson        the binary: commands, configuration, wiring
 //	httpapi, client    the API, both ends
 //	engine             constructs the cores, reconciles at boot, collects garbage
-//	sandboxes          the lifecycle core: combines runtime, image, storage and wire
+//	runs               the core of agents and runs: queue, attempts, sessions, warm snapshots
+//	sandboxes          the lifecycle core: combines runtime, image and wire
+//	agent              the catalog of agents; below it what speaks with them in sandboxes, the built-in one, and OpenClaw
 //	runtime/gvisor     gVisor, embedded; runtime/fake is the same contract in memory
 //	image              OCI references, directories, archives and the host itself as root file systems
-//	storage            the data directory: layers, sandboxes, snapshots
 //	wire               network namespaces, TAPs, and the unprivileged process that answers them; flow, name and report below it
+//	tools              what agents may ask for over the wire: runs of other agents
 //	edge               constructs what runs in that process
 //	egress             policies: compile, decide, explain
 //	llm                the model gateway; its APIs, prices, scripted model and run tokens below it
