@@ -18,6 +18,7 @@ type config struct {
 	Commands  map[string]any `json:"commands"`
 	Logging   logging        `json:"logging"`
 	Env       shellEnv       `json:"env"`
+	Session   session        `json:"session"`
 	Skills    skills         `json:"skills"`
 	Models    models         `json:"models"`
 	Agents    agents         `json:"agents"`
@@ -68,6 +69,14 @@ type logging struct {
 
 type shellEnv struct {
 	ShellEnv enabled `json:"shellEnv"`
+}
+
+// session turns the care for old conversations off. It would begin with the first prompt after a fork, for which the clock has jumped.
+type session struct {
+	Maintenance struct {
+		Mode         string `json:"mode"`
+		MaxDiskBytes bool   `json:"maxDiskBytes"` // false: no limit, the sandbox has one
+	} `json:"maintenance"`
 }
 
 type skills struct {
@@ -169,6 +178,7 @@ func base(s Setup) config {
 	c.Discovery.MDNS.Mode = "off"
 	c.Commands = map[string]any{"native": false, "nativeSkills": false, "text": false, "bash": false, "config": false, "mcp": false, "plugins": false, "debug": false, "restart": false}
 	c.Logging = logging{Level: "warn", ConsoleLevel: "warn", File: s.Home + "/log/openclaw.log"}
+	c.Session.Maintenance.Mode = "warn"
 	c.Skills.Load.ExtraDirs = s.Agent.Skills
 	c.Agents.Ownership = "explicit"
 	d := &c.Agents.Defaults
