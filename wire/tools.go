@@ -83,7 +83,6 @@ func (s *session) useTool(ctx context.Context, conn *net.UnixConn, msg feedMessa
 		return false
 	}
 	background(func() {
-		defer s.tools.end(msg.Sandbox)
 		a := feedAnswer{N: msg.N}
 		out, err := s.tool(ctx, msg)
 		if err == nil && len(out) > maxFeed-1024 {
@@ -97,6 +96,8 @@ func (s *session) useTool(ctx context.Context, conn *net.UnixConn, msg feedMessa
 		} else {
 			a.Out = out
 		}
+		// Before the answer: who has that may ask the next thing, which must not be one too many here.
+		s.tools.end(msg.Sandbox)
 		if err := s.send(conn, a); err != nil {
 			conn.Close() // the wire process does not read, and is replaced
 		}
