@@ -82,18 +82,18 @@ func newTeamHost(t *testing.T) *teamHost {
 }
 
 // begin starts a run and returns its id.
-func (h *teamHost) begin(args ...string) caisson.ID {
+func (h *modelHost) begin(args ...string) caisson.ID {
 	h.t.Helper()
 	return caisson.ID(h.ok(append([]string{"run", "-d"}, args...)...))
 }
 
-func (h *teamHost) record(id caisson.ID) caisson.Run {
+func (h *host) record(id caisson.ID) caisson.Run {
 	h.t.Helper()
-	return shows[caisson.Run](h.host, "runs", "show", string(id))
+	return shows[caisson.Run](h, "runs", "show", string(id))
 }
 
 // ended waits until a run has ended.
-func (h *teamHost) ended(id caisson.ID) caisson.Run {
+func (h *host) ended(id caisson.ID) caisson.Run {
 	h.t.Helper()
 	var r caisson.Run
 	poll.Until(h.t, hang, func() bool {
@@ -104,9 +104,9 @@ func (h *teamHost) ended(id caisson.ID) caisson.Run {
 }
 
 // under returns a run and those within it, outermost first.
-func (h *teamHost) under(id caisson.ID) []caisson.Run {
+func (h *host) under(id caisson.ID) []caisson.Run {
 	h.t.Helper()
-	list := shows[[]caisson.Run](h.host, "runs", "ls", "--under", string(id), "-n", "100")
+	list := shows[[]caisson.Run](h, "runs", "ls", "--under", string(id), "-n", "100")
 	slices.SortFunc(list, func(a, b caisson.Run) int { return len(a.Lineage) - len(b.Lineage) })
 	return list
 }
@@ -181,7 +181,7 @@ func startOf(id, agent, prompt string) request {
 }
 
 // noSandboxes waits until those of the runs have gone.
-func (h *teamHost) noSandboxes() {
+func (h *host) noSandboxes() {
 	h.t.Helper()
 	poll.Until(h.t, settle, func() bool { return h.ok("sandbox", "ls", "-q") == "" })
 }
