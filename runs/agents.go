@@ -3,6 +3,7 @@ package runs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"strings"
 
@@ -21,11 +22,12 @@ var _ caisson.Agents = (*Agents)(nil)
 func (s *Agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	list, err := s.c.Catalog.ListAgents(ctx)
 	for _, a := range list {
-		if serr := s.status(ctx, a); serr != nil && err == nil {
-			err = serr
+		if serr := s.status(ctx, a); serr != nil {
+			// One whose template cannot be looked at is no reason to show none.
+			a.Status = caisson.AgentStatus{Problem: caisson.MessageOf(serr)}
 		}
 	}
-	return list, err
+	return list, errors.Join(err, ctx.Err())
 }
 
 // GetAgent implements [caisson.Agents].
@@ -137,7 +139,7 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 	if _, err := s.c.Catalog.GetAgent(ctx, id); err != nil {
 		return nil, err
 	}
-	if _, err := s.c.warmth.make(ctx, id, progress); err != nil {
+	if _, err := s.c.warmth.make(ctx, id, true, progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)

@@ -1,9 +1,11 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"time"
@@ -43,20 +45,17 @@ func (x lodging) labels() map[string]string {
 	if x.r.Session != "" {
 		l[labelSession] = string(x.r.Session)
 	}
-	for k, v := range x.r.Request.Labels {
-		if _, ours := l[k]; !ours {
-			l[k] = v
-		}
-	}
+	maps.Copy(l, x.r.Request.Labels)
 	return l
 }
 
 // The labels of sandboxes and snapshots that are the run core's.
 const (
-	labelRun     = "caisson/run"
-	labelAgent   = "caisson/agent"
-	labelSession = "caisson/session"
-	labelKey     = "caisson/warm" // of warm snapshots, and of what they are made in
+	ourLabels    = "caisson/"
+	labelRun     = ourLabels + "run"
+	labelAgent   = ourLabels + "agent"
+	labelSession = ourLabels + "session"
+	labelKey     = ourLabels + "warm" // of warm snapshots, and of what they are made in
 )
 
 // open gets the attempt its sandbox: the session's, a fork of the warm snapshot, or a new one.
@@ -67,29 +66,73 @@ func (x lodging) open(ctx context.Context, template *prepared) error {
 			return err
 		}
 	}
-	x.first, x.mine = true, x.r.Session == "" && !x.r.Request.Keep
+	// Until it is complete it is of no use to a session.
+	x.first, x.mine = true, !x.r.Request.Keep
 	ctx = x.asOwner(ctx)
-	if x.r.Request.Image == "" {
+	ok, err := x.openWarm(ctx, template)
+	if err == nil && !ok {
+		err = x.create(ctx, template)
+	}
+	if err == nil && x.r.Session != "" {
+		x.mine = false
+	}
+	return err
+}
+
+// openWarm forks the agent's warm snapshot, and reports false if there is none that starts.
+func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err error) {
+	if x.r.Request.Image != "" || !wants(x.agent) {
+		return false, nil
+	}
+	limits, fits := x.forkLimits()
+	if !fits {
+		x.status("starting", "its limits are not those of the warm snapshot; starting cold")
+		return false, nil
+	}
+	for again := true; ; again = false {
 		snap, err := x.c.warmth.current(ctx, x.agent, template)
 		if err != nil {
 			x.warn(ctx, "the warm snapshot cannot be looked for; starting cold", err)
+			return false, nil
 		}
-		if snap != nil {
-			err := x.fork(ctx, snap)
-			switch {
-			case err == nil:
-				return nil
-			case caisson.KindOf(err) == caisson.Exhausted || ctx.Err() != nil:
-				return err
-			}
-			x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
-			x.c.warmth.replace(x.agent, x.r.Account, snap)
-		} else if x.agent.Warm != nil && len(x.agent.Service) > 0 {
+		if snap == nil {
 			x.warn(ctx, "there is no warm snapshot yet and one is being made; starting cold", nil)
 			x.c.warmth.later(x.agent, x.r.Account)
+			return false, nil
 		}
+		err = x.fork(ctx, snap, limits)
+		switch kind := caisson.KindOf(err); {
+		case err == nil:
+			return true, nil
+		case kind == caisson.NotFound && again:
+			continue // a newer one has just taken its place
+		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "":
+			return false, err // the host's or the request's fault, not the snapshot's
+		}
+		x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
+		x.c.warmth.replace(x.agent, x.r.Account, snap)
+		return false, nil
 	}
-	return x.create(ctx, template)
+}
+
+// forkLimits are the limits of the run's own that a fork can have, and whether it has no others: what comes out of memory has its
+// limits of disk and processes with it, and needs as much memory as it has.
+func (x lodging) forkLimits() (r caisson.Resources, fits bool) {
+	own, usual := resources(x.r.Limits), resources(usualLimits(x.agent.Limits))
+	if own.CPUs != usual.CPUs {
+		r.CPUs = own.CPUs
+	}
+	if own.Memory > usual.Memory {
+		r.Memory = own.Memory
+	}
+	return r, own.Disk == usual.Disk && own.PIDs == usual.PIDs && own.Memory >= usual.Memory
+}
+
+// usualLimits are an agent's limits with those that it has without saying so.
+func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
+	d := caisson.DefaultAgentLimits()
+	l.Memory, l.CPUs, l.Disk, l.PIDs = cmp.Or(l.Memory, d.Memory), cmp.Or(l.CPUs, d.CPUs), cmp.Or(l.Disk, d.Disk), cmp.Or(l.PIDs, d.PIDs)
+	return l
 }
 
 // asOwner lets the agent's own policy lead where its author may lead it. Built-in agents and those of the host's files are the
@@ -102,11 +145,11 @@ func (x lodging) asOwner(ctx context.Context) context.Context {
 }
 
 // fork makes the sandbox of the warm snapshot.
-func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot) error {
+func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
 	err := x.whileFull(ctx, func() (err error) {
 		forks, err = x.c.Sandboxes.Fork(ctx, string(snap.ID), caisson.ForkRequest{
-			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(),
+			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(), Resources: limits,
 		})
 		return err
 	})
@@ -132,16 +175,18 @@ func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot) error {
 func (x lodging) create(ctx context.Context, template *prepared) error {
 	req := template.create(x.agent)
 	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), x.policy(), x.assignment()
-	if own := resources(x.r.Limits); own != resources(x.agent.Limits) {
+	if own := resources(x.r.Limits); own != resources(usualLimits(x.agent.Limits)) {
 		req.Resources = own
 	}
+	var box *caisson.Sandbox
 	err := x.whileFull(ctx, func() (err error) {
-		x.box, err = x.c.Sandboxes.Create(ctx, req)
+		box, err = x.c.Sandboxes.Create(ctx, req)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	x.box = box
 	x.version(map[string]string{"digest": x.box.Spec.Digest})
 	err = x.serve(ctx)
 	x.phase("create")
@@ -162,7 +207,7 @@ func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := f()
-		if caisson.KindOf(err) != caisson.Exhausted || !x.c.others(x.r.ID) {
+		if caisson.KindOf(err) != caisson.Exhausted || !x.c.others() {
 			return err
 		}
 		if !told {
@@ -177,12 +222,11 @@ func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	}
 }
 
-// others reports whether other attempts are under way.
-func (c *Core) others(id caisson.ID) bool {
+// others reports whether other attempts are under way, or on their way out.
+func (c *Core) others() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, own := c.live[id]
-	return len(c.live) > 1 || len(c.live) == 1 && !own
+	return len(c.leaving) > 0 || c.queue.running() > 1
 }
 
 // resources are the limits of an agent as a sandbox has them.
@@ -199,6 +243,9 @@ func (x lodging) copyIn(ctx context.Context) error {
 	defer x.phase("workspace")
 	box, dir := string(x.box.ID), x.agent.Workdir
 	f, err := x.c.Dir.Open(path.Join(runDir(x.r.ID), uploadTar))
+	if err != nil && !isNotExist(err) {
+		return err
+	}
 	if err == nil {
 		defer f.Close()
 		if err := x.c.Sandboxes.MakeDir(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.Conflict {
@@ -228,35 +275,13 @@ func (x lodging) copyIn(ctx context.Context) error {
 	return x.c.Sandboxes.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
-// release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.
-func (x outcome) release(ctx context.Context) error {
-	if x.box == nil {
-		return nil
-	}
-	if x.mine {
-		// It is removed, and its last calls end with it, charged to this run.
-		return nil
-	}
-	if err := x.c.hands.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil {
-		return err
-	}
-	if _, err := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
-		return err
-	}
-	if x.r.Session == "" {
-		return nil // kept for whoever asked for it
-	}
-	_, err := x.c.Sandboxes.Suspend(ctx, string(x.box.ID))
-	return err
-}
-
 // killNew ends the processes that were not there before, but for those that the agent declares. A sandbox that cannot be rid of
 // them is stopped: its files stay.
-func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) error {
-	for range 20 {
+func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
+	for wait := time.Millisecond; wait < killTime/2; wait *= 2 {
 		list, err := c.Sandboxes.Processes(ctx, string(id))
 		if err != nil {
-			return err
+			return false, err
 		}
 		left := 0
 		for _, p := range list {
@@ -265,13 +290,18 @@ func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, bef
 			}
 			left++
 			if err := c.Sandboxes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-				return err
+				return false, err
 			}
 		}
 		if left == 0 {
-			return nil
+			return false, nil
 		}
+		time.Sleep(wait) // what was killed is not gone at once
 	}
-	_, err := c.Sandboxes.Stop(ctx, string(id), 0)
-	return errors.Join(caisson.Errorf(caisson.Conflict, "what the agent left running could not be ended"), err)
+	c.Log.WarnContext(ctx, "what an agent left running could not be ended; its sandbox is stopped", "sandbox", id)
+	_, err = c.Sandboxes.Stop(ctx, string(id), 0)
+	return err == nil, err
 }
+
+// killTime bounds how long processes that an agent has left behind may take to die.
+const killTime = 2 * time.Second

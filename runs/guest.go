@@ -90,11 +90,14 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 // tellParent says in the parent's own stream that it has started a run. The parent's recorder belongs to its attempt, so it is asked.
 func (c guests) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
 	c.event(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
+	var tell func(...caisson.RunEvent)
 	c.mu.Lock()
-	l := c.live[p.ID]
+	if l := c.live[p.ID]; l != nil {
+		tell = l.tell
+	}
 	c.mu.Unlock()
-	if l != nil && l.tell != nil {
-		l.tell(caisson.RunEvent{Type: caisson.EventStatus, Phase: "running", Label: "started a run of " + child.Agent, Child: child.ID})
+	if tell != nil {
+		tell(caisson.RunEvent{Type: caisson.EventStatus, Phase: "running", Label: "started a run of " + child.Agent, Child: child.ID})
 	}
 }
 
@@ -132,6 +135,18 @@ func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run
 	return r, nil
 }
 
+// errOrphaned is why a run ends whose parent has ended.
+var errOrphaned = errCancelled{"the run that started it has ended"}
+
+// orphaned reports whether a run is part of one that has ended. A parent that ends later finds it among those that are live.
+func (c guests) orphaned(ctx context.Context, r *caisson.Run) bool {
+	if r.Parent == "" {
+		return false
+	}
+	p, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.Parent)
+	return caisson.KindOf(err) == caisson.NotFound || err == nil && p.State.Ended()
+}
+
 // cancelUnder ends the runs that r has started, and waits for it.
 func (c guests) cancelUnder(ctx context.Context, r *caisson.Run) error {
 	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
@@ -146,7 +161,7 @@ func (c guests) cancelUnder(ctx context.Context, r *caisson.Run) error {
 	c.mu.Lock()
 	for _, id := range under {
 		if l := c.live[id]; l != nil {
-			l.cancel(errCancelled{"the run that started it has ended"})
+			l.cancel(errOrphaned)
 			wait = append(wait, l)
 		}
 	}

@@ -110,5 +110,16 @@ func (q *queue) ahead(t *ticket) (n int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := &q.lanes[t.depth]
-	return max(0, slices.Index(l.waiting[t.account], t)), l.total >= q.concurrent
+	n = slices.Index(l.waiting[t.account], t)
+	return max(0, n), n >= 0 && l.total >= q.concurrent
+}
+
+// running returns how many runs have their turn.
+func (q *queue) running() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.lanes {
+		n += q.lanes[i].total
+	}
+	return n
 }

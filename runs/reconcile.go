@@ -3,7 +3,8 @@ package runs
 import (
 	"context"
 	"errors"
-	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -37,14 +38,10 @@ func (c restart) reconcile(ctx context.Context) error {
 			break
 		}
 	}
-	if err := c.reconcileEnds(ctx); err != nil {
-		return err
-	}
-	if err := c.reconcileSessions(ctx); err != nil {
-		return err
-	}
-	if err := c.reconcileBoxes(ctx); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{c.reconcileSessions, c.reconcileBoxes, c.reconcileBudgets, c.reconcileDirs} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
 	for i := len(queued) - 1; i >= 0; i-- { // oldest first
 		if err := c.entrance.queueAttempt(queued[i]); err != nil {
@@ -57,17 +54,10 @@ func (c restart) reconcile(ctx context.Context) error {
 // fail ends a run that was under way when the daemon ended.
 func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: r.Account, Local: true})
-	x, err := c.newAttempt(ctx, r)
-	if err != nil {
-		return err
-	}
+	x := c.newAttempt(ctx, r)
+	x.starting = true
 	x.start()
-	if r.Sandbox != "" {
-		err := c.Sandboxes.Remove(ctx, string(r.Sandbox))
-		if err != nil && caisson.KindOf(err) != caisson.NotFound {
-			return err
-		}
-	} else if err := c.removeBoxesOf(ctx, r); err != nil {
+	if err := c.takeBox(ctx, x); err != nil {
 		return err
 	}
 	// What it had said is its answer as far as it got.
@@ -87,20 +77,48 @@ func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 			break
 		}
 	}
-	x.outcome.finish(ctx, &caisson.RunError{
+	return x.outcome.finish(ctx, &caisson.RunError{
 		Code: caisson.RunInternal, Message: "the daemon ended during this run; try again with: caisson retry " + string(r.ID),
 	})
-	return nil
+}
+
+// takeBox ends what a run's sandbox does, with which the last of its calls are in the ledger. What a session or somebody keeps is stopped, so
+// that its files stay; all else is removed.
+func (c restart) takeBox(ctx context.Context, x *attempt) error {
+	r := x.r
+	if r.Sandbox == "" {
+		return c.removeBoxesOf(ctx, r)
+	}
+	sb, err := c.Sandboxes.Get(ctx, string(r.Sandbox))
+	if err == nil && (r.Session != "" || r.Request.Keep) && sb.State.Live() {
+		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
+	}
+	if err == nil && (r.Session != "" || r.Request.Keep) && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
+		x.box, x.ready = sb, true
+		return nil
+	}
+	if err != nil {
+		c.Log.WarnContext(ctx, "the sandbox of a run that was under way is removed", "run", r.ID, "sandbox", r.Sandbox, "err", err)
+	}
+	return c.remove(ctx, r.Sandbox)
+}
+
+// remove removes a sandbox that may be gone already.
+func (c restart) remove(ctx context.Context, box caisson.ID) error {
+	err := c.Sandboxes.Remove(ctx, string(box))
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	return err
 }
 
 // removeBoxesOf removes the sandboxes that were being made for a run.
 func (c restart) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
 	return c.eachBox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
-		err := c.Sandboxes.Remove(ctx, string(sb.ID))
-		if caisson.KindOf(err) == caisson.NotFound {
-			return nil
+		if keep, err := c.accounted(ctx, sb, r.ID); err != nil || keep {
+			return err
 		}
-		return err
+		return c.remove(ctx, sb.ID)
 	})
 }
 
@@ -124,34 +142,6 @@ func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[strin
 	}
 }
 
-// reconcileEnds gives the runs that ended last their done, which the daemon may not have come to write.
-func (c restart) reconcileEnds(ctx context.Context) error {
-	list, _, err := c.Store.Runs().List(ctx, caisson.Everyone(), caisson.RunFilter{
-		States: []caisson.RunState{caisson.RunSucceeded, caisson.RunFailed}, Limit: 200,
-	})
-	if err != nil {
-		return err
-	}
-	for _, r := range list {
-		last, err := c.Store.Runs().LastEvent(ctx, r.ID)
-		if err != nil {
-			return err
-		}
-		if endsWithDone(ctx, c.Store.Runs(), caisson.In(r.Account), r.ID, last) {
-			continue
-		}
-		rec, err := newRecorder(ctx, c.streams, r)
-		if err != nil {
-			return err
-		}
-		rec.add(caisson.RunEvent{Type: caisson.EventDone})
-		if err := rec.flush(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // reconcileSessions gives back the sessions whose runs have ended.
 func (c restart) reconcileSessions(ctx context.Context) error {
 	return c.sessions.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
@@ -159,17 +149,20 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 			return nil
 		}
 		r, err := c.Store.Runs().Get(ctx, caisson.In(s.Account), s.Run)
-		if err != nil && caisson.KindOf(err) != caisson.NotFound && s.Run != removing {
+		switch {
+		case caisson.KindOf(err) == caisson.NotFound:
+			r = &caisson.Run{ID: s.Run, Account: s.Account} // it never came to be, or the session was being removed
+		case err != nil:
 			return err
-		}
-		if err == nil && !r.State.Ended() {
+		case !r.State.Ended():
 			return nil // it waits
 		}
-		_, err = c.Store.Sessions().Update(ctx, caisson.In(s.Account), string(s.ID), func(s *caisson.Session) error {
-			s.Run = ""
-			return nil
-		})
-		return err
+		r.Session = s.ID
+		var box *caisson.Sandbox
+		if r.Sandbox != "" { // the daemon ended before it could say so
+			box = &caisson.Sandbox{ID: r.Sandbox}
+		}
+		return c.sessions.unclaim(ctx, r, box)
 	})
 }
 
@@ -188,19 +181,28 @@ func (c restart) reconcileBoxes(ctx context.Context) error {
 				return err
 			}
 			if keep {
-				if sb.Assigned == nil {
-					return nil
-				}
-				_, err := c.Sandboxes.Assign(ctx, sb.ID, nil) // nobody is charged for what it does between runs
-				return err
+				return c.quiet(ctx, sb)
 			}
 		}
-		err := c.Sandboxes.Remove(ctx, string(sb.ID))
-		if caisson.KindOf(err) == caisson.NotFound {
-			return nil
-		}
-		return err
+		return c.remove(ctx, sb.ID)
 	})
+}
+
+// quiet makes a sandbox that stays serve nobody. That of a session stands still between runs: one that does not was being taken up, and what
+// its service has come to is not known.
+func (c restart) quiet(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Assigned != nil {
+		if _, err := c.Sandboxes.Assign(ctx, sb.ID, nil); err != nil {
+			return err
+		}
+	}
+	if sb.Labels[labelSession] == "" || sb.State != caisson.Running {
+		return nil
+	}
+	if _, err := c.Sandboxes.Stop(ctx, string(sb.ID), 0); err != nil {
+		c.Log.WarnContext(ctx, "the sandbox of a session could not be stopped", "sandbox", sb.ID, "err", err)
+	}
+	return nil
 }
 
 // accounted reports whether a sandbox belongs to a session, or is kept for who asked for it.
@@ -216,10 +218,65 @@ func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
 		return true, nil // its run was removed; it is whoever's who kept it
-	case err != nil:
+	case err != nil || !r.Request.Keep:
 		return false, err
 	}
-	return r.State.Ended() && r.Request.Keep && r.Result != nil, nil
+	was := func(res caisson.RunResult) bool { return res.Sandbox == sb.ID }
+	return r.Result != nil && was(*r.Result) || slices.ContainsFunc(r.Previous, was), nil
+}
+
+// reconcileBudgets removes those of runs that have ended. Runs of other machines have some, too, which are not ours.
+func (c restart) reconcileBudgets(ctx context.Context) error {
+	list, err := c.Store.Ledger().ListBudgets(ctx, caisson.Everyone())
+	if err != nil {
+		return err
+	}
+	for _, b := range list {
+		id, ok := strings.CutPrefix(b.Key, budgetPrefix)
+		if !ok {
+			continue
+		}
+		r, err := c.Store.Runs().Get(ctx, caisson.In(b.Account), caisson.ID(id))
+		if err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return err
+		}
+		if err == nil && r.State.Ended() {
+			if err := c.budgets.dropBudget(ctx, r); err != nil {
+				c.Log.WarnContext(ctx, "the budget of a run that has ended could not be removed", "run", id, "err", err)
+			}
+		}
+	}
+	return nil
+}
+
+// reconcileDirs removes the directories of runs that are not there, and what was to be put into workspaces that nobody makes any more.
+func (c restart) reconcileDirs(ctx context.Context) error {
+	dir, err := c.Dir.Open("runs")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		id := caisson.ID(name)
+		switch r, err := c.Store.Runs().Get(ctx, caisson.Everyone(), id); {
+		case caisson.KindOf(err) == caisson.NotFound:
+			err = c.entrance.removeDir(id)
+			if err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case r.State == caisson.RunSucceeded:
+			if err := c.entrance.removeArchives(id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Run does what the core does in the background, until ctx ends.
@@ -249,15 +306,10 @@ func (c *Core) Run(ctx context.Context) error {
 func (c *Core) trim(ctx context.Context, before time.Time) error {
 	for {
 		gone, err := c.Store.Runs().Trim(ctx, before, 100)
-		if err != nil || len(gone) == 0 {
-			return err
-		}
 		for _, id := range gone {
-			if rerr := c.entrance.removeDir(id); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
-				err = errors.Join(err, rerr)
-			}
+			err = errors.Join(err, c.entrance.removeDir(id))
 		}
-		if err != nil {
+		if err != nil || len(gone) == 0 {
 			return err
 		}
 	}

@@ -14,6 +14,8 @@ package runs
 import (
 	"context"
 	"errors"
+	"hash/fnv"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -83,6 +85,7 @@ type Limits struct {
 	SessionIdle  time.Duration // after which a session's memory goes to disk
 	SessionFiles time.Duration // after which only its files are kept
 	Keep         time.Duration // for which a run that has ended is kept
+	Grace        time.Duration // that an agent has to end by itself once it was asked to
 	Workspace    caisson.Size  // bytes that may be copied into a workspace
 }
 
@@ -90,7 +93,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
-		Keep: 30 * 24 * time.Hour, Workspace: 4 << 30,
+		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30,
 	}
 }
 
@@ -130,8 +133,12 @@ type Core struct {
 	streams *streams
 	warmth  *warmth
 
-	mu   sync.Mutex
-	live map[caisson.ID]*live // attempts that wait or are under way; guarded by mu
+	mu      sync.Mutex
+	live    map[caisson.ID]*live         // attempts that wait or are under way; guarded by mu
+	leaving map[caisson.ID]chan struct{} // of attempts that have ended; closed when nothing is left of them; guarded by mu
+
+	retries stripes // held by whoever begins another attempt, by run
+	resting stripes // held by whoever takes up a session or puts it to rest, by session
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -189,6 +196,7 @@ func New(cfg Config) *Core {
 	}
 	for _, l := range []struct{ have, or *time.Duration }{
 		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
+		{&cfg.Limits.Grace, &d.Grace},
 	} {
 		if *l.have == 0 {
 			*l.have = *l.or
@@ -197,7 +205,7 @@ func New(cfg Config) *Core {
 	if cfg.Limits.Workspace == 0 {
 		cfg.Limits.Workspace = d.Workspace
 	}
-	c := &Core{Config: cfg, live: map[caisson.ID]*live{}}
+	c := &Core{Config: cfg, live: map[caisson.ID]*live{}, leaving: map[caisson.ID]chan struct{}{}}
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
@@ -225,6 +233,36 @@ func (c *Core) Live() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.live) > 0
+}
+
+// stripes are locks for things with names; a few names share one.
+type stripes [64]sync.Mutex
+
+func (s *stripes) of(name string) *sync.Mutex {
+	h := fnv.New32a()
+	io.WriteString(h, name)
+	return &s[h.Sum32()%uint32(len(s))]
+}
+
+// settled waits until nothing is left of an attempt that has ended, if there is one.
+func (c *Core) settled(ctx context.Context, run caisson.ID) error {
+	for {
+		c.mu.Lock()
+		l, gone := c.live[run], c.leaving[run]
+		c.mu.Unlock()
+		wait := gone
+		if l != nil {
+			wait = l.done
+		}
+		if wait == nil {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // do runs f in a goroutine of the core's, and reports false if the core is closed.

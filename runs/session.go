@@ -8,31 +8,61 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claim finds or makes the session that a run belongs to, and reserves it for the run: one at a time.
-func (c sessions) claim(ctx context.Context, r *caisson.Run) (*caisson.Session, error) {
+// claim finds or makes the session that a run belongs to, and reserves it for the run: one at a time. fresh says that it was made.
+func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session, fresh bool, err error) {
 	in := caisson.In(r.Account)
 	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
+	hold := c.resting.of(r.Account + name)
+	var ended caisson.ID // the run that had it, and only has not given it back yet
 	take := func(s *caisson.Session) error {
-		if s.Run != "" && s.Run != r.ID {
-			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)
+		switch s.Run {
+		case "", r.ID, ended:
+			s.Run = r.ID
+			return nil
+		case removing:
+			return caisson.Errorf(caisson.Conflict, "this session is being removed; try again when it is gone")
 		}
-		s.Run = r.ID
-		return nil
+		return busy{s.Run, caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)}
 	}
 	for {
+		hold.Lock()
 		s, err := c.Store.Sessions().Update(ctx, in, name, take)
+		hold.Unlock()
+		if b, ok := errors.AsType[busy](err); ok {
+			if h, herr := c.Store.Runs().Get(ctx, in, b.run); herr != nil || !h.State.Ended() {
+				return nil, false, b.error
+			}
+			c.mu.Lock()
+			l := c.live[b.run]
+			c.mu.Unlock()
+			if l != nil {
+				select {
+				case <-l.done:
+				case <-ctx.Done():
+					return nil, false, ctx.Err()
+				}
+			}
+			ended = b.run
+			continue
+		}
 		if caisson.KindOf(err) != caisson.NotFound {
-			return s, err
+			return s, false, err
 		}
 		s = &caisson.Session{
 			ID: caisson.NewID(caisson.SessionPrefix), Account: r.Account, Agent: r.Agent, User: r.Request.User, Key: r.Request.Session,
 			Run: r.ID, CreatedAt: now(), UsedAt: now(),
 		}
 		if err := c.Store.Sessions().Insert(ctx, s); caisson.KindOf(err) != caisson.Conflict {
-			return s, err
+			return s, true, err
 		}
 		// Somebody else was faster.
 	}
+}
+
+// busy says which run has a session.
+type busy struct {
+	run caisson.ID
+	error
 }
 
 // unclaim gives a run's session back. box, if not nil, is the sandbox that it goes on with.
@@ -76,13 +106,14 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 		x.version(map[string]string{"digest": x.box.Spec.Digest})
 		return true, nil
 	}
+	x.box = nil
+	clean := context.WithoutCancel(ctx)
 	if ctx.Err() != nil || caisson.KindOf(err) == caisson.Exhausted {
-		x.box = nil
+		x.putBack(clean, s.Sandbox)
 		return false, err
 	}
 	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
-	x.box = nil
-	if err := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := x.c.Sandboxes.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return false, err
 	}
 	_, err = x.c.Store.Sessions().Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {
@@ -92,13 +123,31 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	return false, err
 }
 
+// putBack leaves a session's sandbox, which the run was about to take up, to the next run: without an assignment, and so that its service is
+// started if that is not certain to run.
+func (x lodging) putBack(ctx context.Context, id caisson.ID) {
+	_, err := x.c.Sandboxes.Assign(ctx, id, nil)
+	if sb, gerr := x.c.Sandboxes.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
+		_, err = x.c.Sandboxes.Stop(ctx, string(id), 0)
+	}
+	if err != nil {
+		x.log.WarnContext(ctx, "the sandbox of a session could not be put back", "sandbox", id, "err", err)
+	}
+}
+
 // wake brings a session's sandbox to life, from however deep it sleeps. started says that nothing runs in it yet.
 func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
-	if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
-		return nil, false, err
-	}
 	defer x.phase("resume")
-	err = x.whileFull(ctx, func() error {
+	err = x.whileFull(ctx, func() (err error) {
+		if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
+			return err
+		}
+		// What another build has started can be stopped and started again; its files are kept.
+		if foreign := sb.Build != x.c.Build; foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
+			if sb, err = x.c.Sandboxes.Stop(ctx, string(id), 0); err != nil {
+				return err
+			}
+		}
 		switch sb.State {
 		case caisson.Suspended:
 			sb, err = x.c.Sandboxes.Wake(ctx, string(id))
@@ -109,15 +158,11 @@ func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, 
 			sb, err = x.c.Sandboxes.Start(ctx, string(id))
 			started = true
 		case caisson.Running:
-			err = nil
 		default:
 			err = caisson.Errorf(caisson.Conflict, "the sandbox is %s: %s", sb.State, sb.Reason)
 		}
 		return err
 	})
-	if err == nil && sb.Build != x.c.Build {
-		err = caisson.Errorf(caisson.Conflict, "another build of caisson started the sandbox")
-	}
 	return sb, started, err
 }
 
@@ -202,6 +247,9 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	s, err := c.Store.Sessions().Update(ctx, in, string(id), func(s *caisson.Session) error {
+		if s.Run == removing {
+			return caisson.Errorf(caisson.Conflict, "this session is being removed already")
+		}
 		if s.Run != "" {
 			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; cancel it first", s.Run)
 		}
@@ -211,9 +259,10 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 	if err != nil {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx) // half of it would be a session that nobody can use
 	if s.Sandbox != "" {
 		if err := c.Sandboxes.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-			_, uerr := c.Store.Sessions().Update(context.WithoutCancel(ctx), in, string(id), func(s *caisson.Session) error {
+			_, uerr := c.Store.Sessions().Update(ctx, in, string(id), func(s *caisson.Session) error {
 				s.Run = ""
 				return nil
 			})
@@ -230,28 +279,42 @@ const removing caisson.ID = "removing"
 // settle lets the sessions that nobody has used for long take less: their memory goes to disk, and later only their files stay.
 func (c sessions) settle(ctx context.Context, at time.Time) error {
 	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
-		if s.Run != "" || s.Sandbox == "" || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		idle := at.Sub(s.UsedAt)
-		if idle < c.Limits.SessionIdle {
+		if s.Run != "" || s.Sandbox == "" || at.Sub(s.UsedAt) < c.Limits.SessionIdle {
 			return nil
 		}
-		actx := caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
-		sb, err := c.Sandboxes.Get(actx, string(s.Sandbox))
-		if err != nil {
-			return nil // the next run sees that it is gone
-		}
-		// A run that begins now has to wait, or begins before and is in the way of this: both are Conflicts that pass.
-		switch {
-		case idle >= c.Limits.SessionFiles && (sb.State == caisson.Paused || sb.State == caisson.Suspended || sb.State == caisson.Running):
-			_, err = c.Sandboxes.Stop(actx, string(sb.ID), 0)
-		case sb.State == caisson.Suspended || sb.State == caisson.Running:
-			_, err = c.Sandboxes.Pause(actx, string(sb.ID))
-		}
-		if err != nil && caisson.KindOf(err) != caisson.Conflict {
-			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", sb.ID, "err", err)
+		if err := c.rest(ctx, s, at); err != nil && ctx.Err() == nil {
+			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", s.Sandbox, "err", err)
 		}
 		return nil
 	})
+}
+
+// rest puts one session to rest, unless it has been taken up since it was looked at. A run that begins now waits until it is done.
+func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) error {
+	hold := c.resting.of(s.Account + caisson.SessionName(s.Agent, s.User, s.Key))
+	hold.Lock()
+	defer hold.Unlock()
+	s, err := c.Store.Sessions().Get(ctx, caisson.In(s.Account), string(s.ID))
+	if caisson.KindOf(err) == caisson.NotFound || err == nil && s.Run != "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
+	sb, err := c.Sandboxes.Get(ctx, string(s.Sandbox))
+	if err != nil {
+		return nil // the next run sees that it is gone
+	}
+	awake := sb.State == caisson.Suspended || sb.State == caisson.Running
+	switch idle := at.Sub(s.UsedAt); {
+	case idle >= c.Limits.SessionFiles && (awake || sb.State == caisson.Paused):
+		_, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
+	case idle >= c.Limits.SessionIdle && awake:
+		_, err = c.Sandboxes.Pause(ctx, string(sb.ID))
+	}
+	return err
 }

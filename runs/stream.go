@@ -14,32 +14,52 @@ type streams struct {
 	done  <-chan struct{} // ends all that watch
 
 	mu   sync.Mutex
-	wake map[caisson.ID]chan struct{} // of runs that somebody watches; closed when there is more; guarded by mu
+	wake map[caisson.ID]*bell // of runs that somebody watches; guarded by mu
+}
+
+// A bell wakes those who watch a run.
+type bell struct {
+	rung    chan struct{} // closed, and replaced, when there is more
+	watched int
 }
 
 func newStreams(store caisson.RunStore, done <-chan struct{}) *streams {
-	return &streams{store: store, done: done, wake: map[caisson.ID]chan struct{}{}}
+	return &streams{store: store, done: done, wake: map[caisson.ID]*bell{}}
 }
 
-// wait returns a channel that is closed when the run has more events than there were a moment ago.
+// enter makes the caller somebody who watches a run, until leave.
+func (s *streams) enter(run caisson.ID) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.wake[run]
+	if b == nil {
+		b = &bell{rung: make(chan struct{})}
+		s.wake[run] = b
+	}
+	b.watched++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if b.watched--; b.watched == 0 {
+			delete(s.wake, run)
+		}
+	}
+}
+
+// wait returns a channel that is closed when the run has more events than there were a moment ago. The caller watches the run.
 func (s *streams) wait(run caisson.ID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.wake[run]
-	if w == nil {
-		w = make(chan struct{})
-		s.wake[run] = w
-	}
-	return w
+	return s.wake[run].rung
 }
 
 // tell wakes those who watch a run.
 func (s *streams) tell(run caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.wake[run]; w != nil {
-		close(w)
-		delete(s.wake, run)
+	if b := s.wake[run]; b != nil {
+		close(b.rung)
+		b.rung = make(chan struct{})
 	}
 }
 
@@ -51,6 +71,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	out := make(chan caisson.RunEvent)
 	go func() {
 		defer close(out)
+		defer s.enter(run)()
 		for {
 			wake := s.wait(run) // before the store is read, so that no event falls between
 			list, err := s.store.Events(ctx, in, run, after, page)
@@ -70,9 +91,13 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 			if len(list) == page {
 				continue
 			}
-			// Ended, and nothing came since it was seen to have ended: this was all.
-			if r, err := s.store.Get(ctx, in, run); err != nil || r.State.Ended() {
-				if last, lerr := s.store.LastEvent(ctx, run); err != nil || lerr != nil || last <= after && endsWithDone(ctx, s.store, in, run, last) {
+			// What follows the end of a run's last attempt is nothing.
+			r, err := s.store.Get(ctx, in, run)
+			if err != nil {
+				return
+			}
+			if r.State.Ended() {
+				if end, told, err := s.told(ctx, r); err != nil || told && end <= after {
 					return
 				}
 			}
@@ -88,13 +113,14 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	return out
 }
 
-// endsWithDone reports whether the event with that number is the last of an attempt, or there is none.
-func endsWithDone(ctx context.Context, store caisson.RunStore, in caisson.Scope, run caisson.ID, last int64) bool {
-	if last == 0 {
-		return true
+// told returns the number of a run's last event, and whether it is the done of the last attempt.
+func (s *streams) told(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
+	end, err = s.store.LastEvent(ctx, r.ID)
+	if err != nil || end == 0 {
+		return end, false, err
 	}
-	list, err := store.Events(ctx, in, run, last-1, 1)
-	return err != nil || len(list) == 0 || list[0].Type == caisson.EventDone
+	list, err := s.store.Events(ctx, caisson.In(r.Account), r.ID, end-1, 1)
+	return end, err == nil && len(list) == 1 && list[0].Type == caisson.EventDone && list[0].Attempt == r.Attempt, err
 }
 
 // WatchRun implements [caisson.Runs].
@@ -106,50 +132,91 @@ func (c runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 	if after < 0 {
 		return nil, caisson.Invalidf("after", "is negative")
 	}
-	if _, err := c.Store.Runs().Get(ctx, in, id); err != nil {
+	r, err := c.Store.Runs().Get(ctx, in, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.mend(ctx, r); err != nil {
 		return nil, err
 	}
 	return c.streams.watch(ctx, in, id, after), nil
+}
+
+// mend tells the end of a run that has ended, if the daemon that ended it died before it could. All that has to be told is in the result.
+func (c runs) mend(ctx context.Context, r *caisson.Run) error {
+	c.mu.Lock()
+	_, live := c.live[r.ID]
+	c.mu.Unlock()
+	if live || !r.State.Ended() || r.Result == nil {
+		return nil
+	}
+	_, told, err := c.streams.told(ctx, r)
+	if err != nil || told {
+		return err
+	}
+	err = newRecorder(ctx, c.streams, r).end(ctx, last(r.Result))
+	if caisson.KindOf(err) == caisson.Conflict {
+		return nil // somebody else has just done it
+	}
+	return err
 }
 
 // A recorder stores the events of one attempt, in order. Events that come while the store is busy are stored together.
 type recorder struct {
 	streams *streams
 	run     caisson.ID
+	account string
 	attempt int
 
 	mu      sync.Mutex
 	seq     int64              // of the last event; guarded by mu
 	queue   []caisson.RunEvent // guarded by mu
+	size    int                // bytes of text in queue; guarded by mu
 	storing bool               // somebody stores; guarded by mu
 	idle    chan struct{}      // closed when nobody does; guarded by mu
 	err     error              // of the first failure, after which nothing is stored; guarded by mu
+	over    bool               // the last events have come; guarded by mu
 }
 
-// maxQueued bounds how many events wait to be stored before those who add more have to wait.
-const maxQueued = 1024
+// What may wait to be stored before those who add more have to wait.
+const (
+	maxQueued     = 1024
+	maxQueuedSize = 1 << 20
+)
 
-func newRecorder(ctx context.Context, s *streams, run *caisson.Run) (*recorder, error) {
+func newRecorder(ctx context.Context, s *streams, run *caisson.Run) *recorder {
 	seq, err := s.store.LastEvent(ctx, run.ID)
-	return &recorder{streams: s, run: run.ID, attempt: run.Attempt, seq: seq}, err
+	return &recorder{streams: s, run: run.ID, account: run.Account, attempt: run.Attempt, seq: seq, err: err}
 }
 
-// add queues events. It returns before they are stored unless too many wait.
+// add queues events. It returns before they are stored unless too many wait. What comes after the attempt's last event, or after one that could
+// not be stored, is dropped.
 func (r *recorder) add(events ...caisson.RunEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.err == nil && len(r.queue) >= maxQueued && r.storing {
+	for r.storing && r.err == nil && (len(r.queue) >= maxQueued || r.size >= maxQueuedSize) {
 		idle := r.idle
 		r.mu.Unlock()
 		<-idle
 		r.mu.Lock()
 	}
+	if !r.over {
+		r.push(events)
+	}
+}
+
+// push queues events together. It needs mu.
+func (r *recorder) push(events []caisson.RunEvent) {
+	if r.err != nil {
+		return
+	}
 	for _, e := range events {
 		r.seq++
 		e.Seq, e.At, e.Attempt = r.seq, now(), r.attempt
 		r.queue = append(r.queue, e)
+		r.size += len(e.Delta) + len(e.Result) + len(e.Args) + len(e.Content)
 	}
-	if !r.storing && r.err == nil && len(r.queue) > 0 {
+	if !r.storing && len(r.queue) > 0 {
 		r.storing, r.idle = true, make(chan struct{})
 		go r.store()
 	}
@@ -161,7 +228,7 @@ func (r *recorder) store() {
 	defer r.mu.Unlock()
 	for len(r.queue) > 0 && r.err == nil {
 		batch := r.queue
-		r.queue = nil
+		r.queue, r.size = nil, 0
 		r.mu.Unlock()
 		// What was said is recorded whoever has lost interest meanwhile.
 		err := r.streams.store.Append(context.Background(), r.run, batch)
@@ -169,7 +236,7 @@ func (r *recorder) store() {
 		r.mu.Lock()
 		r.err = err
 	}
-	r.storing = false
+	r.queue, r.size, r.storing = nil, 0, false
 	close(r.idle)
 }
 
@@ -184,4 +251,26 @@ func (r *recorder) flush() error {
 	}
 	defer r.mu.Unlock()
 	return r.err
+}
+
+// end stores the attempt's last events, all or none: also when those before them could not be, and when it was tried before.
+func (r *recorder) end(ctx context.Context, events []caisson.RunEvent) error {
+	failed := r.flush() != nil
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
+	if failed {
+		// What the store has is what counts: it may have more than it said.
+		seq, told, err := r.streams.told(ctx, &caisson.Run{ID: r.run, Account: r.account, Attempt: r.attempt})
+		if err != nil || told {
+			return err
+		}
+		r.mu.Lock()
+		r.seq, r.err = seq, nil
+		r.mu.Unlock()
+	}
+	r.mu.Lock()
+	r.push(events)
+	r.mu.Unlock()
+	return r.flush()
 }

@@ -17,11 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// How long an agent has after it was asked to end, and the program that speaks with it after that.
-const (
-	grace      = 5 * time.Second
-	driveGrace = 3 * time.Second
-)
+// signalTime is how long asking an agent to end may take.
+const signalTime = 3 * time.Second
 
 // Where a sandbox finds the model gateway, and the tools that start runs of other agents, if it may use them.
 const (
@@ -36,7 +33,7 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, By: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
-		Grace: caisson.Duration(grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
+		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
 		Files: x.agent.Files, Continue: !x.first, Session: string(x.r.ID),
 	}
 	if t.Time <= 0 {
@@ -175,13 +172,23 @@ func (x speech) line(l *task.Line, logs *logs) {
 		x.result.Changes, x.result.Patch = l.Changes, l.Patch
 	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
 		// The answer is all text put together, and what was used the ledger knows better.
-	case caisson.EventTextDelta:
-		x.answer.WriteString(l.Delta)
-		x.rec.add(l.RunEvent)
 	default:
+		// The program in the sandbox keeps to what it was told; what says more than that is not it.
+		x.said += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
+		if x.said > int64(x.r.Limits.Output)+outputSlack {
+			x.result.Cut = true
+			return
+		}
+		x.answer.WriteString(l.Delta)
 		x.rec.add(l.RunEvent)
 	}
 }
+
+// An event counts as eventSize bytes besides what it says, less than its line has; outputSlack is for those that are not the agent's.
+const (
+	eventSize   = 32
+	outputSlack = 64 << 10
+)
 
 // drive has the program in a sandbox do a task, and passes on what it says but its end, which it returns.
 func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
@@ -202,18 +209,18 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 	}()
 	stderr := make(chan string, 1)
 	go func() { stderr <- tail(p.Stderr()) }()
-	// The program is asked to end what it does; if it does not, the exec session ends it, and the sandbox goes.
+	// The program is asked to end what it does, for which it gives the agent the same time; if it does not, the exec session ends it.
 	ended := make(chan struct{})
 	defer close(ended)
 	defer context.AfterFunc(ctx, func() {
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), driveGrace)
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTime)
 		defer cancel()
 		if err := p.Signal(sctx, int(unix.SIGTERM)); err != nil {
 			c.Log.DebugContext(ctx, "the program in a sandbox could not be signalled", "sandbox", box, "err", err)
 		}
 		select {
 		case <-ended:
-		case <-time.After(grace + driveGrace):
+		case <-time.After(2 * c.Limits.Grace):
 			p.Close()
 		}
 	})()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,15 +38,33 @@ type warmth struct {
 
 	mu     sync.Mutex
 	making map[string]*capture  // by account and agent; guarded by mu
+	soon   map[string]bool      // whose snapshot is made in the background; guarded by mu
 	after  map[string]time.Time // before which none is made again by itself, after a failure; guarded by mu
 	failed map[string]string    // why; guarded by mu
 }
 
-// A capture is a warm snapshot being made.
+// A capture is a warm snapshot being made. It goes on as long as somebody waits for it.
 type capture struct {
-	done chan struct{}
+	done chan struct{} // closed when snap and err are set
 	snap *caisson.Snapshot
 	err  error
+
+	stop    context.CancelFunc
+	waiting map[*waiter]bool // guarded by the mu of warmth
+}
+
+// A waiter is somebody who waits for a capture, and is told how it goes on.
+type waiter struct {
+	mu       sync.Mutex
+	progress func(caisson.Progress) // nil once its caller has gone; guarded by mu
+}
+
+func (t *waiter) tell(p caisson.Progress) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.progress != nil {
+		t.progress(p)
+	}
 }
 
 // remake is how long after a failure a warm snapshot is not tried again by itself.
@@ -55,7 +74,7 @@ const remake = 10 * time.Minute
 const warmTime = 10 * time.Minute
 
 func newWarmth(c *Core) *warmth {
-	return &warmth{c: c, making: map[string]*capture{}, after: map[string]time.Time{}, failed: map[string]string{}}
+	return &warmth{c: c, making: map[string]*capture{}, soon: map[string]bool{}, after: map[string]time.Time{}, failed: map[string]string{}}
 }
 
 // key is what a warm snapshot of the agent depends on, as far as it is not looked at when it is restored.
@@ -101,77 +120,121 @@ func (w *warmth) list(ctx context.Context, agent string) ([]*caisson.Snapshot, e
 	return list, err
 }
 
-// later makes the agent's warm snapshot in the background, unless that failed a short time ago.
+// later makes the agent's warm snapshot in the background, unless it is there by then, or failed a short time ago.
 func (w *warmth) later(a *caisson.Agent, account string) {
 	id := account + "/" + a.ID
 	w.mu.Lock()
-	wait := time.Now().Before(w.after[id]) || w.making[id] != nil
-	w.mu.Unlock()
-	if wait {
+	defer w.mu.Unlock()
+	if w.soon[id] || w.making[id] != nil || time.Now().Before(w.after[id]) {
 		return
 	}
-	w.c.do(func() {
+	w.soon[id] = w.c.do(func() {
+		defer func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.soon, id)
+		}()
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
-		if _, err := w.make(ctx, a.ID, func(caisson.Progress) {}); err != nil && ctx.Err() == nil {
+		if _, err := w.make(ctx, a.ID, false, func(caisson.Progress) {}); err != nil && ctx.Err() == nil {
 			w.c.Log.WarnContext(ctx, "a warm snapshot could not be made", "agent", a.ID, "account", account, "err", err)
 			w.c.event(ctx, account, "agent.cold", a.ID, map[string]string{"reason": caisson.MessageOf(err)})
 		}
 	})
 }
 
-// replace removes a snapshot that does not start, and makes another.
+// replace removes a snapshot that does not start, and has another made.
 func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
 	w.c.do(func() {
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
-		w.c.event(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
-		if err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID))
+		switch {
+		case caisson.KindOf(err) == caisson.NotFound:
+			return // another run has come to the same end
+		case err != nil:
 			w.c.Log.WarnContext(ctx, "a warm snapshot that does not start could not be removed", "snapshot", snap.ID, "err", err)
 			return
 		}
+		w.c.event(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
 		w.later(a, account)
 	})
 }
 
-// make makes the agent's warm snapshot, or waits for whoever does.
-func (w *warmth) make(ctx context.Context, agent string, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
+// make makes the agent's warm snapshot, or waits for whoever does. Unless it is to be a fresh one, one that is current will do.
+func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	id := caller.Account + "/" + agent
+	id, me := caller.Account+"/"+agent, &waiter{progress: progress}
 	w.mu.Lock()
-	if m := w.making[id]; m != nil {
-		w.mu.Unlock()
-		progress(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
-		select {
-		case <-m.done:
-			return m.snap, m.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
+	m := w.making[id]
+	if m == nil {
+		m = &capture{done: make(chan struct{}), waiting: map[*waiter]bool{}}
+		// The core's lifetime and the first caller's rights.
+		cctx, cancel := context.WithTimeout(caisson.WithCaller(w.c.ctx, caller), warmTime)
+		m.stop = cancel
+		if !w.c.do(func() {
+			defer cancel()
+			w.carryOut(cctx, m, id, agent, fresh)
+		}) {
+			w.mu.Unlock()
+			cancel()
+			return nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending")
 		}
+		w.making[id] = m
+	} else {
+		me.tell(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
 	}
-	m := &capture{done: make(chan struct{})}
-	w.making[id] = m
+	m.waiting[me] = true
 	w.mu.Unlock()
-	defer func() {
+	defer w.abandon(m, me, id)
+	select {
+	case <-m.done:
+		return m.snap, m.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// abandon takes one who waits away from a capture, which ends if nobody is left.
+func (w *warmth) abandon(m *capture, me *waiter, id string) {
+	me.mu.Lock()
+	me.progress = nil
+	me.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if delete(m.waiting, me); len(m.waiting) == 0 && w.making[id] == m {
+		m.stop()
+		delete(w.making, id)
+	}
+}
+
+// carryOut does a capture.
+func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fresh bool) {
+	snap, err := w.capture(ctx, agent, fresh, func(p caisson.Progress) {
 		w.mu.Lock()
-		defer w.mu.Unlock()
+		all := slices.Collect(maps.Keys(m.waiting))
+		w.mu.Unlock()
+		for _, t := range all {
+			t.tell(p)
+		}
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.making[id] == m { // else nobody waits for it
 		delete(w.making, id)
 		delete(w.after, id)
 		delete(w.failed, id)
-		if m.err != nil && ctx.Err() == nil {
-			w.after[id], w.failed[id] = time.Now().Add(remake), caisson.MessageOf(m.err)
+		if err != nil {
+			w.after[id], w.failed[id] = time.Now().Add(remake), caisson.MessageOf(err)
 		}
-		close(m.done)
-	}()
-	ctx, cancel := context.WithTimeout(ctx, warmTime)
-	defer cancel()
-	m.snap, m.err = w.capture(ctx, agent, progress)
-	return m.snap, m.err
+	}
+	m.snap, m.err = snap, err
+	close(m.done)
 }
 
 // capture boots the agent, asks it once, and takes the snapshot.
-func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
+func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
 	c := w.c
 	a, err := c.making.complete(ctx, id)
 	if err != nil {
@@ -183,6 +246,11 @@ func (w *warmth) capture(ctx context.Context, id string, progress func(caisson.P
 	template, err := c.making.prepare(ctx, a, "", progress)
 	if err != nil {
 		return nil, err
+	}
+	if !fresh {
+		if snap, err := w.current(ctx, a, template); err != nil || snap != nil {
+			return snap, err
+		}
 	}
 	key, err := w.key(ctx, a, template)
 	if err != nil {
@@ -234,7 +302,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	t := &task.Task{
 		Driver: a.Driver, Prompt: a.Warm.Prompt, By: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
 		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
-		Grace: caisson.Duration(grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
+		Grace: caisson.Duration(c.Limits.Grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
 		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: []caisson.Model{warmModel}, First: true, Warmup: true}); err != nil {

@@ -1,0 +1,63 @@
+package runs
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// setBudget makes the budget of an attempt. It has to be there before the first call.
+func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
+	limits := caisson.Limits{}
+	if l := &r.Limits; l.Cost > 0 {
+		limits.USD = &l.Cost
+	}
+	if l := &r.Limits; l.Tokens > 0 {
+		limits.Tokens = &l.Tokens
+	}
+	if l := &r.Limits; l.Calls > 0 {
+		limits.Calls = &l.Calls
+	}
+	if limits.IsZero() {
+		return nil
+	}
+	key := budgetKey(r.ID)
+	// Each attempt has the whole of it.
+	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
+	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+		return err
+	}
+	b := &caisson.Budget{Key: key, Account: r.Account, Limits: limits, CreatedAt: now()}
+	put, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b)
+	if err != nil {
+		return err
+	}
+	if b.Limits = limits.Plus(put.Used); b.Limits != limits {
+		// A budget begins with what earlier attempts took.
+		if _, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b); err != nil {
+			return err
+		}
+	}
+	if r.Attempt == 1 || c.Forget == nil {
+		return nil // nobody has asked for it yet
+	}
+	return c.Forget(ctx, key)
+}
+
+// dropBudget removes the budget of a run that has ended. Its calls stay in the ledger.
+func (c budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
+	key := budgetKey(r.ID)
+	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	if err != nil || c.Forget == nil {
+		return err
+	}
+	return c.Forget(ctx, key)
+}
+
+// budgetPrefix begins the keys of the budgets of runs.
+const budgetPrefix = "run/"
+
+func budgetKey(id caisson.ID) string { return budgetPrefix + string(id) }

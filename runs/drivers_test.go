@@ -1,0 +1,324 @@
+package runs_test
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/fake"
+	"github.com/caisson-dev/caisson/sandboxes"
+)
+
+// hostRuntime is the fake on a host that has nothing else of a sandbox.
+type hostRuntime struct{ *fake.Runtime }
+
+func (hostRuntime) Remains() ([]caisson.ID, error) { return nil, nil }
+
+// images has the host and nothing else.
+type images struct{ dir string }
+
+func (d images) Host(context.Context) (*caisson.Image, error) {
+	layer := filepath.Join(d.dir, "host")
+	for _, name := range []string{"etc", "tmp", "root", "usr", "srv", "workspace"} {
+		if err := os.MkdirAll(filepath.Join(layer, name), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(layer, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644); err != nil {
+		return nil, err
+	}
+	conf := caisson.ImageConfig{Env: map[string]string{"PATH": "/usr/bin:/bin"}, Workdir: "/"}
+	return &caisson.Image{
+		Reference: "host", Digest: "sha256:" + zeros, Layers: []string{"sha256:" + zeros},
+		Rootfs: caisson.Rootfs{Digest: "sha256:" + zeros, Layers: []string{layer}, Config: conf},
+	}, nil
+}
+
+const zeros = "0000000000000000000000000000000000000000000000000000000000000000"
+
+func (d images) Pull(_ context.Context, req caisson.PullRequest, _ string, _ func(caisson.Progress)) (*caisson.Image, error) {
+	if req.Source != nil {
+		req.Source.Close()
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "there is no image %q", req.Reference)
+}
+
+func (d images) Freeze(context.Context, string, io.Reader) (digest, dir string, err error) {
+	return "", "", caisson.Errorf(caisson.Unavailable, "nothing can be frozen")
+}
+func (d images) Hold() (release func())                                             { return func() {} }
+func (d images) Prune(context.Context, func(dir string) bool) (caisson.Size, error) { return 0, nil }
+func (d images) Canonical(ref string) (string, error)                               { return ref, nil }
+
+// models are those of the gateway.
+type models struct {
+	caisson.Models
+	mu   sync.Mutex
+	list []caisson.GatewayModel // guarded by mu
+	err  error                  // guarded by mu
+}
+
+func (m *models) ListModels(context.Context) ([]caisson.GatewayModel, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.list), m.err
+}
+
+func (m *models) set(err error, aliases ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.list, m.err = nil, err
+	for _, a := range aliases {
+		m.list = append(m.list, caisson.GatewayModel{Model: caisson.Model{Alias: a, Provider: "p", Upstream: a, Context: 1000, Output: 100}})
+	}
+}
+
+
+// calls is what the ledger has.
+type calls struct {
+	mu   sync.Mutex
+	rows []caisson.Call // guarded by mu
+	err  error          // guarded by mu
+}
+
+func (c *calls) list(_ context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, false, c.err
+	}
+	var page []caisson.Call
+	for _, row := range c.rows {
+		if row.Guest.Run != q.Run || row.ID <= after {
+			continue
+		}
+		if len(page) == limit {
+			return page, true, nil
+		}
+		page = append(page, row)
+	}
+	return page, false, nil
+}
+
+// add charges a run for a call.
+func (c *calls) add(run caisson.ID, attempt int, cost caisson.USD) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows = append(c.rows, caisson.Call{
+		ID: caisson.NewID("cl"), Guest: caisson.Guest{Run: string(run), Attempt: attempt}, Status: 200, Cost: cost, Tokens: caisson.TokenCount{Input: 10, Output: 5},
+	})
+}
+
+// The parts of the lifecycle core under names that do not hide one another's methods.
+type (
+	lifecycle interface{ caisson.Sandboxes }
+	processes interface{ caisson.Processes }
+	files     interface{ caisson.Files }
+	snapshots interface{ caisson.Snapshots }
+	templates interface{ caisson.Templates }
+)
+
+// boxes is the lifecycle core, of which a test can be told what is asked, and let it fail.
+type boxes struct {
+	lifecycle
+	processes
+	files
+	snapshots
+	templates
+	core *sandboxes.Core
+
+	mu     sync.Mutex
+	before func(ctx context.Context, op string) error // guarded by mu
+	ops    map[string]int                             // how often; guarded by mu
+}
+
+// on calls f before each operation; an error is its outcome. nil for nothing.
+func (b *boxes) on(f func(ctx context.Context, op string) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.before = f
+}
+
+// fail makes the next n operations of that name fail.
+func (b *boxes) fail(op string, n int, err error) {
+	var mu sync.Mutex
+	b.on(func(_ context.Context, did string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if did != op || n == 0 {
+			return nil
+		}
+		n--
+		return err
+	})
+}
+
+func (b *boxes) count(op string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ops[op]
+}
+
+func (b *boxes) note(ctx context.Context, op string) error {
+	b.mu.Lock()
+	if b.ops == nil {
+		b.ops = map[string]int{}
+	}
+	b.ops[op]++
+	f := b.before
+	b.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(ctx, op)
+}
+
+func (b *boxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "create"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Create(ctx, req)
+}
+
+func (b *boxes) Remove(ctx context.Context, ref string) error {
+	if err := b.note(ctx, "remove"); err != nil {
+		return err
+	}
+	return b.lifecycle.Remove(ctx, ref)
+}
+
+func (b *boxes) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "suspend"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Suspend(ctx, ref)
+}
+
+func (b *boxes) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "wake"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Wake(ctx, ref)
+}
+
+func (b *boxes) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "pause"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Pause(ctx, ref)
+}
+
+func (b *boxes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
+	if err := b.note(ctx, "exec"); err != nil {
+		return nil, err
+	}
+	return b.processes.Exec(ctx, ref, req)
+}
+
+func (b *boxes) Kill(ctx context.Context, ref string, pid, signal int) error {
+	if err := b.note(ctx, "kill"); err != nil {
+		return err
+	}
+	return b.processes.Kill(ctx, ref, pid, signal)
+}
+
+func (b *boxes) WriteTree(ctx context.Context, ref, dir string, r io.Reader) error {
+	if err := b.note(ctx, "write tree"); err != nil {
+		return err
+	}
+	return b.files.WriteTree(ctx, ref, dir, r)
+}
+
+func (b *boxes) Snapshot(ctx context.Context, ref string, req caisson.SnapshotRequest) (*caisson.Snapshot, error) {
+	if err := b.note(ctx, "snapshot"); err != nil {
+		return nil, err
+	}
+	return b.snapshots.Snapshot(ctx, ref, req)
+}
+
+func (b *boxes) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	if err := b.note(ctx, "fork"); err != nil {
+		return nil, err
+	}
+	return b.snapshots.Fork(ctx, ref, req)
+}
+
+func (b *boxes) GetTemplate(ctx context.Context, name string) (*caisson.Template, error) {
+	if err := b.note(ctx, "get template"); err != nil {
+		return nil, err
+	}
+	return b.templates.GetTemplate(ctx, name)
+}
+
+func (b *boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "assign"); err != nil {
+		return nil, err
+	}
+	return b.core.Assign(ctx, id, a)
+}
+
+// store is the real one, of which operations on runs can fail.
+type store struct {
+	caisson.Store
+
+	mu     sync.Mutex
+	before func(op string, r *caisson.Run) error // guarded by mu
+}
+
+// on calls f before each operation on runs; an error is its outcome. nil for nothing.
+func (s *store) on(f func(op string, r *caisson.Run) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = f
+}
+
+func (s *store) note(op string, r *caisson.Run) error {
+	s.mu.Lock()
+	f := s.before
+	s.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(op, r)
+}
+
+func (s *store) Runs() caisson.RunStore { return runStore{s.Store.Runs(), s} }
+
+type runStore struct {
+	caisson.RunStore
+	s *store
+}
+
+func (f runStore) Insert(ctx context.Context, r *caisson.Run, live int) error {
+	if err := f.s.note("insert", r); err != nil {
+		return err
+	}
+	return f.RunStore.Insert(ctx, r, live)
+}
+
+func (f runStore) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Run) error) (*caisson.Run, error) {
+	return f.RunStore.Update(ctx, in, id, func(r *caisson.Run) error {
+		if err := change(r); err != nil {
+			return err
+		}
+		return f.s.note("update", r)
+	})
+}
+
+func (f runStore) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
+	if err := f.s.note("append", &caisson.Run{ID: run}); err != nil {
+		return err
+	}
+	return f.RunStore.Append(ctx, run, events)
+}
+
+func (f runStore) LastEvent(ctx context.Context, run caisson.ID) (int64, error) {
+	if err := f.s.note("last event", &caisson.Run{ID: run}); err != nil {
+		return 0, err
+	}
+	return f.RunStore.LastEvent(ctx, run)
+}

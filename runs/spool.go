@@ -1,0 +1,136 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// runDir is where what belongs to a run is, below the data directory.
+func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
+
+// The files that hold what is put into a run's workspace: an archive of one tree called workspace, or one of names relative to it, which
+// nobody but the sandbox reads.
+const (
+	workspaceTar = "workspace.tar"
+	uploadTar    = "upload.tar"
+)
+
+func (c entrance) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
+
+// spool keeps what is to be put into the run's workspace: attempts may begin when the caller has gone.
+func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
+	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
+		return err
+	}
+	if r.Request.Directory == nil && r.Request.Workspace == nil {
+		return nil
+	}
+	name := workspaceTar
+	if r.Request.Workspace != nil {
+		name = uploadTar
+	}
+	f, err := c.Dir.OpenFile(path.Join(runDir(r.ID), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := &bounded{w: f, left: int64(c.Limits.Workspace), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
+		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
+	if r.Request.Workspace != nil {
+		_, err := io.Copy(w, r.Request.Workspace)
+		return err
+	}
+	// The descriptor is the caller's own: what he may not read was not opened, and everything else is found below it.
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
+	if err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
+	}
+	defer root.Close()
+	if err := c.notOurs(root); err != nil {
+		return err
+	}
+	return tree.Pack(root, ".", workspaceName, w)
+}
+
+// workspaceName is what the workspace is called in archives.
+const workspaceName = "workspace"
+
+// notOurs refuses a directory that is the data directory, has it below it, or lies in it: it holds every account's secrets.
+func (c entrance) notOurs(root *os.Root) error {
+	own, err := c.Dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	asked, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer asked.Close()
+	ours, err := above(int(own.Fd()))
+	if err != nil {
+		return err
+	}
+	theirs, err := above(int(asked.Fd()))
+	if err != nil {
+		return err
+	}
+	if slices.Contains(ours, theirs[0]) || slices.Contains(theirs, ours[0]) {
+		return caisson.Invalidf("source", "the directory contains Caisson's own data or lies in it, which no sandbox may see; choose another")
+	}
+	return nil
+}
+
+// place is what a directory is, whatever it is called.
+type place struct{ dev, ino uint64 }
+
+// above returns a directory and all that it lies in, the directory first. Names are not asked for: they can be changed meanwhile.
+func above(dir int) (list []place, err error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, ".", flags, 0)
+	for err == nil {
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		p := place{st.Dev, st.Ino}
+		if err != nil || len(list) > 0 && list[len(list)-1] == p { // the root lies in itself
+			return list, errors.Join(err, unix.Close(fd))
+		}
+		list = append(list, p)
+		up, uerr := unix.Openat(fd, "..", flags, 0)
+		unix.Close(fd)
+		fd, err = up, uerr
+	}
+	return nil, err
+}
+
+// bounded fails once more than left bytes were written, or ctx has ended.
+type bounded struct {
+	w    io.Writer
+	left int64
+	ctx  context.Context
+	err  error
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if err := b.ctx.Err(); err != nil {
+		return 0, err
+	}
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, b.err
+	}
+	n, err := b.w.Write(p)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
+	}
+	return n, err
+}
