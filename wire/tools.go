@@ -64,8 +64,8 @@ func (f *feed) tool(ctx context.Context, uses *toolUses, name string, in json.Ra
 	}
 	done := make(chan answer, 1)
 	go func() {
-		defer uses.end(g.Sandbox)
 		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}})
+		uses.end(g.Sandbox) // before the answer: who has that may ask the next thing
 		done <- answer{a.Out, err}
 	}()
 	select {
