@@ -77,7 +77,6 @@ func (m *models) set(err error, aliases ...string) {
 	}
 }
 
-
 // calls is what the ledger has.
 type calls struct {
 	mu   sync.Mutex

@@ -510,3 +510,7 @@ func with(l map[string]string, more map[string]string) map[string]string {
 func contextWithCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
 }
+
+func limitsOf(concurrent, perAccount int) runs.Limits {
+	return runs.Limits{Concurrent: concurrent, PerAccount: perAccount}
+}

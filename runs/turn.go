@@ -231,8 +231,12 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 		case err != nil && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, io.ErrUnexpectedEOF):
+			why := c.why(ctx, box, p)
 			p.Close()
-			return nil, &failure{code: caisson.RunAgentError, msg: "the agent's sandbox ended before the agent did: " + c.why(ctx, box, <-stderr)}
+			if said := strings.TrimSpace(<-stderr); said != "" {
+				why += "; its last words were " + strconv.Quote(said)
+			}
+			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
 			p.Close()
 			return nil, &failure{code: caisson.RunAgentError, msg: "what came out of the sandbox makes no sense", err: err}
@@ -246,16 +250,33 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 	}
 }
 
-// why says what became of a sandbox whose program has ended too early.
-func (c hands) why(ctx context.Context, box caisson.ID, said string) string {
-	if sb, err := c.Sandboxes.Get(context.WithoutCancel(ctx), string(box)); err == nil && sb.Reason != "" {
-		return sb.Reason
+// why says what became of the program in a sandbox that has ended too early.
+func (c hands) why(ctx context.Context, box caisson.ID, p caisson.Process) string {
+	ctx, cancel := context.WithTimeout(ctx, whyTime)
+	defer cancel()
+	status, err := p.Wait(ctx)
+	if err == nil && !status.Unknown {
+		return "what speaks with the agent in its sandbox " + status.String() + " before the agent had ended"
 	}
-	if said = strings.TrimSpace(said); said != "" {
-		return "its last words were " + strconv.Quote(said)
+	// It went with its sandbox, whose reason is known in a moment.
+	for {
+		sb, err := c.Sandboxes.Get(ctx, string(box))
+		switch {
+		case caisson.KindOf(err) == caisson.NotFound:
+			return "the agent's sandbox was removed before the agent had ended"
+		case err == nil && sb.Reason != "":
+			return "the agent's sandbox ended before the agent did: " + sb.Reason
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return "the agent's sandbox ended before the agent did, and nothing says why"
+		}
 	}
-	return "nothing says why"
 }
+
+// whyTime bounds how long the reason for a sandbox's end is waited for.
+const whyTime = 2 * time.Second
 
 // tail returns the last words of a stream, however long it is.
 func tail(r io.Reader) string {

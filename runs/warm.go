@@ -312,6 +312,28 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	if t.Prompt == "" {
 		return caisson.Invalidf("warm.prompt", "agent %s says nothing to warm it up with", a.ID)
 	}
+	// The first turn loads, the next ones compile what they do again and again.
+	for i := range max(1, a.Warm.Rounds) {
+		t.Session = fmt.Sprintf("%s-%d", run.ID, i)
+		if err := w.turn(ctx, a, box, t, progress); err != nil {
+			return err
+		}
+		t.Files, t.Remove = nil, nil
+	}
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		for _, command := range recipe.Settle(a) {
+			progress(caisson.Progress{Stage: "settle", Detail: strings.Join(command, " ")})
+			if err := c.hands.execute(ctx, box.ID, command); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// turn gives the agent the prompt once and wants an answer.
+func (w *warmth) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
+	c := w.c
 	var said strings.Builder
 	progress(caisson.Progress{Stage: "warm up"})
 	end, err := c.hands.drive(ctx, box.ID, t, func(l *task.Line) {
@@ -331,14 +353,6 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 		return caisson.Errorf(caisson.Unavailable, "the agent %s did not warm up: %s", a.ID, end.Error.Message)
 	case said.Len() == 0:
 		return caisson.Errorf(caisson.Unavailable, "the agent %s did not warm up: it gave no answer", a.ID)
-	}
-	if recipe := c.Recipes[a.Driver]; recipe != nil {
-		for _, command := range recipe.Settle(a) {
-			progress(caisson.Progress{Stage: "settle", Detail: strings.Join(command, " ")})
-			if err := c.hands.execute(ctx, box.ID, command); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

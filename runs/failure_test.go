@@ -1,0 +1,388 @@
+package runs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+)
+
+// TestRefused: what cannot become a run is refused at once, and leaves nothing behind.
+func TestRefused(t *testing.T) {
+	w := newWorld(t)
+	w.models.set(nil, "small")
+	w.put(caisson.Agent{ID: "chatty", Models: []string{"small", "large"}})
+	w.put(caisson.Agent{ID: "lost", Models: []string{"gone"}})
+	for _, c := range []struct {
+		name string
+		req  caisson.RunRequest
+		kind caisson.Kind
+	}{
+		{"unknown agent", caisson.RunRequest{Agent: "nobody", Prompt: "x"}, caisson.NotFound},
+		{"model that it may not use", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "other"}, caisson.Invalid},
+		{"model that is not configured", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "large"}, caisson.Invalid},
+		{"no model at all", caisson.RunRequest{Agent: "lost", Prompt: "x"}, caisson.Invalid},
+		{"model for an agent that calls none", caisson.RunRequest{Agent: "echo", Prompt: "x", Model: "small"}, caisson.Invalid},
+		{"the model of warming up", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "caisson-warm-up"}, caisson.Invalid},
+		{"no prompt", caisson.RunRequest{Agent: "echo"}, caisson.Invalid},
+		{"session with spaces", caisson.RunRequest{Agent: "echo", Prompt: "x", Session: "a b"}, caisson.Invalid},
+		{"labels of Caisson's own", caisson.RunRequest{Agent: "echo", Prompt: "x", Labels: map[string]string{"caisson/session": "x"}}, caisson.Invalid},
+		{"persona", caisson.RunRequest{Agent: "echo", Prompt: "x", Persona: "p"}, caisson.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := w.Runs().StartRun(w.ctx(), c.req)
+			wantKind(t, err, c.kind)
+		})
+	}
+	_, err := w.Runs().StartRun(w.as("other"), caisson.RunRequest{Agent: "chatty", Prompt: "x", Limits: caisson.AgentLimits{Time: 1 << 60}})
+	wantKind(t, err, caisson.NotFound)
+	w.models.set(errInjected)
+	_, err = w.Runs().StartRun(w.ctx(), caisson.RunRequest{Agent: "echo", Prompt: "x"})
+	if !errors.Is(err, errInjected) {
+		t.Errorf("error is %v", err)
+	}
+	if list, _, err := w.Runs().ListRuns(w.ctx(), caisson.RunFilter{}); err != nil || len(list) != 0 {
+		t.Errorf("there are runs: %v, %v", list, err)
+	}
+}
+
+// TestAgentFails: whatever an agent does, its run has one end with a reason, and nothing of it is left.
+func TestAgentFails(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		name  string
+		voice func(*turn) int
+		code  string
+		words string
+	}{
+		{"says what went wrong", func(v *turn) int {
+			v.text("half")
+			return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "no luck"})
+		}, caisson.RunAgentError, "no luck"},
+		{"over budget", func(v *turn) int {
+			return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "call failed: over_budget"})
+		}, caisson.RunNoCredits, "over_budget"},
+		{"too many calls", func(v *turn) int {
+			return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "HTTP 429 from the model: rate_limit"})
+		}, caisson.RunRateLimit, "rate_limit"},
+		{"its own time is over", func(v *turn) int {
+			return v.end(&caisson.RunError{Code: caisson.RunTimeout, Message: "after 1s"})
+		}, caisson.RunTimeout, "after 1s"},
+		{"no answer", func(v *turn) int { return v.end(nil) }, caisson.RunAgentError, "without an answer"},
+		{"exits in the middle", func(v *turn) int {
+			v.text("and then")
+			fmt.Fprintln(v.Stderr(), "panic: oh")
+			return 2
+		}, caisson.RunAgentError, "panic: oh"},
+		{"exits at once", func(*turn) int { return 0 }, caisson.RunAgentError, "exited with 0"},
+		{"garbage", func(v *turn) int {
+			v.text("fine")
+			fmt.Fprintln(v.Stdout(), `{"type":"done"}`)
+			<-v.ctx.Done()
+			return 0
+		}, caisson.RunAgentError, "makes no sense"},
+		{"half a line", func(v *turn) int {
+			fmt.Fprint(v.Stdout(), `{"type":"text_del`)
+			return 0
+		}, caisson.RunAgentError, "exited with 0"},
+		{"control characters", func(v *turn) int {
+			fmt.Fprintln(v.Stdout(), `{"type":"text_delta","delta":"\u001b[2J"}`)
+			<-v.ctx.Done()
+			return 0
+		}, caisson.RunAgentError, "makes no sense"},
+		{"no end of a line", func(v *turn) int {
+			for b := []byte(strings.Repeat("x", 64<<10)); ; {
+				if _, err := v.Stdout().Write(b); err != nil {
+					return 1
+				}
+			}
+		}, caisson.RunAgentError, "makes no sense"},
+		{"too much output", func(v *turn) int {
+			for b := strings.Repeat("x", 32<<10); v.text(b); {
+			}
+			return 1
+		}, caisson.RunAgentError, "makes no sense"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.on("fail", c.voice)
+			r := w.do(caisson.RunRequest{Prompt: "fail", Limits: caisson.AgentLimits{Output: 1 << 20}})
+			wantFailed(t, r, c.code, c.words)
+			w.empty()
+			if size := len(r.Result.Answer); size > 1<<20+64<<10 {
+				t.Errorf("%d bytes of answer were kept", size)
+			}
+		})
+	}
+}
+
+// TestOutputCut: what is said beyond the limit is not kept, and the run says so.
+func TestOutputCut(t *testing.T) {
+	w := newWorld(t)
+	w.on("talk", func(v *turn) int {
+		for range 200 {
+			v.text(strings.Repeat("y", 1<<10))
+			v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: caisson.LogStdout, Data: []byte(strings.Repeat("z", 1<<10))})
+		}
+		return v.end(nil)
+	})
+	r := w.do(caisson.RunRequest{Prompt: "talk", Limits: caisson.AgentLimits{Output: 64 << 10}})
+	if res := r.Result; r.State != caisson.RunSucceeded || !res.Cut || len(res.Answer) < 64<<10 || len(res.Answer) > 128<<10 || res.Stdout != 64<<10 {
+		t.Errorf("%s, cut: %v, %d bytes of answer, %d of log", r.State, res.Cut, len(res.Answer), res.Stdout)
+	}
+	if n := len(w.log(r.ID, caisson.LogStdout)); n != 64<<10 {
+		t.Errorf("the log has %d bytes", n)
+	}
+}
+
+func TestSandboxDies(t *testing.T) {
+	w := newWorld(t)
+	began, _ := w.hangs("wait")
+	r := w.start(caisson.RunRequest{Prompt: "wait"})
+	receive(t, began)
+	must(t, w.rt.Kill(w.stored(r.ID).Sandbox))
+	wantFailed(t, w.ended(r.ID), caisson.RunAgentError, "the agent's sandbox ended")
+	w.empty()
+}
+
+// TestSteps: each step on the way to an agent can fail, and the run says what it was.
+func TestSteps(t *testing.T) {
+	w := newWorld(t)
+	for _, op := range []string{"get template", "create", "exec"} {
+		t.Run(op, func(t *testing.T) {
+			w.boxes.fail(op, 1, errInjected)
+			wantFailed(t, w.do(caisson.RunRequest{Prompt: "x"}), caisson.RunInternal, "")
+			w.boxes.fail(op, 1, caisson.Errorf(caisson.Invalid, "cannot be"))
+			wantFailed(t, w.do(caisson.RunRequest{Prompt: "x"}), caisson.RunInvalid, "cannot be")
+			w.empty()
+			wantAnswer(t, w.do(caisson.RunRequest{Prompt: "x"}), "you said x")
+		})
+	}
+}
+
+// TestTimeout: an agent that does not notice is ended with the run's time, of which it was told a tenth less.
+func TestTimeout(t *testing.T) {
+	w := newWorld(t)
+	limits := caisson.AgentLimits{Time: caisson.Duration(600 * time.Millisecond)}
+	began, _ := w.hangs("wait")
+	r := w.start(caisson.RunRequest{Prompt: "wait", Limits: limits})
+	v := receive(t, began)
+	if d := time.Duration(v.task.Time); d > 540*time.Millisecond || d < 100*time.Millisecond {
+		t.Errorf("the agent is given %v of %v", d, limits.Time)
+	}
+	r = w.ended(r.ID)
+	wantFailed(t, r, caisson.RunTimeout, "600ms")
+	if r.Result.Answer != "begun " {
+		t.Errorf("the answer is %q", r.Result.Answer)
+	}
+	w.empty()
+}
+
+// TestIgnoresTerm: a program that catches SIGTERM loses its exec session.
+func TestIgnoresTerm(t *testing.T) {
+	w := newWorld(t)
+	began := make(chan bool, 1)
+	w.on("stay", func(v *turn) int {
+		term := v.Catch(syscall.SIGTERM)
+		began <- true
+		<-term
+		began <- true
+		<-v.ctx.Done()
+		return 0
+	})
+	r := w.start(caisson.RunRequest{Prompt: "stay"})
+	receive(t, began)
+	done := make(chan error, 1)
+	go func() { done <- second(w.Runs().CancelRun(w.ctx(), r.ID)) }()
+	receive(t, began)
+	must(t, receive(t, done))
+	wantFailed(t, w.ended(r.ID), caisson.RunAborted, "cancelled")
+	w.empty()
+}
+
+// TestCancel cancels a run where it is, twice at once.
+func TestCancel(t *testing.T) {
+	cancel := func(w *world, id caisson.ID) {
+		w.t.Helper()
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() { errs <- second(w.Runs().CancelRun(w.ctx(), id)) }()
+		}
+		for range 2 {
+			must(w.t, receive(w.t, errs))
+		}
+		if !w.stored(id).State.Ended() {
+			w.t.Error("CancelRun has returned before the run has ended")
+		}
+	}
+	t.Run("queued", func(t *testing.T) {
+		w := plan{limits: limitsOf(1, 1)}.world(t)
+		began, goOn := w.hangs("wait")
+		first := w.start(caisson.RunRequest{Prompt: "wait"})
+		receive(t, began)
+		second := w.start(caisson.RunRequest{Prompt: "wait"})
+		cancel(w, second.ID)
+		wantFailed(t, w.ended(second.ID), caisson.RunAborted, "cancelled")
+		goOn()
+		wantAnswer(t, w.ended(first.ID), "begun done")
+	})
+	t.Run("starting", func(t *testing.T) {
+		w := newWorld(t)
+		reached := make(chan bool, 1)
+		w.boxes.on(func(ctx context.Context, op string) error {
+			if op == "create" {
+				reached <- true
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		r := w.start(caisson.RunRequest{Prompt: "x"})
+		receive(t, reached)
+		cancel(w, r.ID)
+		wantFailed(t, w.ended(r.ID), caisson.RunAborted, "cancelled")
+		w.boxes.on(nil)
+		w.empty()
+	})
+	t.Run("running", func(t *testing.T) {
+		w := newWorld(t)
+		began, _ := w.hangs("wait")
+		r := w.start(caisson.RunRequest{Prompt: "wait"})
+		receive(t, began)
+		cancel(w, r.ID)
+		wantFailed(t, w.ended(r.ID), caisson.RunAborted, "cancelled")
+		w.empty()
+	})
+	t.Run("ending", func(t *testing.T) {
+		w := newWorld(t)
+		reached, goOn := make(chan bool, 1), make(chan bool)
+		w.store.on(func(op string, r *caisson.Run) error {
+			if op == "update" && r.State.Ended() {
+				reached <- true
+				<-goOn
+			}
+			return nil
+		})
+		r := w.start(caisson.RunRequest{Prompt: "x"})
+		receive(t, reached)
+		w.store.on(nil)
+		close(goOn)
+		cancel(w, r.ID)
+		wantAnswer(t, w.ended(r.ID), "you said x")
+	})
+	t.Run("ended", func(t *testing.T) {
+		w := newWorld(t)
+		r := w.do(caisson.RunRequest{Prompt: "x"})
+		cancel(w, r.ID)
+		wantAnswer(t, w.ended(r.ID), "you said x")
+	})
+}
+
+// TestStoreFails: whatever of a run cannot be stored for a while, it has one end, and no answer is taken for whole that is not.
+func TestStoreFails(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		name string
+		op   string
+		when func(*caisson.Run) bool
+		n    int32
+		want string // code of the run's error; "" if it succeeds
+	}{
+		{"first events", "append", nil, 1, caisson.RunInternal},
+		{"all events for a while", "append", nil, 4, caisson.RunInternal},
+		{"looking for the last event", "last event", nil, 1, caisson.RunInternal},
+		{"the start", "update", func(r *caisson.Run) bool { return r.State == caisson.RunStarting }, 1, caisson.RunInternal},
+		{"the sandbox", "update", func(r *caisson.Run) bool { return r.State == caisson.RunRunning }, 1, caisson.RunInternal},
+		{"the result", "update", func(r *caisson.Run) bool { return r.State.Ended() }, 3, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var left atomic.Int32
+			left.Store(c.n)
+			w.store.on(func(op string, r *caisson.Run) error {
+				if op == c.op && (c.when == nil || c.when(r)) && left.Add(-1) >= 0 {
+					return errInjected
+				}
+				return nil
+			})
+			r := w.start(caisson.RunRequest{Prompt: "x"})
+			w.eventually(func() bool { return w.stored(r.ID).State.Ended() && !w.Live() })
+			r = w.ended(r.ID)
+			if c.want != "" {
+				wantFailed(t, r, c.want, "")
+			} else {
+				wantAnswer(t, r, "you said x")
+			}
+			w.empty()
+		})
+	}
+}
+
+// TestEventsFailLate: the store takes no event from the middle of an answer on. The run fails, but its end is told.
+func TestEventsFailLate(t *testing.T) {
+	w := newWorld(t)
+	var broken atomic.Bool
+	w.store.on(func(op string, r *caisson.Run) error {
+		if op == "append" && broken.Load() {
+			return errInjected
+		}
+		return nil
+	})
+	seen := make(chan bool)
+	w.on("talk", func(v *turn) int {
+		v.text("first ")
+		<-seen
+		for range 5000 {
+			v.text("more ")
+		}
+		return v.end(nil)
+	})
+	r := w.start(caisson.RunRequest{Prompt: "talk"})
+	ch := got(w.Runs().WatchRun(w.ctx(), r.ID, 0))(t)
+	for e := range ch {
+		if e.Type == caisson.EventTextDelta {
+			break
+		}
+	}
+	broken.Store(true)
+	close(seen)
+	w.waitState(r.ID, caisson.RunFailed)
+	broken.Store(false)
+	wantFailed(t, w.ended(r.ID), caisson.RunInternal, "could not be recorded")
+	if e := lastOf(t, ch); e.Type != caisson.EventDone {
+		t.Errorf("who has watched all along hears %s last", e.Type)
+	}
+}
+
+// lastOf returns the last value of a channel.
+func lastOf[T any](t testing.TB, ch <-chan T) (v T) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case next, ok := <-ch:
+			if !ok {
+				return v
+			}
+			v = next
+		case <-timeout:
+			t.Fatal("it does not end")
+		}
+	}
+}
+
+// TestLedgerFails: usage that cannot be read is said to be an estimate.
+func TestLedgerFails(t *testing.T) {
+	w := newWorld(t)
+	w.calls.mu.Lock()
+	w.calls.err = errInjected
+	w.calls.mu.Unlock()
+	if r := w.do(caisson.RunRequest{Prompt: "x"}); !r.Result.Usage.Estimated {
+		t.Errorf("usage is %+v", r.Result.Usage)
+	}
+}
