@@ -113,7 +113,7 @@ func (e *Engine) guestTool(ctx context.Context, name string, in json.RawMessage)
 			return nil, err
 		}
 		var err error
-		if out, err = e.startGuest(ctx, &req); err != nil {
+		if out, err = startGuest(ctx, e, &req); err != nil {
 			return nil, err
 		}
 	case "run", "cancel":
@@ -150,7 +150,7 @@ func decodeGuest(in json.RawMessage, v any) error {
 }
 
 // startGuest starts a run, unless a budget that its calls would come out of has nothing left.
-func (e *Engine) startGuest(ctx context.Context, req *guestRequest) (any, error) {
+func startGuest(ctx context.Context, e *Engine, req *guestRequest) (any, error) {
 	// Whether the guest may start any comes first: only who may is told of budgets.
 	if _, err := e.tasks.Guests().GuestAgents(ctx); err != nil {
 		return nil, err
