@@ -112,6 +112,7 @@ type SeedFile struct {
 // Warm is the recipe of a warm snapshot.
 type Warm struct {
 	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"What the agent is asked once before the snapshot, on a scripted model"`
+	Rounds int    `json:"rounds,omitempty" yaml:"rounds" doc:"How often it is asked, each time in another conversation; default once"`
 	// Randomness says why forks of the snapshot draw randomness of their own. Without a reason there are no forks.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
 	// Pool is for agents without a service: how many ready sandboxes to keep, each used once.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
+	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/sandboxes"
 )
@@ -86,20 +87,9 @@ func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }
 // warmProvider serves [runs.WarmModel].
 const warmProvider = runs.WarmModel
 
-// warmScript is what the model says that agents are warmed up on. It uses a tool once if there is one that does no harm, so that what
-// runs tools is warm, too.
-const warmScript = `turns:
-- when: {tool: exec}
-  text: "Ready."
-- when: {pattern: '.'}
-  calls: [{name: exec, arguments: '{"command": "true"}'}]
-fallback:
-  text: "Ready."
-`
-
 // addWarm adds the model that agents are warmed up on. It is nobody's to ask for: no list shows it.
 func addWarm(cfg *caisson.GatewayConfig) {
 	cfg.Providers = append(append([]caisson.Provider{}, cfg.Providers...), caisson.Provider{Name: warmProvider, Kind: caisson.ProviderScripted})
 	cfg.Models = append(cfg.Models, caisson.Model{Alias: runs.WarmModel, Provider: warmProvider, Upstream: runs.WarmModel, Free: true, Context: 200_000, Output: 8192})
-	cfg.Scripts[warmProvider] = warmScript
+	cfg.Scripts[warmProvider] = openclaw.WarmScript // whoever it is that is asked, it answers
 }

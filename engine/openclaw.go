@@ -1,7 +1,16 @@
 package engine
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"cmp"
 	"context"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -32,10 +41,13 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	if len(a.Command) == 0 {
 		a.Command = openclaw.Command()
 	}
-	env := openclaw.Env()
-	for k, v := range a.Env {
-		env[k] = v
+	if a.Warm != nil {
+		warm := *a.Warm
+		warm.Prompt, warm.Rounds = cmp.Or(warm.Prompt, openclaw.WarmPrompt), cmp.Or(warm.Rounds, openclaw.WarmRounds)
+		a.Warm = &warm
 	}
+	env := openclaw.Env()
+	maps.Copy(env, a.Env)
 	a.Env = env
 	return a, nil
 }
@@ -47,9 +59,12 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 
 // Turn implements [runs.Recipe].
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
-	t.Port, t.Ready = openclaw.Port, turn.Agent.Ready
-	t.Remove = append(t.Remove, openclaw.EnvFiles()...)
-	t.By = caisson.PromptFile
+	t.Port, t.Ready, t.By = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
+	if turn.First {
+		fresh := openclaw.Fork()
+		t.Remove, t.Files = append(t.Remove, fresh.Remove...), append(t.Files, fresh.Files...)
+		t.Port, t.Secret = fresh.Port, fresh.Secret
+	}
 	if turn.Fork {
 		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when it was captured
 	}
@@ -59,7 +74,77 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 // Settle implements [runs.Recipe].
 func (openClaw) Settle(*caisson.Agent) [][]string { return nil }
 
-// Check implements [runs.Recipe].
+// skillsDir is where OpenClaw's own skills are.
+const skillsDir = openclaw.Install + "/node_modules/openclaw/skills"
+
+// Check implements [runs.Recipe]: what skills need and the sandbox lacks.
 func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection) ([]caisson.AgentCheck, error) {
-	return nil, nil
+	var list []caisson.AgentCheck
+	for _, dir := range append([]string{skillsDir}, a.Skills...) {
+		archive, err := in.Tree(ctx, dir)
+		if caisson.KindOf(err) == caisson.NotFound {
+			list = append(list, caisson.AgentCheck{Subject: "skills in " + dir, Status: "warning", Detail: "there is no such directory in the template"})
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		skills, err := skillFiles(archive, path.Base(dir))
+		if err != nil {
+			return nil, err
+		}
+		var failed error
+		found := openclaw.Check(skills, openclaw.World{
+			Program: func(name string) bool {
+				ok, err := in.Has(ctx, name)
+				failed = cmp.Or(failed, err)
+				return ok
+			},
+			Variable: func(name string) bool { return a.Env[name] != "" },
+			Reaches: func(host string) bool {
+				e, err := policies{}.Explain(a.Policy, host+":443")
+				return err == nil && e.Verdict.Allowed
+			},
+		})
+		if failed != nil {
+			return nil, failed
+		}
+		list = append(list, found...)
+	}
+	return list, nil
+}
+
+// maxSkillFile bounds a file that is looked at.
+const maxSkillFile = 256 << 10
+
+// skillFiles returns what is in an archive of a tree of skills: names and small files. Links are left out.
+func skillFiles(archive []byte, base string) (fs.FS, error) {
+	// The standard library has no file system of a tar archive, but one of a zip archive.
+	var packed bytes.Buffer
+	w := zip.NewWriter(&packed)
+	r := tar.NewReader(bytes.NewReader(archive))
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the archive of skills cannot be read")
+		}
+		name, ok := strings.CutPrefix(path.Clean(h.Name), base+"/")
+		if !ok || h.Typeflag != tar.TypeReg || h.Size > maxSkillFile {
+			continue
+		}
+		f, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Store})
+		if err == nil {
+			_, err = io.Copy(f, r)
+		}
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the archive of skills cannot be read")
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return zip.NewReader(bytes.NewReader(packed.Bytes()), int64(packed.Len()))
 }
