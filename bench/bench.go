@@ -26,6 +26,7 @@ type Config struct {
 	Dir  string    // empty directory for everything that the measurements make; the caller removes it
 	Rows string    // only rows whose name begins so
 	N    int       // samples of each row that is quick to sample; 0 means 20
+	Net  *os.File  // network namespace from where registries of packages can be reached; nil for the caller's
 	Log  io.Writer // what is being done; nil for silence
 }
 
@@ -33,8 +34,9 @@ type Config struct {
 type suite struct {
 	Config
 	*daemon
-	bare *runsc
-	rows []Row
+	bare  *runsc
+	stage *stage // nil until a row asks for it
+	rows  []Row
 }
 
 // benchmarks are the functions that measure, with the prefix of the rows they add.
@@ -56,6 +58,12 @@ var benchmarks = []struct {
 	{"wire.out", ofTraffic(traffic.wireOut)},
 	{"wire.in", ofTraffic(traffic.wireIn)},
 	{"wire.connect", ofTraffic(traffic.wireConnect)},
+	{"agent.shell", ofAgents(agents.shell)},
+	{"agent.caisson.warm", ofAgents(agents.caisson)},
+	{"agent.openclaw.warm", ofAgents(agents.openclawWarm)},
+	{"agent.openclaw.ten", ofAgents(agents.openclawTen)},
+	{"agent.openclaw.snapshot", ofAgents(agents.openclawSnapshot)},
+	{"agent.openclaw.cold", ofAgents(agents.openclawCold)},
 }
 
 // traffic measures what goes through wires and the model gateway.
@@ -112,13 +120,31 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 		return fmt.Errorf("prepare the baseline: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.bare.end()) }()
+	defer func() {
+		if s.stage != nil {
+			err = errors.Join(err, s.stage.end())
+		}
+	}()
 	for _, measure := range selected {
 		if err := measure(s, ctx); err != nil {
-			said, _ := os.ReadFile(s.daemon.dir + ".log")
-			return fmt.Errorf("%w; the daemon's log:\n%s", err, said)
+			return fmt.Errorf("%w%s", err, s.logs())
 		}
 	}
 	return s.api.Remove(ctx, donor)
+}
+
+// maxLog is how much of a daemon's log is shown.
+const maxLog = 16 << 10
+
+// logs returns what the daemons have said last.
+func (s *suite) logs() string {
+	var b strings.Builder
+	files, _ := filepath.Glob(filepath.Join(s.Dir, "*.log")) // the pattern is well-formed
+	for _, file := range files {
+		said, _ := os.ReadFile(file)
+		fmt.Fprintf(&b, "\n%s:\n%s", filepath.Base(file), said[max(0, len(said)-maxLog):])
+	}
+	return b.String()
 }
 
 func (s *suite) add(r Row) {
@@ -137,16 +163,21 @@ type side struct {
 func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
 	measures := make([]measure, len(sides))
 	for i, s := range sides {
-		measures[i] = func(ctx context.Context) (samples, error) {
-			ms, err := s.sample(ctx)
-			return samples{ms}, err
-		}
+		measures[i] = s.measure()
 	}
 	return takeTurns(ctx, n, measures...)
 }
 
 // A measure takes samples.
 type measure func(context.Context) (samples, error)
+
+// measure makes a measure of a side.
+func (s side) measure() measure {
+	return func(ctx context.Context) (samples, error) {
+		ms, err := s.sample(ctx)
+		return samples{ms}, err
+	}
+}
 
 // takeTurns collects what each of the measures yields n times, as compare does.
 func takeTurns(ctx context.Context, n int, measures ...measure) ([]samples, error) {
@@ -175,9 +206,11 @@ func (s side) sample(ctx context.Context) (ms float64, err error) {
 	}
 	start := time.Now()
 	err = s.do(ctx)
-	ms = float64(time.Since(start).Microseconds()) / 1000
+	ms = milliseconds(time.Since(start))
 	if err == nil && s.after != nil {
 		err = s.after(ctx)
 	}
 	return ms, err
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

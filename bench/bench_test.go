@@ -2,8 +2,12 @@ package bench
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
 )
 
 func TestQuantile(t *testing.T) {
@@ -70,6 +74,40 @@ func TestTargets(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, &b)
 		}
+	}
+}
+
+// What takes less than a millisecond is not rounded away.
+func TestNumbers(t *testing.T) {
+	for want, row := range map[string]Row{
+		"x: 0.261 ms (p95 0.261, n 1); y: 0.061, × 4.30": newRow("x", "ms", samples{0.26115}, "y", samples{0.06071}),
+		"x: 6.03 ms (p95 6.03, n 1)":                     newRow("x", "ms", samples{6.0342}, "", nil),
+		"x: 12.35 MB (p95 12.35, n 1)":                   newRow("x", "MB", samples{12.346}, "", nil),
+	} {
+		if got := row.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if r := newRow("x", "ms", samples{0.361}, "y", samples{0.061}).atMostOver(0.3); !r.Met {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The phases are those of the median run that counts, and what is in none is said, too.
+func TestPhases(t *testing.T) {
+	at := func(ms float64) *trial {
+		return &trial{ms, &caisson.Run{Result: &caisson.RunResult{Phases: []caisson.Phase{
+			{Name: "fork", Time: caisson.Duration(ms / 2 * float64(time.Millisecond))}, {Name: "agent", Time: caisson.Duration(time.Millisecond)},
+		}}}}
+	}
+	rows := trials{at(1000), at(30), at(10), at(20)}.phases("x")
+	var got []string
+	for _, r := range rows {
+		got = append(got, r.String())
+	}
+	want := []string{"x.fork: 10.00 ms (p95 10.00, n 1)", "x.agent: 1.000 ms (p95 1.000, n 1)", "x.rest: 9.00 ms (p95 9.00, n 1)"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

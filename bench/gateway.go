@@ -77,6 +77,17 @@ func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }
 
+// inMilliseconds converts what clients of the load program have measured, which is in microseconds.
+func inMilliseconds(all []samples) []samples {
+	out := make([]samples, len(all))
+	for i, s := range all {
+		for _, us := range s {
+			out[i] = append(out[i], us/1000)
+		}
+	}
+	return out
+}
+
 // gatewayAdded compares calls of a model through the gateway with calls of the same model directly, and through nginx.
 func (s traffic) gatewayAdded(ctx context.Context) error {
 	t, err := s.startStand(ctx, "added")
@@ -94,12 +105,13 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	if n, err := t.count(); n != s.calls() {
 		return errors.Join(err, fmt.Errorf("there are %d calls in the ledger, of %d", n, s.calls()))
 	}
-	s.add(newRow("gateway.added", "µs", all[0], "direct", all[1]).atMostOver(300))
+	all = inMilliseconds(all)
+	s.add(newRow("gateway.added", "ms", all[0], "direct", all[1]).atMostOver(0.3))
 	if t.nginx == nil {
-		s.add(newRow("gateway.added.nginx", "µs", all[0], withoutNginx, nil))
+		s.add(newRow("gateway.added.nginx", "ms", all[0], withoutNginx, nil))
 		return nil
 	}
-	s.add(newRow("gateway.added.nginx", "µs", all[0], "nginx proxy_pass", all[2]))
+	s.add(newRow("gateway.added.nginx", "ms", all[0], "nginx proxy_pass", all[2]))
 	return nil
 }
 
@@ -160,6 +172,7 @@ func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	if err != nil || len(rows) != 1 || rows[0].Calls != int64(s.calls()) {
 		return errors.Join(err, fmt.Errorf("the ledger says %+v, not one row of %d calls", rows, s.calls()))
 	}
-	s.add(newRow("gateway.inside", "µs", all[0], "relay over the same wire", all[1]).atMostOver(300))
+	all = inMilliseconds(all)
+	s.add(newRow("gateway.inside", "ms", all[0], "relay over the same wire", all[1]).atMostOver(0.3))
 	return nil
 }

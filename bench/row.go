@@ -40,8 +40,8 @@ func newRow(name, unit string, ours samples, baseline string, theirs samples) Ro
 		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),
 		Baseline: baseline, BaselineP50: round(theirs.quantile(0.5)), Met: true,
 	}
-	if r.BaselineP50 > 0 {
-		r.Ratio = round(r.P50 / r.BaselineP50)
+	if by := theirs.quantile(0.5); by > 0 {
+		r.Ratio = round(ours.quantile(0.5) / by)
 	}
 	return r
 }
@@ -62,7 +62,7 @@ func (r Row) atMostTimes(factor float64) Row {
 
 // atMostOver adds the target that the median is at most so much over the baseline's.
 func (r Row) atMostOver(limit float64) Row {
-	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), r.P50-r.BaselineP50 <= limit)
+	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)
 }
 
 // under adds the target that the median is under limit.
@@ -84,11 +84,19 @@ func (r Row) want(target string, met bool) Row {
 	return r
 }
 
+// number prints a number of the row's with the decimals that say something: what takes a millisecond or less has three.
+func (r Row) number(v float64) string {
+	if r.Unit == "ms" && max(r.P50, r.BaselineP50) < 2 {
+		return fmt.Sprintf("%.3f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
 // String is the row as one line.
 func (r Row) String() string {
-	s := fmt.Sprintf("%s: %.2f %s (p95 %.2f, n %d)", r.Name, r.P50, r.Unit, r.P95, r.N)
+	s := fmt.Sprintf("%s: %s %s (p95 %s, n %d)", r.Name, r.number(r.P50), r.Unit, r.number(r.P95), r.N)
 	if r.Baseline != "" {
-		s += fmt.Sprintf("; %s: %.2f, × %.2f", r.Baseline, r.BaselineP50, r.Ratio)
+		s += fmt.Sprintf("; %s: %s, × %.2f", r.Baseline, r.number(r.BaselineP50), r.Ratio)
 	}
 	return s
 }
@@ -101,13 +109,13 @@ func WriteTable(w io.Writer, rows []Row) error {
 	for _, r := range rows {
 		base, ratio, met := "", "", ""
 		if r.Baseline != "" {
-			base, ratio = fmt.Sprintf("%.2f", r.BaselineP50), fmt.Sprintf("%.2f", r.Ratio)
+			base, ratio = r.number(r.BaselineP50), fmt.Sprintf("%.2f", r.Ratio)
 		}
 		if r.Target != "" {
 			met = map[bool]string{true: "yes", false: "no"}[r.Met]
 		}
-		fmt.Fprintf(t, "| `%s`\t| %.2f %s\t| %.2f\t| %d\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
-			r.Name, r.P50, r.Unit, r.P95, r.N, r.Baseline, base, ratio, r.Target, met)
+		fmt.Fprintf(t, "| `%s`\t| %s %s\t| %s\t| %d\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
+			r.Name, r.number(r.P50), r.Unit, r.number(r.P95), r.N, r.Baseline, base, ratio, r.Target, met)
 	}
 	return t.Flush()
 }

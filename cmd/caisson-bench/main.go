@@ -28,6 +28,9 @@ const (
 	measureRole = "caisson-bench-measure" // its child
 )
 
+// networkFD is where these processes have the network namespace that the program was started in, from which packages are installed.
+const networkFD = 3
+
 type options struct {
 	bin, rows, out, dir string
 	n                   int
@@ -71,10 +74,16 @@ func isolate(o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeCgroups(dir), os.RemoveAll(dir)) }()
+	network, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer network.Close()
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-bin", o.bin, "-rows", o.rows, "-out", o.out, "-dir", dir, fmt.Sprintf("-n=%d", o.n))
 	cmd.Args[0] = initRole
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{network}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
 	}
@@ -113,7 +122,7 @@ func reap() int {
 		return fail(err)
 	}
 	pid, err := syscall.ForkExec("/proc/self/exe", append([]string{measureRole}, os.Args[1:]...), &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2},
+		Env: os.Environ(), Files: []uintptr{0, 1, 2, networkFD},
 	})
 	if err != nil {
 		return fail(err)
@@ -142,7 +151,10 @@ func measure(o options) error {
 	if err != nil {
 		return err
 	}
-	rows, err := bench.Run(context.Background(), bench.Config{Bin: bin, Dir: o.dir, Rows: o.rows, N: o.n, Log: os.Stderr})
+	network := os.NewFile(networkFD, "network namespace")
+	defer network.Close()
+	unix.CloseOnExec(networkFD)
+	rows, err := bench.Run(context.Background(), bench.Config{Bin: bin, Dir: o.dir, Rows: o.rows, N: o.n, Net: network, Log: os.Stderr})
 	if len(rows) > 0 {
 		err = errors.Join(err, bench.WriteTable(os.Stdout, rows))
 	}

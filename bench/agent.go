@@ -1,0 +1,241 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/inside/sample"
+)
+
+// agents measures runs of agents, from the request to the event done.
+type agents struct{ *suite }
+
+func ofAgents(f func(agents, context.Context) error) func(*suite, context.Context) error {
+	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
+}
+
+// A trial is one run that was measured.
+type trial struct {
+	ms  float64
+	run *caisson.Run
+}
+
+// removalTime bounds how long the sandbox of a run that has ended may be there.
+const removalTime = 30 * time.Second
+
+// run starts a run, follows its events to the last and returns it, which must have succeeded.
+func (t *stage) run(ctx context.Context, req caisson.RunRequest) (*trial, error) {
+	start := time.Now()
+	run, err := t.api.StartRun(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	events, err := t.api.WatchRun(ctx, run.ID, 0)
+	if err != nil {
+		return nil, err
+	}
+	var end time.Duration
+	for e := range events {
+		if e.Type == caisson.EventDone {
+			end = time.Since(start)
+		}
+	}
+	if end == 0 {
+		return nil, errors.Join(fmt.Errorf("the events of run %s broke off", run.ID), ctx.Err())
+	}
+	if run, err = t.api.GetRun(ctx, run.ID); err != nil {
+		return nil, err
+	}
+	if run.State != caisson.RunSucceeded {
+		return nil, fmt.Errorf("run %s of %s %s: %w%s", run.ID, run.Agent, run.State, run.Result.Error, t.lastWords(ctx, run.ID))
+	}
+	return &trial{milliseconds(end), run}, nil
+}
+
+// lastWords is what the agent of a failed run has said to nobody.
+func (t *stage) lastWords(ctx context.Context, id caisson.ID) string {
+	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
+	if err != nil {
+		return ""
+	}
+	defer log.Close()
+	said, _ := io.ReadAll(io.LimitReader(log, 1<<20))
+	return fmt.Sprintf("; its last words: %s", said[max(0, len(said)-1000):])
+}
+
+// gone returns when the sandboxes of runs have been removed, which happens after their end and would be felt by whatever comes next.
+func (t *stage) gone(ctx context.Context, trials ...*trial) error {
+	ctx, cancel := context.WithTimeout(ctx, removalTime)
+	defer cancel()
+	for _, tr := range trials {
+		for {
+			_, err := t.api.Get(ctx, string(tr.run.Result.Sandbox))
+			if caisson.KindOf(err) == caisson.NotFound {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("the sandbox of run %s is still there: %w", tr.run.ID, err)
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// trials are runs of one kind, in the order in which they happened. The first does not count, as in takeTurns.
+type trials []*trial
+
+// of makes a measure of a run and keeps it. check says what is wrong with a run that has succeeded.
+func (all *trials) of(run func(context.Context) (*trial, error), check func(*caisson.Run) error) measure {
+	return func(ctx context.Context) (samples, error) {
+		tr, err := run(ctx)
+		if err == nil {
+			err = check(tr.run)
+		}
+		if err != nil {
+			return nil, err
+		}
+		*all = append(*all, tr)
+		return samples{tr.ms}, nil
+	}
+}
+
+// answers checks that a run has given an answer with text in it.
+func answers(text string) func(*caisson.Run) error {
+	return func(r *caisson.Run) error {
+		if !strings.Contains(r.Result.Answer, text) {
+			return fmt.Errorf("run %s of %s answered %.200q, without %q", r.ID, r.Agent, r.Result.Answer, text)
+		}
+		return nil
+	}
+}
+
+// phases returns rows of where the time of the median run went. What is in no phase is the rest: the request, the queue, the store, and
+// the events on their way here.
+func (all trials) phases(row string) []Row {
+	counted := slices.Clone(all[1:])
+	slices.SortFunc(counted, func(a, b *trial) int { return cmp.Compare(a.ms, b.ms) })
+	median := counted[(len(counted)-1)/2]
+	rest := median.ms
+	var rows []Row
+	for _, p := range median.run.Result.Phases {
+		ms := milliseconds(time.Duration(p.Time))
+		rest -= ms
+		rows = append(rows, newRow(row+"."+p.Name, "ms", samples{ms}, "", nil))
+	}
+	return append(rows, newRow(row+".rest", "ms", samples{rest}, "", nil))
+}
+
+// addRun adds the row of runs and those of its phases.
+func (s agents) addRun(r Row, all trials) {
+	s.add(r)
+	for _, p := range all.phases(r.Name) {
+		s.add(p)
+	}
+}
+
+// word is what a run says that does next to nothing: one without an answer has failed.
+const word = "done"
+
+// shell compares a run that does next to nothing with the sandbox and the process that it is made of.
+func (s agents) shell(ctx context.Context) error {
+	t, err := s.onStage(ctx)
+	if err != nil {
+		return err
+	}
+	var ours trials
+	var id string
+	bare := side{
+		do: func(ctx context.Context) (err error) {
+			if id, err = t.create(ctx); err != nil {
+				return err
+			}
+			return t.exec(ctx, id)
+		},
+		after: func(ctx context.Context) error { return t.api.Remove(ctx, id) },
+	}
+	all, err := takeTurns(ctx, s.N,
+		ours.of(func(ctx context.Context) (*trial, error) {
+			tr, err := t.run(ctx, caisson.RunRequest{Agent: "shell", Prompt: "echo " + word})
+			if err != nil {
+				return nil, err
+			}
+			return tr, t.gone(ctx, tr)
+		}, answers(word)),
+		bare.measure(),
+	)
+	if err != nil {
+		return err
+	}
+	s.addRun(newRow("agent.shell", "ms", all[0], "create, exec", all[1]), ours)
+	return nil
+}
+
+// caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same repository.
+func (s agents) caisson(ctx context.Context) error {
+	t, err := s.onStage(ctx)
+	if err != nil {
+		return err
+	}
+	var ours trials
+	native := filepath.Join(s.Dir, "native")
+	host := side{
+		before: func(context.Context) error { return errors.Join(os.RemoveAll(native), sample.Write(native)) },
+		do: func(ctx context.Context) error {
+			cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "caisson-agent"),
+				"code", "--model", sampleModel, "--gateway", "http://"+t.models[sampleModel].address)
+			cmd.Dir, cmd.Env, cmd.Stdin = native, []string{"PATH=/usr/bin:/bin"}, strings.NewReader(sample.Prompt)
+			return said(cmd, sample.Answer)
+		},
+	}
+	all, err := takeTurns(ctx, s.N,
+		ours.of(func(ctx context.Context) (*trial, error) {
+			dir := filepath.Join(s.Dir, "sample")
+			if err := errors.Join(os.RemoveAll(dir), sample.Write(dir)); err != nil {
+				return nil, err
+			}
+			f, err := os.Open(dir)
+			if err != nil {
+				return nil, err
+			}
+			tr, err := t.run(ctx, caisson.RunRequest{Agent: "caisson", Model: sampleModel, Prompt: sample.Prompt, Source: dir, Directory: f})
+			if err != nil {
+				return nil, err
+			}
+			return tr, t.gone(ctx, tr)
+		}, answers(sample.Answer)),
+		host.measure(),
+	)
+	if err != nil {
+		return err
+	}
+	s.addRun(newRow("agent.caisson.warm", "ms", all[0], "the same program on the host", all[1]), ours)
+	return nil
+}
+
+// said runs a program that must succeed and print text.
+func said(cmd *exec.Cmd, text string) error {
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%v: %w: %.2000s%.2000s", cmd.Args, err, out, stderr.String())
+	case !strings.Contains(string(out), text):
+		return fmt.Errorf("%v printed no %q: %.2000s", cmd.Args, text, out)
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// The agents of OpenClaw: the one that is built in, whose template is named after it, and a copy without a warm snapshot.
+const (
+	clawAgent    = "openclaw"
+	clawTemplate = "agent-" + clawAgent
+	coldAgent    = "openclaw-cold"
+)
+
+// clawTime bounds a turn of OpenClaw on the host.
+const clawTime = 2 * time.Minute
+
+// A claw is OpenClaw as it is installed in the agent's template, with the same files on the host.
+type claw struct {
+	size caisson.Size // of the warm snapshot
+	dir  string
+	env  []string
+	n    int // conversations so far
+}
+
+// withClaw returns the stage with OpenClaw on it, which is installed from npm in a sandbox when it is asked for first.
+func (s agents) withClaw(ctx context.Context) (*stage, error) {
+	t, err := s.onStage(ctx)
+	if err != nil || t.claw != nil {
+		return t, err
+	}
+	fmt.Fprintln(s.Log, "installing OpenClaw in a sandbox and making its warm snapshot; this takes minutes")
+	stage := ""
+	warm, err := t.api.WarmAgent(ctx, clawAgent, func(p caisson.Progress) {
+		if p.Stage != stage {
+			fmt.Fprintln(s.Log, " ", p.Stage)
+		}
+		stage = p.Stage
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the warm snapshot of OpenClaw: %w", err)
+	}
+	cold := *warm
+	cold.ID, cold.Name, cold.Image, cold.Template, cold.Warm = coldAgent, "OpenClaw from its template", "", clawTemplate, nil
+	if _, err := t.api.PutAgent(ctx, cold); err != nil {
+		return nil, err
+	}
+	c := &claw{size: warm.Status.Size, dir: filepath.Join(s.Dir, "claw")}
+	if err := t.copyOut(ctx, c.dir); err != nil {
+		return nil, fmt.Errorf("copy OpenClaw out of its template: %w", err)
+	}
+	if err := c.configure(t.models[talkModel].address); err != nil {
+		return nil, err
+	}
+	t.claw = c
+	return t, nil
+}
+
+// copyOut copies the installation to a new directory on the host.
+func (t *stage) copyOut(ctx context.Context, dir string) (err error) {
+	sb, err := t.api.Create(ctx, caisson.CreateRequest{Template: clawTemplate})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.api.Remove(ctx, string(sb.ID))) }()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r, err := t.api.ReadTree(ctx, string(sb.ID), openclaw.Install)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return tree.Unpack(r, root, tree.Options{Name: "install", KeepLinks: true})
+}
+
+// here returns what stands for a path of the sandbox in an argument or a variable.
+func (c *claw) here(s string) string {
+	return strings.NewReplacer(openclaw.Install, filepath.Join(c.dir, "install"), openclaw.Home, filepath.Join(c.dir, "home")).Replace(s)
+}
+
+// configure writes the configuration that OpenClaw has in a sandbox, but for a model on the host.
+func (c *claw) configure(model string) error {
+	files, err := openclaw.Config(openclaw.Setup{
+		Agent: &caisson.Agent{ID: clawAgent}, Models: []caisson.Model{{Alias: talkModel}},
+		Workdir: filepath.Join(c.dir, "workspace"), Home: c.here(openclaw.Home), BaseURL: "http://" + model + "/v1",
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range append(files, caisson.SeedFile{Path: filepath.Join(c.dir, "prompt"), Data: talkPrompt}) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(f.Path), 0o700), os.WriteFile(f.Path, []byte(f.Data), 0o600)); err != nil {
+			return err
+		}
+	}
+	for k, v := range openclaw.Env() {
+		c.env = append(c.env, k+"="+c.here(v))
+	}
+	c.env = append(c.env, "PATH=/usr/local/bin:/usr/bin:/bin")
+	for _, dir := range []string{"state", "home"} {
+		if err := os.MkdirAll(filepath.Join(c.here(openclaw.Home), dir), 0o700); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(filepath.Join(c.dir, "workspace"), 0o700)
+}
+
+// turn has OpenClaw on the host do one turn in a conversation of its own, as its command line does it.
+func (c *claw) turn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, clawTime)
+	defer cancel()
+	c.n++
+	fill := strings.NewReplacer(
+		"agent:{persona}:local", fmt.Sprintf("agent:main:turn%d", c.n), "{persona}", "main", "{model}", talkModel, "{prompt}", filepath.Join(c.dir, "prompt"),
+	)
+	var argv []string
+	for _, arg := range openclaw.Command() {
+		argv = append(argv, c.here(fill.Replace(arg)))
+	}
+	// What makes forks of a snapshot safe is not needed on a host.
+	argv = slices.DeleteFunc(argv, func(arg string) bool { return strings.HasPrefix(arg, "--require=") })
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = filepath.Join(c.dir, "workspace"), c.env
+	return said(cmd, talkAnswer)
+}
+
+// clawOnHost is what runs of OpenClaw are compared with.
+const clawOnHost = "openclaw agent --local on the host"
+
+// talk makes a measure of runs of an agent that is asked to talk.
+func (t *stage) talk(all *trials, agent string, warm bool) measure {
+	return all.of(func(ctx context.Context) (*trial, error) {
+		tr, err := t.run(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
+		if err != nil {
+			return nil, err
+		}
+		return tr, t.gone(ctx, tr)
+	}, func(r *caisson.Run) error { return errors.Join(answers(talkAnswer)(r), began(r, warm)) })
+}
+
+// began checks that a run has begun as it was to.
+func began(r *caisson.Run, warm bool) error {
+	if r.Result.Warm != warm {
+		return fmt.Errorf("run %s of %s began as a fork of the warm snapshot: %t, not %t", r.ID, r.Agent, r.Result.Warm, warm)
+	}
+	return nil
+}
+
+// openclawWarm compares runs of OpenClaw from its warm snapshot with OpenClaw's own command line on the host.
+func (s agents) openclawWarm(ctx context.Context) error {
+	t, err := s.withClaw(ctx)
+	if err != nil {
+		return err
+	}
+	var ours trials
+	all, err := takeTurns(ctx, max(s.N/2, 1), t.talk(&ours, clawAgent, true), side{do: t.claw.turn}.measure())
+	if err != nil {
+		return err
+	}
+	s.addRun(newRow("agent.openclaw.warm", "ms", all[0], clawOnHost, all[1]).under(1500).atMostTimes(0.2), ours)
+	return nil
+}
+
+// openclawCold is openclawWarm without a snapshot: each run boots OpenClaw's gateway.
+func (s agents) openclawCold(ctx context.Context) error {
+	t, err := s.withClaw(ctx)
+	if err != nil {
+		return err
+	}
+	var ours trials
+	all, err := takeTurns(ctx, max(s.N/5, 1), t.talk(&ours, coldAgent, false), side{do: t.claw.turn}.measure())
+	if err != nil {
+		return err
+	}
+	s.addRun(newRow("agent.openclaw.cold", "ms", all[0], clawOnHost, all[1]), ours)
+	return nil
+}
+
+// openclawTen measures the time in which ten runs that begin at once have ended, and how long the slowest takes by itself.
+func (s agents) openclawTen(ctx context.Context) error {
+	t, err := s.withClaw(ctx)
+	if err != nil {
+		return err
+	}
+	var slowest samples
+	all, err := takeTurns(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
+		var runs [concurrency]*trial
+		start := time.Now()
+		err := atOnce(ctx, concurrency, func(ctx context.Context, i int) (err error) {
+			runs[i], err = t.run(ctx, caisson.RunRequest{Agent: clawAgent, Model: talkModel, Prompt: talkPrompt})
+			return err
+		})
+		total := milliseconds(time.Since(start))
+		if err != nil {
+			return nil, err
+		}
+		worst := 0.0
+		for _, tr := range runs {
+			if err := errors.Join(answers(talkAnswer)(tr.run), began(tr.run, true)); err != nil {
+				return nil, err
+			}
+			worst = max(worst, tr.ms)
+		}
+		slowest = append(slowest, worst)
+		return samples{total}, t.gone(ctx, runs[:]...)
+	})
+	if err != nil {
+		return err
+	}
+	s.add(newRow("agent.openclaw.ten", "ms", all[0], "", nil))
+	s.add(newRow("agent.openclaw.ten.slowest", "ms", slowest[1:], "", nil))
+	return nil
+}
+
+// openclawSnapshot reports what the warm snapshot takes on disk.
+func (s agents) openclawSnapshot(ctx context.Context) error {
+	t, err := s.withClaw(ctx)
+	if err != nil {
+		return err
+	}
+	s.add(newRow("agent.openclaw.snapshot", "MB", samples{float64(t.claw.size) / 1e6}, "", nil))
+	return nil
+}

@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/llm/scripted"
+)
+
+// A stage is what agents are measured on: a daemon whose models follow scripts, and the same models on the loopback interface of this
+// network namespace, for the same agents on the host.
+type stage struct {
+	*daemon
+	models map[string]*nativeModel
+	claw   *claw // nil until it is asked for
+}
+
+// The models, and what they follow.
+const (
+	sampleModel = "sample"
+	talkModel   = "talk"
+)
+
+// The whole conversation with an agent that is only asked to talk.
+const (
+	talkPrompt = "Say in one sentence what you are."
+	talkAnswer = "I am what this benchmark talks to."
+)
+
+var scripts = map[string]string{
+	sampleModel: sample.Script,
+	talkModel:   "fallback: {text: " + talkAnswer + "}\n",
+}
+
+// concurrency is how many runs there are at once in the row that is about that.
+const concurrency = 10
+
+// onStage returns the stage, which is made when it is asked for first.
+func (s agents) onStage(ctx context.Context) (*stage, error) {
+	if s.stage != nil {
+		return s.stage, nil
+	}
+	t := &stage{models: map[string]*nativeModel{}}
+	s.stage = t
+	config := fmt.Sprintf("agentsDir: \"\"\nruns: {concurrent: %d, perAccount: %d}\nproviders:\n", concurrency, concurrency)
+	var models strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(scripts)) {
+		file := filepath.Join(s.Dir, name+".yaml")
+		if err := os.WriteFile(file, []byte(scripts[name]), 0o600); err != nil {
+			return nil, err
+		}
+		config += fmt.Sprintf("- {name: %s, kind: scripted, script: %q}\n", name, file)
+		fmt.Fprintf(&models, "- {alias: %s, provider: %[1]s, free: true}\n", name)
+		var err error
+		if t.models[name], err = serveModel(scripts[name]); err != nil {
+			return nil, err
+		}
+	}
+	file := filepath.Join(s.Dir, "agents.yaml")
+	if err := os.WriteFile(file, []byte(config+"models:\n"+models.String()), 0o600); err != nil {
+		return nil, err
+	}
+	err := inNetwork(s.Net, func() (err error) {
+		t.daemon, err = startDaemon(ctx, s.Config, "agents", "--config", file)
+		return err
+	})
+	return t, err
+}
+
+func (t *stage) end() (err error) {
+	if t.daemon != nil {
+		err = t.daemon.stop()
+	}
+	for _, m := range t.models {
+		err = errors.Join(err, m.server.Close())
+	}
+	return err
+}
+
+// inNetwork calls f on a thread of another network namespace, which the processes that f starts are in, too; without one it just calls f.
+func inNetwork(ns *os.File, f func() error) error {
+	if ns == nil {
+		return f()
+	}
+	done := make(chan error)
+	go func() {
+		// The thread is never unlocked, so that it ends with this goroutine and serves nobody else.
+		runtime.LockOSThread()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter the network namespace of the host: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// A nativeModel serves a script to programs on the host.
+type nativeModel struct {
+	address string
+	server  *http.Server
+}
+
+func serveModel(script string) (*nativeModel, error) {
+	model, err := scripted.New([]byte(script))
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	m := &nativeModel{address: l.Addr().String(), server: &http.Server{Handler: model}}
+	go m.server.Serve(l) // ends with Close
+	return m, nil
+}
