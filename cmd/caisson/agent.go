@@ -12,13 +12,14 @@ import (
 )
 
 type agentCmd struct {
-	Ls    agentLsCmd    `cmd:"" help:"List agents."`
-	Show  agentShowCmd  `cmd:"" help:"Show everything about an agent."`
-	Add   agentAddCmd   `cmd:"" aliases:"put" help:"Store an agent from a YAML file."`
-	Rm    agentRmCmd    `cmd:"" help:"Remove agents."`
-	Build agentBuildCmd `cmd:"" help:"Make the root file system that an agent starts from."`
-	Warm  agentWarmCmd  `cmd:"" help:"Make an agent's warm snapshot anew, which its runs are forks of."`
-	Check agentCheckCmd `cmd:"" help:"Say what an agent and its skills need and lack."`
+	Ls     agentLsCmd     `cmd:"" help:"List agents."`
+	Show   agentShowCmd   `cmd:"" help:"Show everything about an agent."`
+	Add    agentAddCmd    `cmd:"" aliases:"put" help:"Store an agent from a YAML file."`
+	Rm     agentRmCmd     `cmd:"" help:"Remove agents."`
+	Build  agentBuildCmd  `cmd:"" help:"Make the root file system that an agent starts from."`
+	Warm   agentWarmCmd   `cmd:"" help:"Make an agent's warm snapshot anew, which its runs are forks of."`
+	Check  agentCheckCmd  `cmd:"" help:"Say what an agent and its skills need and lack."`
+	Import agentImportCmd `cmd:"" help:"Take over an agent as it is set up elsewhere."`
 }
 
 func agentID(a *caisson.Agent) string { return a.ID }
@@ -227,8 +228,17 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	err = printChecks(a, list)
+	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
+		return processExit(exitNo)
+	}
+	return err
+}
+
+// printChecks prints what was found.
+func printChecks(a *app, list []caisson.AgentCheck) error {
 	subject := func(k caisson.AgentCheck) string { return k.Subject }
-	err = printList(a, list, subject, []column[caisson.AgentCheck]{
+	return printList(a, list, subject, []column[caisson.AgentCheck]{
 		{name: "SUBJECT", value: subject},
 		{name: "STATUS", value: func(k caisson.AgentCheck) string { return k.Status }, color: func(k caisson.AgentCheck) string {
 			switch k.Status {
@@ -244,8 +254,4 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app) error {
 		{name: "DETAIL", value: func(k caisson.AgentCheck) string { return k.Detail }},
 		{name: "REMEDY", value: func(k caisson.AgentCheck) string { return k.Remedy }},
 	})
-	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
-		return processExit(exitNo)
-	}
-	return err
 }
