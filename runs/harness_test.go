@@ -69,6 +69,7 @@ func (p plan) world(t *testing.T) *world {
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
+	programs["/srv/service"] = func([]string) fake.Program { return service{} }
 	w.rt, err = fake.New(fake.Config{Dir: t.TempDir(), Programs: programs})
 	must(t, err)
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -259,6 +260,13 @@ func (w *world) hangs(word string) (began chan *turn, goOn func()) {
 	})
 	return began, sync.OnceFunc(func() { close(on) })
 }
+
+// service is what some agents have running; checkpoints capture it.
+type service struct{}
+
+func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 }
+func (service) Memory() ([]byte, error)                   { return nil, nil }
+func (service) Remember([]byte) error                     { return nil }
 
 // put stores an agent for the account local, with what all agents must have.
 func (w *world) put(a caisson.Agent) *caisson.Agent {

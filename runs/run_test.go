@@ -169,3 +169,9 @@ func TestAccounts(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// dirs is how many runs have a directory.
+func (w *world) dirs() int {
+	w.t.Helper()
+	return len(got(os.ReadDir(filepath.Join(w.lconf.Dir, "runs")))(w.t))
+}

@@ -232,9 +232,12 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 			return nil, context.Cause(ctx)
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			why := c.why(ctx, box, p)
-			p.Close()
-			if said := strings.TrimSpace(<-stderr); said != "" {
-				why += "; its last words were " + strconv.Quote(said)
+			select {
+			case said := <-stderr:
+				if said = strings.TrimSpace(said); said != "" {
+					why += "; its last words were " + strconv.Quote(said)
+				}
+			case <-time.After(whyTime): // something that it has started holds the stream
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:

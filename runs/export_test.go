@@ -1,0 +1,9 @@
+package runs
+
+import (
+	"context"
+	"time"
+)
+
+// Settle is what Run does from time to time, at a time of the test's.
+func (c *Core) Settle(ctx context.Context, at time.Time) error { return c.sessions.settle(ctx, at) }
