@@ -14,6 +14,20 @@ if (isMainThread && process.argv[2] === 'gateway' && process.env.OPENCLAW_CONFIG
   process.chdir(dirname(process.env.OPENCLAW_CONFIG_PATH));
 }
 
+// OpenClaw puts things away that nobody has used for a minute, and gets them again with the next prompt, which takes seconds: it ends its
+// workers, closes its databases, and checks those in a process of its own when they are opened again. For a fork that minute has always
+// passed, because the clock has jumped. So what is warm stays: these timers do not fire.
+if (isMainThread && process.argv[2] === 'gateway') {
+  const { setTimeout } = globalThis;
+  const never = 2 ** 31 - 1;
+  const idle = /worker-task-pool|AgentDatabaseIdleTimer|openclaw-database-verify/;
+  globalThis.setTimeout = function (callback, delay, ...args) {
+    // Only long ones are looked at, because a stack takes time to make.
+    return setTimeout(callback, delay >= 30_000 && idle.test(new Error().stack) ? never : delay, ...args);
+  };
+  Object.defineProperties(globalThis.setTimeout, Object.getOwnPropertyDescriptors(setTimeout)); // with what util.promisify looks for
+}
+
 const { randomUUID, randomInt, randomFillSync, randomBytes } = crypto;
 
 crypto.randomUUID = function (options) {

