@@ -78,12 +78,14 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 
 // do does t and says so.
 func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output) int {
-	track, end := attempt(ctx, t, d, out)
+	track, end, unready := attempt(ctx, t, d, out)
 	survivors := killBelow(os.Getpid())
 	out.Mark(task.MarkAnswer)
 	cut := out.close()
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
+	case errors.Is(cause, errTime) && unready != nil:
+		end.Error = fault(caisson.RunTimeout, unready.Error())
 	case errors.Is(cause, errTime):
 		end.Error = fault(caisson.RunTimeout, "the agent was not done after "+t.Time.String())
 	case errors.Is(cause, errCancelled):
@@ -110,24 +112,22 @@ func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output
 	return say(w, end, cut)
 }
 
-// attempt prepares the sandbox and runs the driver.
-func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (*tracker, End) {
+// attempt prepares the sandbox and runs the driver. unready says why it did not: the agent's service never was ready.
+func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
 	if err := prepare(t); err != nil {
-		return nil, End{Error: fault(caisson.RunInternal, err.Error())}
+		return nil, End{Error: fault(caisson.RunInternal, err.Error())}, nil
 	}
-	var track *tracker
 	scanned := make(chan struct{})
 	go func() { // while the service starts
 		defer close(scanned)
 		track = newTracker(t)
 	}()
-	var unready error
 	if t.Ready != "" {
 		unready = ready(ctx, t.Ready, time.Duration(t.ReadyTime))
 	}
 	<-scanned
 	if unready != nil {
-		return track, End{Error: fault(caisson.RunAgentError, unready.Error())}
+		return track, End{Error: fault(caisson.RunAgentError, unready.Error())}, unready
 	}
 	type outcome struct {
 		end End
@@ -147,7 +147,7 @@ func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (*tracker
 	if o.err != nil {
 		o.end.Error = fault(caisson.RunInternal, o.err.Error())
 	}
-	return track, o.end
+	return track, o.end, nil
 }
 
 // late is closed some time after ctx has ended.

@@ -24,6 +24,9 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end).Round(time.Millisecond))
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
