@@ -321,3 +321,14 @@ func (f runStore) LastEvent(ctx context.Context, run caisson.ID) (int64, error) 
 	}
 	return f.RunStore.LastEvent(ctx, run)
 }
+
+// gateway serves every model there is.
+type gateway struct{}
+
+func (gateway) Check(context.Context, *caisson.ModelGrant) error { return nil }
+
+func (gateway) Network(context.Context, caisson.ID) (*caisson.NetworkStats, error) {
+	return &caisson.NetworkStats{}, nil
+}
+
+func (gateway) Recent(context.Context, caisson.ID) ([]caisson.Decision, error) { return nil, nil }

@@ -10,3 +10,20 @@ func (c *Core) Settle(ctx context.Context, at time.Time) error { return c.sessio
 
 // Trim forgets the runs that ended before.
 func (c *Core) Trim(ctx context.Context, before time.Time) error { return c.trim(ctx, before) }
+
+// Waiting is how many wait for the warm snapshot of an account's agent.
+func (c *Core) Waiting(id string) int {
+	c.warmth.mu.Lock()
+	defer c.warmth.mu.Unlock()
+	if m := c.warmth.making[id]; m != nil {
+		return len(m.waiting)
+	}
+	return 0
+}
+
+// Watched is how many runs somebody watches.
+func (c *Core) Watched() int {
+	c.streams.mu.Lock()
+	defer c.streams.mu.Unlock()
+	return len(c.streams.wake)
+}

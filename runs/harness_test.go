@@ -75,7 +75,7 @@ func (p plan) world(t *testing.T) *world {
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dir := t.TempDir()
 	w.lconf = sandboxes.Config{
-		Dir: dir, Store: w.store, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
+		Dir: dir, Store: w.store, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)
