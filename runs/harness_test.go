@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -506,13 +505,6 @@ func (s *safeBuffer) String() string {
 
 func auditKey() (caisson.Secret, bool, error) {
 	return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
-}
-
-// with returns labels with more.
-func with(l map[string]string, more map[string]string) map[string]string {
-	l = maps.Clone(l)
-	maps.Copy(l, more)
-	return l
 }
 
 func contextWithCancel(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -137,17 +137,17 @@ func (c entrance) queueAttempt(r *caisson.Run) error {
 	}
 	c.live[r.ID] = l
 	copied := *r
+	place := c.queue.enter(r.ID, r.Account, len(r.Lineage)) // here, so that runs wait in the order in which they came
 	c.wg.Go(func() {
 		defer cancel(nil)
-		c.see(ctx, &copied, l)
+		c.see(ctx, &copied, l, place)
 	})
 	c.mu.Unlock()
 	return nil
 }
 
-// see waits for the run's turn and does the attempt.
-func (c entrance) see(ctx context.Context, r *caisson.Run, l *live) {
-	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))
+// see waits for the turn of the run that has this place, and does the attempt.
+func (c entrance) see(ctx context.Context, r *caisson.Run, l *live, place *ticket) {
 	defer func() {
 		c.queue.leave(place)
 		c.mu.Lock()

@@ -11,7 +11,7 @@ import (
 
 // TestWatch: whoever watches, from wherever and however slowly, hears every event once and in order, and then the end.
 func TestWatch(t *testing.T) {
-	const deltas = 3000
+	const deltas = 600
 	w := newWorld(t)
 	begin := make(chan bool)
 	w.on("talk", func(v *turn) int {
