@@ -37,6 +37,8 @@ type Task struct {
 	Grace  caisson.Duration `json:"grace"`
 	Output caisson.Size     `json:"output"` // bytes of events and of each log that are passed on
 	Tools  caisson.ToolRule `json:"tools,omitzero"`
+	// Background are the names of programs that may run on when the task has ended; all else that was started is killed.
+	Background []string `json:"background,omitempty"`
 	// Track is a directory whose changes are reported at the end; "" for none.
 	Track string `json:"track,omitempty"`
 	// Port and Secret are of the gateway that an agent of driver openclaw has in the sandbox.
