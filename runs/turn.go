@@ -17,6 +17,9 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
+// readyAgain is how long a service that was there before may take to be there again.
+const readyAgain = 2 * time.Minute
+
 // signalTime is how long asking an agent to end may take.
 const signalTime = 3 * time.Second
 
@@ -34,7 +37,7 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
-		Files: x.agent.Files, Continue: !x.first, Session: string(x.r.ID),
+		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.first, Session: string(x.r.ID),
 	}
 	if t.Time <= 0 {
 		t.Time = caisson.Duration(left / 2)
@@ -54,6 +57,7 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 	}
 	if !x.first {
 		t.Files = nil // they are there, as the agent has changed them
+		t.ReadyTime = caisson.Duration(min(left, readyAgain))
 	}
 	t.Command = x.set.Command
 	t.Env = x.env(deadline)
@@ -166,6 +170,7 @@ func (x speech) line(l *task.Line, logs *logs) {
 		logs.write(l.Stream, l.Data)
 	case task.LineMark:
 		if l.Mark == task.MarkPrompt {
+			x.ready = true
 			x.phase("prompt")
 		}
 	case task.LineChanges:

@@ -37,7 +37,7 @@ const overtime = 5 * time.Second
 
 // Main reads a task from stdin, lets one of the drivers have it done, and says to stdout what happens. It returns the exit code: 0 if stdout has
 // got its end. It changes this process for good (signals, working directory, orphans) and is called once. No process that the task has started
-// runs any more when it returns.
+// runs any more when it returns, but those of its background.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -55,6 +55,9 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 	}
 	if err := adopt(); err != nil {
 		return say(w, End{Error: fault(caisson.RunInternal, "adopt orphans: "+err.Error())}, false)
+	}
+	if len(t.Background) > 0 {
+		spared.Store(&t.Background)
 	}
 	limited, stop := context.WithTimeoutCause(ctx, time.Duration(t.Time), errTime)
 	defer stop()

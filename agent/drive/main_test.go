@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,8 +72,32 @@ func TestNotReady(t *testing.T) {
 		t.Errorf("text %q, %v", r.Text, r.End.Error)
 	}
 	k.ReadyTime, k.Time = caisson.Duration(time.Minute), caisson.Duration(200*time.Millisecond)
-	if r := drivetest.Do(t, k); r.Code() != caisson.RunTimeout {
+	if r := drivetest.Do(t, k); r.Code() != caisson.RunTimeout || !strings.Contains(r.End.Error.Message, "was not ready within") {
 		t.Errorf("%v", r.End.Error)
+	}
+}
+
+// TestBackground: what may run on does, with or without a session of its own, and nothing else.
+func TestBackground(t *testing.T) {
+	k := drivetest.Task(t, caisson.DriverExec, "")
+	self, mark := k.Command[0], "DRIVETEST_BACKGROUND="+t.TempDir()
+	k.Command = []string{"/bin/sh", "-c", `cp "$(command -v sleep)" keeper; cp keeper stray
+		for p in keeper stray; do
+			env -i ` + mark + ` ./$p 3000 > /dev/null 2>&1 &
+			env -i ` + mark + ` setsid ./$p 3001 > /dev/null 2>&1 &
+		done
+		until [ "$(cat /proc/[0-9]*/comm 2>/dev/null | grep -cE '^(keeper|stray)$')" -ge 4 ]; do :; done; echo`}
+	k.Background = []string{"keeper"}
+	r := drivetest.StartAs(t, self, k).Wait()
+	left := drivetest.Survivors(mark)
+	for _, p := range left {
+		var pid int
+		if _, err := fmt.Sscanf(p, "/proc/%d ", &pid); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	if r.End.Error != nil || len(left) != 2 || strings.Contains(strings.Join(left, ""), "stray") {
+		t.Errorf("%v; what runs on is %q", r.End.Error, left)
 	}
 }
 

@@ -233,7 +233,9 @@ func (p *Program) Kill() {
 	if adopting.Load() {
 		root = os.Getpid() // orphans are found there, and nothing else
 	}
-	_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // its group; the number is not given anew while the group has a process
+	if !adopting.Load() || spared.Load() == nil { // else some of its group may stay
+		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // its group; the number is not given anew while the group has a process
+	}
 	if !p.exited.Load() {
 		_ = p.process.Kill()
 	}

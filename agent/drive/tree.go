@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,15 @@ var family = struct {
 	mu  sync.Mutex
 	own map[int]bool
 }{own: map[int]bool{}}
+
+// spared are the names of programs that may run on when the task has ended. Nil until there is a task that has some.
+var spared atomic.Pointer[[]string]
+
+// mayStay reports whether p may run on when the task has ended.
+func mayStay(p process) bool {
+	names := spared.Load()
+	return names != nil && slices.Contains(*names, p.name)
+}
 
 // adopt makes this process the parent of every orphan below it, so that none is lost from sight, and waits for those that end. It is for
 // programs that start nothing but what drivers start.
@@ -66,7 +76,8 @@ func reap() {
 // process is an entry of /proc.
 type process struct {
 	pid, parent int
-	ended       bool // and has not been waited for
+	name        string // of its program, as the kernel knows it
+	ended       bool   // and has not been waited for
 }
 
 // processes lists all processes that can be seen.
@@ -88,7 +99,11 @@ func processes() []process {
 			continue // gone
 		}
 		// pid (name) state parent …; the name may contain anything, parentheses and newlines too.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+		if first < 0 || last < first {
+			continue
+		}
+		fields := bytes.Fields(stat[last+1:])
 		if len(fields) < 2 {
 			continue
 		}
@@ -96,7 +111,8 @@ func processes() []process {
 		if err != nil {
 			continue
 		}
-		all = append(all, process{pid: pid, parent: parent, ended: string(fields[0]) == "Z" || string(fields[0]) == "X"})
+		ended := string(fields[0]) == "Z" || string(fields[0]) == "X"
+		all = append(all, process{pid: pid, parent: parent, name: string(stat[first+1 : last]), ended: ended})
 	}
 	return all
 }
@@ -123,8 +139,8 @@ func below(root int) []process {
 
 var errSurvivors = errors.New("processes that the agent has started could not be killed")
 
-// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more. It gives up on what cannot
-// be killed, such as a process of another user.
+// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more but what may. It gives
+// up on what cannot be killed, such as a process of another user.
 func killBelow(root int) error {
 	killed := map[int]time.Time{} // when a process was killed first
 	for began := time.Now(); ; {
@@ -132,7 +148,7 @@ func killBelow(root int) error {
 		living, stuck := 0, 0
 		fresh := false
 		for _, p := range below(root) {
-			if p.ended {
+			if p.ended || mayStay(p) {
 				continue
 			}
 			living++
