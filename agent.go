@@ -117,8 +117,6 @@ type Warm struct {
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
 	// Pool is for agents without a service: how many ready sandboxes to keep, each used once.
 	Pool int `json:"pool,omitempty" yaml:"pool"`
-	// Rotate names what was made at boot and is made anew in each fork.
-	Rotate []string `json:"rotate,omitempty" yaml:"rotate"`
 }
 
 // AgentStatus says what has been made of an agent for an account.

@@ -253,7 +253,6 @@ func (c *checker) warm(a *caisson.Agent) {
 	if len(w.Prompt) > 64<<10 || !utf8.ValidString(w.Prompt) {
 		c.bad("warm.prompt", "is not text of at most 64KiB")
 	}
-	c.words("warm.rotate", w.Rotate)
 	if w.Pool < 0 || w.Pool > maxPool {
 		c.bad("warm.pool", "%d is not between 0 and %d", w.Pool, maxPool)
 	} else if w.Pool > 0 && len(a.Service) > 0 {
