@@ -108,8 +108,11 @@ func TestParseFaults(t *testing.T) {
 		{"calls", good + "limits: {calls: -1}\n", "limits.calls", "negative"},
 		{"randomness", good + "warm: {randomness: hope}\n", "warm.randomness", "kernel"},
 		{"no randomness", good + "warm: {prompt: hi}\n", "warm.randomness", "kernel"},
+		{"kernel with a service", good + "service: [x]\nwarm: {randomness: kernel}\n", "warm.randomness", "nothing runs"},
+		{"kernel with OpenClaw", strings.Replace(good, "exec", "openclaw", 1) + "warm: {randomness: kernel}\n", "warm.randomness", "nothing runs"},
+		{"openssl with a service", good + "service: [x]\nwarm: {randomness: openssl}\n", "", ""}, // the administrator knows
 		{"pool", good + "warm: {randomness: kernel, pool: 100}\n", "warm.pool", "between"},
-		{"pool of a service", good + "service: [x]\nwarm: {randomness: kernel, pool: 1}\n", "warm.pool", "without a service"},
+		{"pool of a service", good + "service: [x]\nwarm: {randomness: openssl, pool: 1}\n", "warm.pool", "without a service"},
 		{"directory of a service", good + "service: [x]\nserviceDir: y\n", "serviceDir", "absolute"},
 		{"directory of no service", good + "serviceDir: /y\n", "serviceDir", "no service"},
 		{"name of two lines", strings.Replace(good, "Mine", "\"a\\nb\"", 1), "name", "one line"},

@@ -104,6 +104,12 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if isPath(a.Image) && !caller.Local {
 		return nil, caisson.Errorf(caisson.Denied, "paths of the host are accepted only over the unix socket")
 	}
+	if a.Warm != nil && a.Warm.Randomness == fromOpenSSL && a.Driver != caisson.DriverOpenClaw && !caller.Local {
+		// Nobody has tested what else would run in the snapshot, and its forks could draw the same secrets.
+		return nil, &caisson.Error{
+			Kind: caisson.Denied, Field: "warm.randomness", Msg: "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket",
+		}
+	}
 	if _, err := narrow(mostOf(caisson.AgentLimits{}, c.config.Most), a.Limits, caller.Local); err != nil {
 		return nil, err
 	}

@@ -163,6 +163,9 @@ func TestPut(t *testing.T) {
 		{"a host path", func(a *caisson.Agent) { a.Image = "dir:/etc" }, caisson.Denied, "unix socket"},
 		{"too much time", func(a *caisson.Agent) { a.Limits.Time = 2 * caisson.DefaultAgentLimits().Time }, caisson.Denied, "limits.time"},
 		{"too many calls", func(a *caisson.Agent) { a.Limits.Calls = 1e6 }, caisson.Denied, "limits.calls"},
+		{"randomness that nobody has tested", func(a *caisson.Agent) {
+			a.Service, a.Warm = []string{"/bin/bun"}, &caisson.Warm{Randomness: "openssl"}
+		}, caisson.Denied, "driver openclaw"},
 		{"a policy", func(a *caisson.Agent) {
 			a.Policy.Rules = []caisson.Rule{{Action: caisson.Allow, Host: "169.254.169.254"}}
 		}, caisson.Invalid, "not this one"},
@@ -188,6 +191,14 @@ func TestPut(t *testing.T) {
 	again, err := s.PutAgent(local, wide)
 	if err != nil || again.Name != "Other" || !again.CreatedAt.Equal(put.CreatedAt) {
 		t.Errorf("%+v, %v", again, err)
+	}
+	wide.Service, wide.Warm = []string{"/bin/node"}, &caisson.Warm{Randomness: "openssl"}
+	if _, err := s.PutAgent(local, wide); err != nil {
+		t.Error(err)
+	}
+	claw := caisson.Agent{ID: "claw", Name: "Claw", Image: "host", Driver: caisson.DriverOpenClaw, Warm: &caisson.Warm{Randomness: "openssl"}}
+	if _, err := s.PutAgent(remote, claw); err != nil {
+		t.Error(err)
 	}
 	wantKind(t, s.RemoveAgent(local, "shell"), caisson.Denied, "cannot be removed")
 }
