@@ -35,6 +35,11 @@ type boxes struct {
 	core *sandboxes.Core
 }
 
+// SetPolicy implements [runs.Sandboxes].
+func (b boxes) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
+	return b.core.Policies().SetPolicy(ctx, ref, p)
+}
+
 // Assign implements [runs.Sandboxes].
 func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
 	return b.core.Assign(ctx, id, a)

@@ -32,7 +32,7 @@ type attempt struct {
 	pids   map[int]bool     // processes of the sandbox that were there before the prompt
 	first  bool             // nobody has given it a prompt yet
 	mine   bool             // it was made for this attempt, and goes with it unless it is kept
-	ready  bool             // it is complete, its service runs: a session can go on in it
+	ready  bool             // the agent has had a prompt in it, now or before: a session can go on in it
 	answer strings.Builder
 	said   int64 // bytes of events, of what an agent can make of them
 	result caisson.RunResult
@@ -190,7 +190,7 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	if err := x.c.budgets.setBudget(ctx, x.r); err != nil {
 		return err
 	}
-	template, err := x.c.making.prepare(ctx, x.agent, x.r.Request.Image, func(p caisson.Progress) { x.status("starting", progressLabel(p)) })
+	template, err := x.build(ctx)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,6 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	if err := x.lodging.open(withPhases(ctx, x), template); err != nil {
 		return err
 	}
-	x.ready = true
 	if _, err := x.update(ctx, func(r *caisson.Run) {
 		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.ID, now(), deadline.UTC()
 	}); err != nil {
@@ -216,6 +215,30 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	}
 	x.status("running", "")
 	return x.speech.turn(ctx, deadline)
+}
+
+// Building a template is no part of the run's time, but has bounds of its own: of time, and of what is told of it.
+const (
+	buildTime = 30 * time.Minute
+	maxStages = 200
+)
+
+// build makes sure that the agent's template is there.
+func (x *attempt) build(ctx context.Context) (*prepared, error) {
+	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
+	defer cancel()
+	told, stages := "", 0
+	template, err := x.c.making.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
+		if label := progressLabel(p); label != told && stages < maxStages {
+			told = label
+			stages++
+			x.status("starting", label)
+		}
+	})
+	if err != nil && bctx.Err() != nil {
+		return nil, context.Cause(bctx)
+	}
+	return template, err
 }
 
 func progressLabel(p caisson.Progress) string {

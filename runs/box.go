@@ -138,7 +138,7 @@ func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
 // asOwner lets the agent's own policy lead where its author may lead it. Built-in agents and those of the host's files are the
 // host's.
 func (x lodging) asOwner(ctx context.Context) context.Context {
-	if x.r.Request.Policy == nil && x.agent.Account == "" {
+	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
 		return caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true})
 	}
 	return ctx
@@ -207,7 +207,13 @@ func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := f()
-		if caisson.KindOf(err) != caisson.Exhausted || !x.c.others() {
+		if caisson.KindOf(err) != caisson.Exhausted {
+			return err
+		}
+		if x.c.sessions.makeRoom(ctx) {
+			continue
+		}
+		if !x.c.others() {
 			return err
 		}
 		if !told {

@@ -253,6 +253,10 @@ func (b *boxes) GetTemplate(ctx context.Context, name string) (*caisson.Template
 	return b.templates.GetTemplate(ctx, name)
 }
 
+func (b *boxes) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
+	return b.core.Policies().SetPolicy(ctx, ref, p)
+}
+
 func (b *boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
 	if err := b.note(ctx, "assign"); err != nil {
 		return nil, err

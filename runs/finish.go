@@ -60,9 +60,14 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
 	x.start()
-	if err := x.release(ctx); err != nil {
+	if err := x.release(ctx, failed); err != nil {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.boxID(), "err", err)
-		x.mine = true // it is not what a session may go on with
+		// Stopped, it keeps its files; if not even that can be had, nobody can go on in it.
+		if _, serr := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0); serr != nil {
+			x.mine = true
+		} else if _, aerr := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); aerr != nil {
+			x.mine = true
+		}
 	}
 	x.phase("teardown")
 	if err := x.rec.flush(); err != nil {
@@ -162,8 +167,15 @@ func (x outcome) clear(ctx context.Context, succeeded bool) {
 		}()
 		if x.box != nil && x.mine {
 			if err := c.Sandboxes.Remove(ctx, string(x.box.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-				x.log.ErrorContext(ctx, "a run's sandbox could not be removed", "sandbox", x.box.ID, "err", err)
+				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.box.ID, "err", err)
+				// As long as it is there, it must not call models, and least of all without a bound.
+				if _, err := c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
+					x.log.ErrorContext(ctx, "it keeps its run's budget", "sandbox", x.box.ID, "err", err)
+					return
+				}
 			}
+		}
+		if x.box != nil {
 			x.recount(ctx)
 		}
 		if err := c.budgets.dropBudget(ctx, x.r); err != nil {
@@ -258,7 +270,10 @@ func (x outcome) sessionBox() *caisson.Sandbox {
 }
 
 // release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.
-func (x outcome) release(ctx context.Context) error {
+func (x outcome) release(ctx context.Context, failed *caisson.RunError) error {
+	if x.box != nil && x.r.Session != "" && !x.ready && !x.r.Request.Keep {
+		x.mine = true // the agent has not had what it needs: a session cannot begin in it
+	}
 	if x.box == nil || x.mine {
 		return nil // what is removed takes its last calls with it, charged to this run
 	}
@@ -274,6 +289,11 @@ func (x outcome) release(ctx context.Context) error {
 	}
 	if x.r.Session == "" || stopped {
 		return nil
+	}
+	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
+		// Perhaps because its service is gone; the next run starts it anew.
+		_, err := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0)
+		return err
 	}
 	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.box.ID)); err != nil {
 		// It goes on, charged to nobody, until it is put to rest.

@@ -31,7 +31,11 @@ func (c restart) reconcile(ctx context.Context) error {
 				continue
 			}
 			if err := c.fail(ctx, r); err != nil {
-				return err
+				if ctx.Err() != nil {
+					return err
+				}
+				// The next daemon tries again; this one has others to serve.
+				c.Log.ErrorContext(ctx, "a run that was under way could not be ended", "run", r.ID, "err", err)
 			}
 		}
 		if !more {
@@ -40,7 +44,10 @@ func (c restart) reconcile(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{c.reconcileSessions, c.reconcileBoxes, c.reconcileBudgets, c.reconcileDirs} {
 		if err := step(ctx); err != nil {
-			return err
+			if ctx.Err() != nil {
+				return err
+			}
+			c.Log.ErrorContext(ctx, "what an earlier daemon left of runs could not all be put in order", "err", err)
 		}
 	}
 	for i := len(queued) - 1; i >= 0; i-- { // oldest first
@@ -94,13 +101,25 @@ func (c restart) takeBox(ctx context.Context, x *attempt) error {
 		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
 	}
 	if err == nil && (r.Session != "" || r.Request.Keep) && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
-		x.box, x.ready = sb, true
+		// A session can go on in it if an agent had been given a prompt there; whether this one was, nobody knows.
+		x.box, x.ready, x.mine = sb, true, r.Session != "" && !c.begun(ctx, r)
 		return nil
 	}
 	if err != nil {
 		c.Log.WarnContext(ctx, "the sandbox of a run that was under way is removed", "run", r.ID, "sandbox", r.Sandbox, "err", err)
 	}
 	return c.remove(ctx, r.Sandbox)
+}
+
+// begun reports whether the agent of a run said anything, or its session has had a run before.
+func (c restart) begun(ctx context.Context, r *caisson.Run) bool {
+	if s, err := c.Store.Sessions().Get(ctx, caisson.In(r.Account), string(r.Session)); err == nil && s.Runs > 0 {
+		return true
+	}
+	list, err := c.Store.Runs().Events(ctx, caisson.In(r.Account), r.ID, 0, page)
+	return err != nil || slices.ContainsFunc(list, func(e caisson.RunEvent) bool {
+		return e.Attempt == r.Attempt && (e.Type == caisson.EventTextDelta || e.Type == caisson.EventToolStart)
+	})
 }
 
 // remove removes a sandbox that may be gone already.
@@ -304,6 +323,9 @@ func (c *Core) Run(ctx context.Context) error {
 
 // trim forgets the runs that ended before.
 func (c *Core) trim(ctx context.Context, before time.Time) error {
+	if err := c.sessions.expire(ctx, before); err != nil {
+		return err
+	}
 	for {
 		gone, err := c.Store.Runs().Trim(ctx, before, 100)
 		for _, id := range gone {

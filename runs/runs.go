@@ -35,6 +35,8 @@ type Sandboxes interface {
 	// Assign makes a sandbox serve a run, or none: calls of models that begin afterwards are charged to it, or refused. Conflict while it
 	// serves another.
 	Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
+	// SetPolicy is that of [caisson.Policies].
+	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
 }
 
 // Catalog is where agents are kept. Its methods are those of [caisson.Agents].

@@ -93,23 +93,26 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	if err != nil || s.Sandbox == "" {
 		return false, err
 	}
-	sb, started, err := x.wake(ctx, s.Sandbox)
-	if err == nil {
-		x.box, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
-		x.phase("wire")
+	err = x.takeUp(ctx, s.Sandbox)
+	clean := context.WithoutCancel(ctx)
+	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
+		// Its memory may be lost; its files are not.
+		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
+		x.putBack(clean, s.Sandbox)
+		err = x.takeUp(ctx, s.Sandbox)
 	}
-	if err == nil && started {
-		err = x.serve(ctx)
-		x.phase("resume")
-	}
 	if err == nil {
+		x.ready = true
 		x.version(map[string]string{"digest": x.box.Spec.Digest})
 		return true, nil
 	}
 	x.box = nil
-	clean := context.WithoutCancel(ctx)
-	if ctx.Err() != nil || caisson.KindOf(err) == caisson.Exhausted {
+	// What may pass costs nobody a conversation.
+	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
 		x.putBack(clean, s.Sandbox)
+		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
+			err = &failure{code: caisson.RunInternal, msg: "the session's sandbox cannot be taken up at present; try again", err: err}
+		}
 		return false, err
 	}
 	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
@@ -121,6 +124,52 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 		return nil
 	})
 	return false, err
+}
+
+// takeUp wakes a session's sandbox and lets it serve the run. NotFound if nobody can go on in it.
+func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
+	sb, started, err := x.wake(ctx, id)
+	if err != nil {
+		return err
+	}
+	x.box, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
+	x.phase("wire")
+	if err == nil {
+		err = x.narrow(ctx)
+	}
+	if err == nil && started {
+		err = x.serve(ctx)
+		x.phase("resume")
+	}
+	return err
+}
+
+// narrow gives a session's sandbox what this run may reach, which may be less than what the one before might, or more.
+func (x lodging) narrow(ctx context.Context) error {
+	if x.r.Request.Image != "" {
+		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
+	}
+	_, err := x.c.Sandboxes.SetPolicy(x.asOwner(ctx), string(x.box.ID), *x.policy())
+	return err
+}
+
+// passing is how long a sandbox that somebody else changes, or a part of the host that starts again, is waited for.
+const passing = 10 * time.Second
+
+// whileBusy does f again while it fails for a reason that passes.
+func (x lodging) whileBusy(ctx context.Context, f func() error) error {
+	end := time.Now().Add(passing)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := x.whileFull(ctx, f)
+		if kind := caisson.KindOf(err); kind != caisson.Conflict && kind != caisson.Unavailable || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // putBack leaves a session's sandbox, which the run was about to take up, to the next run: without an assignment, and so that its service is
@@ -138,7 +187,7 @@ func (x lodging) putBack(ctx context.Context, id caisson.ID) {
 // wake brings a session's sandbox to life, from however deep it sleeps. started says that nothing runs in it yet.
 func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.phase("resume")
-	err = x.whileFull(ctx, func() (err error) {
+	err = x.whileBusy(ctx, func() (err error) {
 		if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
 			return err
 		}
@@ -159,7 +208,11 @@ func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, 
 			started = true
 		case caisson.Running:
 		default:
-			err = caisson.Errorf(caisson.Conflict, "the sandbox is %s: %s", sb.State, sb.Reason)
+			kind := caisson.Conflict
+			if sb.State == caisson.Failed || sb.State == caisson.Removing {
+				kind = caisson.NotFound // there is nothing to go on in
+			}
+			err = caisson.Errorf(kind, "the sandbox is %s: %s", sb.State, sb.Reason)
 		}
 		return err
 	})
@@ -289,6 +342,42 @@ func (c sessions) settle(ctx context.Context, at time.Time) error {
 			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", s.Sandbox, "err", err)
 		}
 		return nil
+	})
+}
+
+// makeRoom puts the session to rest that nobody has used for longest, if there is one in memory, and reports whether it has.
+func (c sessions) makeRoom(ctx context.Context) bool {
+	var oldest *caisson.Session
+	err := c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+		if s.Run != "" || s.Sandbox == "" || oldest != nil && oldest.UsedAt.Before(s.UsedAt) {
+			return ctx.Err()
+		}
+		if sb, err := c.Store.Sandboxes().Get(ctx, caisson.In(s.Account), string(s.Sandbox)); err == nil && sb.State == caisson.Suspended {
+			oldest = s
+		}
+		return ctx.Err()
+	})
+	if err != nil || oldest == nil {
+		return false
+	}
+	if err := c.rest(ctx, oldest, oldest.UsedAt.Add(c.Limits.SessionIdle)); err != nil {
+		c.Log.WarnContext(ctx, "a session could not be put to rest to make room", "session", oldest.ID, "err", err)
+		return false
+	}
+	return true
+}
+
+// expire forgets the sessions that nobody has used since before, with their sandboxes.
+func (c sessions) expire(ctx context.Context, before time.Time) error {
+	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+		if s.Run != "" || s.UsedAt.After(before) {
+			return ctx.Err()
+		}
+		actx := caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
+		if err := c.runs.RemoveSession(actx, s.ID); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			c.Log.WarnContext(ctx, "an old session could not be removed", "session", s.ID, "err", err)
+		}
+		return ctx.Err()
 	})
 }
 

@@ -137,6 +137,7 @@ func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
+	x.ready = true
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
@@ -304,6 +305,15 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
 		Grace: caisson.Duration(c.Limits.Grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
+	warm := *a
+	warm.Models = nil // it may call the one that it is warmed up on
+	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
+		agent.Defaults{Models: []string{WarmModel}}, caisson.Caller{Local: true})
+	if err != nil {
+		return err
+	}
+	t.Command = set.Command
+	maps.Copy(t.Env, set.Env)
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
 		if err := recipe.Turn(t, Turn{Agent: a, Run: run, Models: []caisson.Model{warmModel}, First: true, Warmup: true}); err != nil {
 			return err

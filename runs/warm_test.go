@@ -14,7 +14,7 @@ import (
 // warmAgent is an agent with a service and a recipe of a warm snapshot.
 func warmAgent() caisson.Agent {
 	return caisson.Agent{
-		ID: "claw", Service: []string{"/srv/service"}, Warm: &caisson.Warm{Prompt: "warm up", Randomness: "kernel"}, Version: "1",
+		ID: "claw", Service: []string{"/srv/service"}, Warm: &caisson.Warm{Prompt: "warm up", Randomness: "openssl"}, Version: "1",
 	}
 }
 
