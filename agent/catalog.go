@@ -12,6 +12,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// maxStored bounds how many agents an account has in the store.
+const maxStored = 200
+
 // Config says what a catalog consists of.
 type Config struct {
 	// Builtin are the built-in agents, [Builtin] with what is made by code filled in.
@@ -101,17 +104,10 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if c.given(a.ID) != nil {
 		return nil, caisson.Errorf(caisson.Denied, "%s is there for every account; choose another id", a.ID)
 	}
-	if isPath(a.Image) && !caller.Local {
-		return nil, caisson.Errorf(caisson.Denied, "paths of the host are accepted only over the unix socket")
-	}
-	if a.Warm != nil && a.Warm.Randomness == fromOpenSSL && a.Driver != caisson.DriverOpenClaw && !caller.Local {
-		// Nobody has tested what else would run in the snapshot, and its forks could draw the same secrets.
-		return nil, &caisson.Error{
-			Kind: caisson.Denied, Field: "warm.randomness", Msg: "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket",
+	if !caller.Local {
+		if err := c.remote(&a); err != nil {
+			return nil, err
 		}
-	}
-	if _, err := narrow(mostOf(caisson.AgentLimits{}, c.config.Most), a.Limits, caller.Local); err != nil {
-		return nil, err
 	}
 	for field, p := range map[string]caisson.Policy{"buildPolicy": a.BuildPolicy, "policy": a.Policy} {
 		if err := c.config.CheckPolicy(ctx, field, p); err != nil {
@@ -134,10 +130,26 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if caisson.KindOf(err) != caisson.NotFound {
 		return put, err
 	}
+	if err := c.room(ctx, caller.Account); err != nil {
+		return nil, err
+	}
 	if err := c.config.Table.Insert(ctx, &a); err != nil {
 		return nil, err
 	}
 	return &a, nil
+}
+
+// room refuses another agent for an account that has all it may have. Requests at the same time can each find the last place free, so
+// there may be a few more: the bound is against heaps, not an exact number.
+func (c *Catalog) room(ctx context.Context, account string) error {
+	page, more, err := c.config.Table.List(ctx, caisson.In(account), caisson.Filter{Limit: maxStored})
+	if err != nil {
+		return err
+	}
+	if more || len(page) >= maxStored {
+		return caisson.Errorf(caisson.Exhausted, "an account has at most %d agents of its own; remove one with caisson agent rm", maxStored)
+	}
+	return nil
 }
 
 // RemoveAgent removes an agent of the caller's account.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
@@ -163,6 +164,12 @@ func TestPut(t *testing.T) {
 		{"a host path", func(a *caisson.Agent) { a.Image = "dir:/etc" }, caisson.Denied, "unix socket"},
 		{"too much time", func(a *caisson.Agent) { a.Limits.Time = 2 * caisson.DefaultAgentLimits().Time }, caisson.Denied, "limits.time"},
 		{"too many calls", func(a *caisson.Agent) { a.Limits.Calls = 1e6 }, caisson.Denied, "limits.calls"},
+		{"a long step", func(a *caisson.Agent) {
+			a.Setup = []caisson.SetupStep{{Run: []string{"a"}, Timeout: caisson.Duration(30 * time.Minute)}, {Run: []string{"b"}, Timeout: caisson.Duration(30*time.Minute + 1)}}
+		}, caisson.Denied, "setup[1].timeout: is more than"},
+		{"many steps", func(a *caisson.Agent) {
+			a.Setup = slices.Repeat([]caisson.SetupStep{{Run: []string{"a"}}}, 65)
+		}, caisson.Invalid, "64 steps"},
 		{"randomness that nobody has tested", func(a *caisson.Agent) {
 			a.Service, a.Warm = []string{"/bin/bun"}, &caisson.Warm{Randomness: "openssl"}
 		}, caisson.Denied, "driver openclaw"},
@@ -192,6 +199,7 @@ func TestPut(t *testing.T) {
 	if err != nil || again.Name != "Other" || !again.CreatedAt.Equal(put.CreatedAt) {
 		t.Errorf("%+v, %v", again, err)
 	}
+	wide.Setup = []caisson.SetupStep{{Run: []string{"a"}, Timeout: caisson.Duration(time.Hour)}}
 	wide.Service, wide.Warm = []string{"/bin/node"}, &caisson.Warm{Randomness: "openssl"}
 	if _, err := s.PutAgent(local, wide); err != nil {
 		t.Error(err)
@@ -201,6 +209,33 @@ func TestPut(t *testing.T) {
 		t.Error(err)
 	}
 	wantKind(t, s.RemoveAgent(local, "shell"), caisson.Denied, "cannot be removed")
+}
+
+// TestRoom: an account has a bounded number of agents, and can change those that it has.
+func TestRoom(t *testing.T) {
+	s := newShelf(t)
+	alice := as(t, "alice", false)
+	a := mine()
+	for i := range 200 {
+		a.ID = fmt.Sprintf("mine-%d", i)
+		if _, err := s.PutAgent(alice, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.PutAgent(alice, a); err != nil {
+		t.Errorf("the last one again: %v", err)
+	}
+	_, err := s.PutAgent(alice, mine())
+	wantKind(t, err, caisson.Exhausted, "caisson agent rm")
+	if _, err := s.PutAgent(as(t, "bob", false), mine()); err != nil {
+		t.Errorf("another account: %v", err)
+	}
+	if err := s.RemoveAgent(alice, "mine-7"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.PutAgent(alice, mine()); err != nil {
+		t.Errorf("after a removal: %v", err)
+	}
 }
 
 // TestDirectory: files are read when they change, and a bad one hides no other.
