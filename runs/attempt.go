@@ -170,6 +170,9 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	if err := x.rec.flush(); err != nil {
 		return err // nobody would hear what the agent says
 	}
+	if x.r, err = x.c.Store.Runs().Get(ctx, caisson.In(x.r.Account), x.r.ID); err != nil {
+		return err
+	}
 	if x.agent, err = x.c.making.complete(ctx, x.r.Agent); err != nil {
 		return err
 	}

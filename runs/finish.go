@@ -153,7 +153,7 @@ func phaseText(list []caisson.Phase) string {
 }
 
 // clear removes what is of no use to anybody any more, in the background: nobody waits for it but another attempt of the run.
-func (x outcome) clear(ctx context.Context, succeeded bool) {
+func (x outcome) clear(ctx context.Context, final bool) {
 	c, id, gone := x.c, x.r.ID, make(chan struct{})
 	c.mu.Lock()
 	c.leaving[id] = gone
@@ -181,7 +181,7 @@ func (x outcome) clear(ctx context.Context, succeeded bool) {
 		if err := c.budgets.dropBudget(ctx, x.r); err != nil {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)
 		}
-		if succeeded {
+		if final {
 			if err := c.entrance.removeArchives(id); err != nil {
 				x.log.ErrorContext(ctx, "a run's copy of its workspace could not be removed", "err", err)
 			}

@@ -323,7 +323,7 @@ func (c *Core) Run(ctx context.Context) error {
 
 // trim forgets the runs that ended before.
 func (c *Core) trim(ctx context.Context, before time.Time) error {
-	if err := c.sessions.expire(ctx, before); err != nil {
+	if err := errors.Join(c.sessions.expire(ctx, before), c.entrance.trimArchives(ctx, time.Now())); err != nil {
 		return err
 	}
 	for {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,6 +36,10 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if r.Request.Directory == nil && r.Request.Workspace == nil {
 		return nil
 	}
+	room, err := c.room(ctx, r)
+	if err != nil {
+		return err
+	}
 	name := workspaceTar
 	if r.Request.Workspace != nil {
 		name = uploadTar
@@ -44,7 +49,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := &bounded{w: f, left: int64(c.Limits.Workspace), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
+	w := &bounded{w: f, left: min(int64(c.Limits.Workspace), room), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
 		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
 	if r.Request.Workspace != nil {
 		_, err := io.Copy(w, r.Request.Workspace)
@@ -60,6 +65,59 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return err
 	}
 	return tree.Pack(root, ".", workspaceName, w)
+}
+
+// diskReserve is what of the disk stays free whatever is copied into workspaces: the ledger of every account needs it.
+const diskReserve = 1 << 30
+
+// room returns how many bytes may be kept for a run now. What cannot be queued is not even read.
+func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
+	waiting, more, err := c.Store.Runs().List(ctx, caisson.In(r.Account), caisson.RunFilter{
+		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: c.Limits.Waiting,
+	})
+	if err != nil {
+		return 0, err
+	}
+	if more || len(waiting) >= c.Limits.Waiting {
+		return 0, caisson.Errorf(caisson.Exhausted, "%d runs of the account wait or are under way, as many as may; wait for some, or cancel them", len(waiting))
+	}
+	dir, err := c.Dir.Open(".")
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return 0, err
+	}
+	room := int64(st.Bavail)*st.Bsize - diskReserve
+	if room <= 0 {
+		return 0, caisson.Errorf(caisson.Exhausted, "the disk of the data directory is nearly full; free some space")
+	}
+	return room, nil
+}
+
+// archiveTime is how long what was put into the workspace of a run that has failed is kept, for it to be tried again.
+const archiveTime = 24 * time.Hour
+
+// trimArchives removes the archives that nobody is going to need.
+func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
+	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
+	for {
+		list, more, err := c.Store.Runs().List(ctx, caisson.Everyone(), f)
+		if err != nil {
+			return err
+		}
+		for _, r := range list {
+			f.Before = r.ID
+			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTime {
+				err = errors.Join(err, c.removeArchives(r.ID))
+			}
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
 }
 
 // workspaceName is what the workspace is called in archives.

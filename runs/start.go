@@ -137,7 +137,8 @@ func (c entrance) queueAttempt(r *caisson.Run) error {
 	}
 	c.live[r.ID] = l
 	copied := *r
-	place := c.queue.enter(r.ID, r.Account, len(r.Lineage)) // here, so that runs wait in the order in which they came
+	copied.Request = caisson.RunRequest{Session: r.Request.Session, User: r.Request.User, Keep: r.Request.Keep} // the rest is read again at its turn
+	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))                                                     // here, so that runs wait in the order in which they came
 	c.wg.Go(func() {
 		defer cancel(nil)
 		c.see(ctx, &copied, l, place)
