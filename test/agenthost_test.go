@@ -1,0 +1,190 @@
+package test_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// install is how long it may take to install an agent, or to boot and capture it, on a machine that has much else to do.
+const install = 10 * time.Minute
+
+// An agentHost is the host of all tests of real agents, whose installations and snapshots are made once.
+type agentHost struct {
+	*modelHost
+	*shared
+}
+
+// shared is what those tests have in common.
+type shared struct {
+	litellm, claude *upstream
+	mu              sync.Mutex
+	made            map[string]bool // agents that are built, and warm if they can be; guarded by mu
+}
+
+// agents is the host of this process, nil until a test needs it. Guarded by agentsMu.
+var (
+	agentsMu sync.Mutex
+	agents   *agentHost
+	lasting  *outlasting
+)
+
+// An outlasting is what lasts longer than the test that needed it first.
+type outlasting struct {
+	testing.TB // that test; nil when it is over
+	cleanups   []func()
+	failed     bool
+}
+
+// Cleanup implements [testing.TB].
+func (o *outlasting) Cleanup(f func()) { o.cleanups = append(o.cleanups, f) }
+
+// Helper implements [testing.TB].
+func (o *outlasting) Helper() {}
+
+// Failed implements [testing.TB].
+func (o *outlasting) Failed() bool { return o.failed }
+
+// Errorf implements [testing.TB].
+func (o *outlasting) Errorf(format string, args ...any) {
+	o.failed = true
+	fmt.Fprintf(os.Stderr, "the host of agents: "+format+"\n", args...)
+}
+
+// Error implements [testing.TB].
+func (o *outlasting) Error(args ...any) { o.Errorf("%s", fmt.Sprint(args...)) }
+
+// Logf implements [testing.TB].
+func (o *outlasting) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// Fatalf implements [testing.TB].
+func (o *outlasting) Fatalf(format string, args ...any) {
+	o.Errorf(format, args...)
+	if o.TB != nil {
+		o.TB.Fatal("there is no host for agents")
+	}
+	panic("the host of agents cannot be closed")
+}
+
+// Fatal implements [testing.TB].
+func (o *outlasting) Fatal(args ...any) { o.Fatalf("%s", fmt.Sprint(args...)) }
+
+// end undoes what was done, and reports whether all was well.
+func (o *outlasting) end() (ok bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			fmt.Fprintln(os.Stderr, r)
+			ok = false
+		}
+	}()
+	o.TB = nil
+	for _, f := range slices.Backward(o.cleanups) {
+		f()
+	}
+	return !o.failed
+}
+
+// TestMain ends what tests share.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if lasting != nil && !lasting.end() {
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// newAgentHost returns the host of real agents for one more test.
+func newAgentHost(t *testing.T) *agentHost {
+	t.Helper()
+	agentsMu.Lock()
+	defer agentsMu.Unlock()
+	if agents == nil {
+		o := &outlasting{TB: t}
+		done := false
+		defer func() {
+			if !done {
+				o.end()
+			}
+		}()
+		s := &shared{made: map[string]bool{}}
+		s.litellm = newUpstream(o, caisson.ProviderLiteLLM, agentScript(), false, newMeeting(2).wrap)
+		s.claude = newUpstream(o, caisson.ProviderAnthropic, agentScript(), true, nil)
+		h := newModelHost(o, []*upstream{s.litellm, s.claude}, agentModel("base", "litellm"), agentModel("large", "litellm"), agentModel("sonnet", "anthropic"))
+		h.agentsDir(map[string]string{"claw": claw})
+		agents, lasting, done = &agentHost{h, s}, o, true
+	}
+	return agents.as(t)
+}
+
+// as returns the host for another test, or for a part of one.
+func (h *agentHost) as(t *testing.T) *agentHost {
+	return &agentHost{&modelHost{h.host.as(t), h.caller}, h.shared}
+}
+
+// as returns the host for another test, or for a part of one.
+func (h *host) as(t *testing.T) *host {
+	own := *h
+	own.t = t
+	return &own
+}
+
+// agentsDir has the next daemon find these agents, as YAML by id, and ends the one there is.
+func (h *modelHost) agentsDir(list map[string]string) {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "agents")
+	for id, text := range list {
+		h.write("agents/"+id+".yaml", "id: "+id+"\nname: "+id+"\n"+text)
+	}
+	h.configLine(fmt.Sprintf("agentsDir: %q", dir))
+}
+
+// configLine adds to the configuration, and ends the daemon that does not have it.
+func (h *host) configLine(line string) {
+	h.t.Helper()
+	config, err := os.ReadFile(h.configFile())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.configure(strings.TrimSpace(string(config)), line)
+	if h.daemonPID() != 0 {
+		h.endDaemon()
+	}
+}
+
+// long is ok for what may take minutes.
+func (h *host) long(args ...string) string {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), install)
+	defer cancel()
+	out, err := h.command(ctx, args...).CombinedOutput()
+	if err != nil {
+		h.t.Fatalf("caisson %s: %v\n%s", strings.Join(args, " "), err, out[max(0, len(out)-4000):])
+	}
+	return string(out)
+}
+
+// make builds an agent, and has its warm snapshot made if there is a recipe; once for all tests.
+func (h *agentHost) make(id string, warm bool) {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.made[id] {
+		return
+	}
+	begin := time.Now()
+	h.long("agent", "build", id)
+	built := time.Now()
+	if warm {
+		h.long("agent", "warm", id)
+	}
+	h.made[id] = true
+	h.t.Logf("%s was built in %v and warm after %v", id, built.Sub(begin).Round(time.Second), time.Since(built).Round(time.Second))
+}

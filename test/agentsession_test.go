@@ -1,0 +1,123 @@
+package test_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	// callingShell may call models.
+	callingShell = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: [m]\nbackground: [keeper]\n"
+	// lookForOthers says what processes there are.
+	lookForOthers = "cat /proc/[0-9]*/comm | sort | uniq -c; true"
+)
+
+// A sandbox that is kept has models only as long as it has a run, and what it calls meanwhile is that run's.
+func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
+	t.Parallel()
+	h, u := newShellHost(t, echoScript, map[string]string{"sh": callingShell})
+	dir := filepath.Join(h.dir, "tools")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(h.caller, filepath.Join(dir, "caller")); err != nil {
+		t.Fatal(err)
+	}
+	ask := fmt.Sprintf("echo '{\"id\":\"1\",\"url\":%q,\"body\":%q}' | ./caller", chatURL, `{"model":"m","messages":[{"role":"user","content":"Hello."}]}`)
+	kept := h.succeeds("-C", dir, "--keep", "sh", ask+"; (while :; do sleep 0.1; "+ask+" > /tmp/late; done) > /dev/null 2>&1 & :")
+	if calls, _ := u.billed(kept.ID); len(calls) == 0 || !strings.Contains(kept.Result.Answer, "You said Hello.") {
+		t.Fatalf("the run is %+v", kept.Result)
+	}
+	before := len(u.Calls())
+	box := string(kept.Result.Sandbox)
+	h.ok("cp", h.caller, box+":/caller")
+	if list := h.ok("exec", box, "--", "sh", "-c", lookForOthers); strings.Contains(list, "caller") {
+		t.Errorf("what the run has left goes on: %s", list)
+	}
+	if a := h.call(box, chat("after", "m", "Hello.")); a.Status != http.StatusForbidden && !strings.Contains(a.Error, "no such host") {
+		t.Errorf("after the run: %+v", a)
+	}
+	// By its address, which it may remember, there is nothing either.
+	anyway := request{ID: "anyway", Address: "caisson.internal:80", Raw: "GET /v1/models HTTP/1.1\r\nHost: llm.caisson.internal\r\n\r\n"}
+	if a := h.call(box, anyway); a.Status != http.StatusForbidden && a.Status != http.StatusNotFound {
+		t.Errorf("after the run, by address: %+v", a)
+	}
+	if got := len(u.Calls()); got != before {
+		t.Errorf("%d calls arrived after the run", got-before)
+	}
+
+	// In a session each call is charged to the run that it was made in.
+	for i := range 2 {
+		r := h.succeeds("-C", dir, "--session", "s", "sh", fmt.Sprintf("[ -e caller ] && %s; : %d", ask, i))
+		if calls, _ := u.billed(r.ID); len(calls) != 1 || r.Result.Usage.Calls != 1 || r.Result.Usage.Cost == 0 {
+			t.Errorf("run %d of the session: %d calls, %+v", i+1, len(calls), r.Result.Usage)
+		}
+		for _, row := range h.ledger("--run", string(r.ID)) {
+			if row.Session != string(r.Session) || row.Agent != "sh" {
+				t.Errorf("the ledger has %+v", row)
+			}
+		}
+	}
+	h.balance()
+}
+
+// What a run of a session leaves running is ended, unless its agent says that it may go on.
+func TestSessionsLeaveNothingRunning(t *testing.T) {
+	t.Parallel()
+	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell})
+	const leave = `cp /bin/sleep /tmp/keeper; cp /bin/sleep /tmp/stray; setsid /tmp/keeper 3000 > /dev/null 2>&1 &
+setsid /tmp/stray 3000 > /dev/null 2>&1 & (trap '' TERM HUP; exec setsid sh -c 'while :; do /tmp/stray 1; done') > /dev/null 2>&1 &
+nohup /tmp/stray 2999 > /dev/null 2>&1 &
+sleep 0.5; echo kept > file; echo kept > /tmp/file; `
+	first := h.succeeds("--session", "s", "sh", leave+lookForOthers)
+	if !strings.Contains(first.Result.Answer, "stray") || !strings.Contains(first.Result.Answer, "1 keeper") {
+		t.Fatalf("what it starts is %s", first.Result.Answer)
+	}
+	second := h.succeeds("--session", "s", "sh", "cat file /tmp/file; "+lookForOthers)
+	if strings.Contains(second.Result.Answer, "stray") || !strings.Contains(second.Result.Answer, "1 keeper") || !strings.HasPrefix(second.Result.Answer, "kept\nkept\n") {
+		t.Errorf("the next run finds %s", second.Result.Answer)
+	}
+	if first.Result.Sandbox != second.Result.Sandbox {
+		t.Error("the session's sandbox is another one")
+	}
+}
+
+// A session is one person's, of one account, with one agent: of two that have the same name neither sees anything of the other.
+func TestPromise9Sessions(t *testing.T) {
+	t.Parallel()
+	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell, "other": callingShell})
+	const mark = "for d in . /tmp /root /dev/shm /var/tmp; do echo my-secret > $d/my-secret; done; cp /bin/sleep /tmp/keeper; setsid /tmp/keeper 3000 my-secret > /dev/null 2>&1 & echo my-secret"
+	const look = "grep -rsl my-secret . /tmp /root /dev/shm /var/tmp; grep -l my-secr[e]t /proc/[0-9]*/cmdline; cat /etc/machine-id; ls -A . /tmp /dev/shm; echo looked"
+	people := [][]string{{"--user", "ada", "sh"}, {"--user", "bob", "sh"}, {"sh"}, {"--user", "ada", "--account", "team-b", "sh"}, {"--user", "ada", "other"}}
+	first := h.succeeds("--session", "s", "--user", "ada", "sh", mark)
+	boxes, sessions := map[caisson.ID]bool{first.Result.Sandbox: true}, map[caisson.ID]bool{first.Session: true}
+	for i, flags := range people {
+		r := h.succeeds(append(append([]string{"--session", "s"}, flags...), look)...)
+		found := strings.Contains(strings.ReplaceAll(r.Result.Answer, "my-secr[e]t", ""), "my-secret")
+		if same := i == 0; found != same || boxes[r.Result.Sandbox] != same || sessions[r.Session] != same {
+			t.Errorf("%v finds %s", flags, r.Result.Answer)
+		}
+		boxes[r.Result.Sandbox], sessions[r.Session] = true, true
+	}
+	// Nor is there a way to somebody else's by its id.
+	h.fails(3, "", "session", "rm", "--account", "team-b", string(first.Session))
+	h.fails(3, "", "runs", "show", "--account", "team-b", string(first.ID))
+	h.fails(3, "", "attach", "--account", "team-b", string(first.ID))
+	h.fails(3, "", "cancel", "--account", "team-b", string(first.ID))
+	h.fails(3, "", "sandbox", "show", "--account", "team-b", string(first.Result.Sandbox))
+	h.fails(3, "", "exec", "--account", "team-b", string(first.Result.Sandbox), "--", "true")
+	for s := range sessions {
+		for _, account := range []string{caisson.LocalAccount, "team-b"} {
+			h.run("session", "rm", "--account", account, string(s))
+		}
+	}
+	h.waitFor(func() bool {
+		return h.ok("sandbox", "ls", "-q")+h.ok("sandbox", "ls", "-q", "--account", "team-b") == ""
+	})
+}

