@@ -11,7 +11,7 @@ if [ "$(id -u)" != 0 ]; then
 	exec sudo --preserve-env=OPENAI_API_KEY,ANTHROPIC_API_KEY,CAISSON_DEMO_MODEL "$0" "$bin"
 fi
 
-dir=$(mktemp -d /tmp/caisson-demo.XXXXXX)
+dir=$(mktemp -dt caisson-demo.XXXXXX)
 export CAISSON_CONFIG=$dir/config.yaml CAISSON_DATA=$dir/data
 unset CAISSON_HOST CAISSON_TOKEN CAISSON_ACCOUNT
 caisson() { "$bin" "$@"; }
