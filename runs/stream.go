@@ -120,7 +120,12 @@ func (s *streams) told(ctx context.Context, r *caisson.Run) (end int64, told boo
 		return end, false, err
 	}
 	list, err := s.store.Events(ctx, caisson.In(r.Account), r.ID, end-1, 1)
-	return end, err == nil && len(list) == 1 && list[0].Type == caisson.EventDone && list[0].Attempt == r.Attempt, err
+	if err != nil || len(list) == 0 {
+		return end, false, err
+	}
+	// A later attempt only begins when the end of the one before is told.
+	e := list[0]
+	return end, e.Attempt > r.Attempt || e.Attempt == r.Attempt && e.Type == caisson.EventDone, nil
 }
 
 // WatchRun implements [caisson.Runs].
@@ -150,11 +155,13 @@ func (c runs) mend(ctx context.Context, r *caisson.Run) error {
 	if live || !r.State.Ended() || r.Result == nil {
 		return nil
 	}
-	_, told, err := c.streams.told(ctx, r)
+	seq, told, err := c.streams.told(ctx, r)
 	if err != nil || told {
 		return err
 	}
-	err = newRecorder(ctx, c.streams, r).end(ctx, last(r.Result))
+	// Where the end was missing: if somebody else has told it since, the store refuses a second one.
+	rec := &recorder{streams: c.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
+	err = rec.end(ctx, last(r.Result))
 	if caisson.KindOf(err) == caisson.Conflict {
 		return nil // somebody else has just done it
 	}
