@@ -43,7 +43,7 @@ type Settings struct {
 }
 
 // Resolve says what holds for a run: what the request says, else the agent, else the defaults. Over a token a request may only
-// narrow limits. Faults are joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
+// narrow limits, and those of an account's own agent count only as far as they are within the defaults. Faults are joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
 func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisson.Caller) (*Settings, error) {
 	s := &Settings{Policy: a.Policy, Workdir: cmp.Or(a.Workdir, DefaultWorkdir)}
 	if req.Policy != nil {
@@ -63,7 +63,12 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if err := errors.Join(c.faults...); err != nil {
 		return nil, err
 	}
-	limits, err := narrow(mostOf(a.Limits, d.Limits), req.Limits, caller.Local)
+	own := a.Limits
+	if a.Account != "" && !caller.Local {
+		// It may have been stored when more was allowed. What is wider for everyone is in a file of the administrator's.
+		own = within(own, mostOf(caisson.AgentLimits{}, d.Limits))
+	}
+	limits, err := narrow(mostOf(own, d.Limits), req.Limits, caller.Local)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +161,23 @@ func over(a, b caisson.AgentLimits) caisson.AgentLimits {
 		PIDs: cmp.Or(a.PIDs, b.PIDs), Output: cmp.Or(a.Output, b.Output), Cost: cmp.Or(a.Cost, b.Cost), Tokens: cmp.Or(a.Tokens, b.Tokens),
 		Calls: cmp.Or(a.Calls, b.Calls), Runs: cmp.Or(a.Runs, b.Runs),
 	}
+}
+
+// within returns limits none of which is wider than most's. A limit of 0 in most is no bound.
+func within(l, most caisson.AgentLimits) caisson.AgentLimits {
+	return caisson.AgentLimits{
+		Time: lesser(l.Time, most.Time), Memory: lesser(l.Memory, most.Memory), CPUs: lesser(l.CPUs, most.CPUs), Disk: lesser(l.Disk, most.Disk),
+		PIDs: lesser(l.PIDs, most.PIDs), Output: lesser(l.Output, most.Output), Cost: lesser(l.Cost, most.Cost), Tokens: lesser(l.Tokens, most.Tokens),
+		Calls: lesser(l.Calls, most.Calls), Runs: lesser(l.Runs, most.Runs),
+	}
+}
+
+func lesser[T cmp.Ordered](n, most T) T {
+	var none T
+	if most == none {
+		return n
+	}
+	return min(n, most)
 }
 
 // narrow lays the limits of a request over those that hold. Wider ones are Denied unless the caller is local. A limit of 0 is no

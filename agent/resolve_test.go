@@ -71,6 +71,28 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestResolveWithin: an agent that an account has stored takes no more over a token than the defaults, whatever it says.
+func TestResolveWithin(t *testing.T) {
+	a := ours() // an hour, a dollar and 10 calls
+	a.Account, a.Limits.Memory, a.Limits.Runs = "a", 64<<30, 1<<40
+	builtin := caisson.DefaultAgentLimits()
+	s, err := agent.Resolve(a, caisson.RunRequest{}, common, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := s.Limits; l.Time != builtin.Time || l.Memory != common.Limits.Memory || l.Runs != builtin.Runs || l.Calls != 10 || l.Cost != caisson.Dollar {
+		t.Errorf("over a token %+v", l)
+	}
+	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, token)
+	wantKind(t, err, caisson.Denied, "limits.memory")
+	if s, err = agent.Resolve(a, caisson.RunRequest{}, common, local); err != nil || s.Limits.Memory != 64<<30 || s.Limits.Time != a.Limits.Time {
+		t.Errorf("over the unix socket %+v, %v", s, err)
+	}
+	if a.Limits.Memory != 64<<30 {
+		t.Error("the agent has changed")
+	}
+}
+
 func TestResolveRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name  string

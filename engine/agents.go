@@ -45,6 +45,21 @@ func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return b.core.Assign(ctx, id, a)
 }
 
+// mostOverToken is what agents may take that are stored over a token: what runs take by default.
+func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
+	l := caisson.DefaultAgentLimits()
+	if budget.USD != nil {
+		l.Cost = *budget.USD
+	}
+	if budget.Tokens != nil {
+		l.Tokens = *budget.Tokens
+	}
+	if budget.Calls != nil {
+		l.Calls = *budget.Calls
+	}
+	return l
+}
+
 // newRuns constructs the catalog and the run core.
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
@@ -53,7 +68,7 @@ func newRuns(e *Engine) *runs.Core {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
 		},
-		CheckPolicy: checkPolicy, Log: e.cfg.Log.With("component", "agents"),
+		CheckPolicy: checkPolicy, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models,
