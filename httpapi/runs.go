@@ -66,6 +66,9 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 		return nil, err
 	}
 	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
+	if err := checkLabels(req.Labels); err != nil {
+		return nil, err
+	}
 	switch {
 	case len(in.Handles) > 1:
 		return nil, caisson.Invalidf("source", "one directory can be copied into the workspace, not %d", len(in.Handles))

@@ -56,6 +56,9 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
+		if err := checkLabels(req.Labels); err != nil {
+			return err
+		}
 		if part, err = nextPart(form, protocol.PartWorkspace); err != nil {
 			return err
 		}

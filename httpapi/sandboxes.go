@@ -49,6 +49,9 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 		return nil, err
 	}
 	defer h.handles.release(caller.Account, in.Handles) // a repeated request does not need them
+	if err := checkLabels(req.Labels); err != nil {
+		return nil, err
+	}
 	switch {
 	case !caller.Local && len(req.Mounts) > 0:
 		return nil, errHostPath()

@@ -31,6 +31,9 @@ func (h snapshotRoutes) take(ctx context.Context, in *struct {
 	Body caisson.SnapshotRequest
 },
 ) (*snapshotBody, error) {
+	if err := checkLabels(in.Body.Labels); err != nil {
+		return nil, err
+	}
 	s, err := once(ctx, h.once, in.Key, "snapshot "+in.Ref, in.Body, func() (*caisson.Snapshot, error) {
 		s, err := h.core.Snapshot(ctx, in.Ref, in.Body)
 		if err != nil {
@@ -50,6 +53,9 @@ func (h snapshotRoutes) fork(ctx context.Context, in *struct {
 	Body caisson.ForkRequest
 },
 ) (*body[protocol.Page[*caisson.Sandbox]], error) {
+	if err := checkLabels(in.Body.Labels); err != nil {
+		return nil, err
+	}
 	forks, err := once(ctx, h.once, in.Key, "fork "+in.Ref, in.Body, func() ([]*caisson.Sandbox, error) {
 		forks, err := h.core.Fork(ctx, in.Ref, in.Body)
 		if err != nil {

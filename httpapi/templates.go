@@ -2,12 +2,16 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
+
+// maxStepTime bounds a set-up step of a template that is stored over a token. Cores bound how many steps there are.
+const maxStepTime = 30 * time.Minute
 
 // templateRoutes serves templates.
 type templateRoutes struct{ core caisson.Templates }
@@ -57,8 +61,19 @@ func (h templateRoutes) put(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkLabels(t.Labels); err != nil {
+		return nil, err
+	}
 	if !caller.Local && len(t.Mounts) > 0 {
 		return nil, errHostPath()
+	}
+	for i, s := range t.Setup {
+		if !caller.Local && time.Duration(s.Timeout) > maxStepTime {
+			return nil, &caisson.Error{
+				Kind: caisson.Denied, Field: fmt.Sprintf("setup[%d].timeout", i),
+				Msg: fmt.Sprintf("is more than %s, the most that can be asked for over a token", caisson.Duration(maxStepTime)),
+			}
+		}
 	}
 	// What was read can be written back; what only Caisson decides is not taken from it.
 	t.Account, t.Built, t.CreatedAt = "", nil, time.Time{}
