@@ -7,7 +7,17 @@
 const crypto = require('node:crypto');
 const { syncBuiltinESMExports } = require('node:module');
 const { dirname } = require('node:path');
-const { isMainThread } = require('node:worker_threads');
+const { isMainThread, getEnvironmentData, setEnvironmentData } = require('node:worker_threads');
+
+// OpenSSL is seeded anew in a fork because the system says another process id there. The main thread has asked for its own long before,
+// a worker that begins in the fork would not have the same one, and OpenClaw takes what a worker owns for another process's. The main
+// thread's is what others know the process by, before and after.
+const pid = 'caisson.pid';
+if (isMainThread) {
+  setEnvironmentData(pid, process.pid);
+} else if (getEnvironmentData(pid) !== undefined) {
+  Object.defineProperty(process, 'pid', { configurable: true, enumerable: true, writable: false, value: getEnvironmentData(pid) });
+}
 
 // The gateway takes variables from a file .env where it starts. The workspace, which may have one, is the user's.
 if (isMainThread && process.argv[2] === 'gateway' && process.env.OPENCLAW_CONFIG_PATH) {

@@ -23,7 +23,7 @@ func TestRealPreload(t *testing.T) {
 	}
 	const check = `
 import { randomUUID, randomInt } from 'node:crypto';
-import { Worker, isMainThread, parentPort } from 'node:worker_threads';
+import { Worker, isMainThread, parentPort, getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
 import { strict as assert } from 'node:assert';
 const uuids = new Set();
 for (let i = 0; i < 200; i++) { uuids.add(randomUUID()); uuids.add(crypto.randomUUID()); }
@@ -38,10 +38,15 @@ assert.equal(randomInt(1), 0);
 assert.throws(() => randomInt(5, 1)); assert.throws(() => randomInt('x')); assert.throws(() => randomInt(0, 2 ** 49));
 assert.equal(await new Promise((ok, no) => randomInt(1, 2, (e, n) => e ? no(e) : ok(n))), 1);
 if (isMainThread) {
+  assert.equal(getEnvironmentData('caisson.pid'), process.pid);
+  setEnvironmentData('caisson.pid', 7); // as if it had had another one when it began
   const w = new Worker(new URL(import.meta.url));
   assert.equal(await new Promise((ok, no) => { w.on('message', ok); w.on('error', no); }), 'same');
   console.log('all is well');
-} else parentPort.postMessage('same');
+} else {
+  assert.equal(process.pid, 7);
+  parentPort.postMessage('same');
+}
 `
 	script := filepath.Join(dir, "check.mjs")
 	if err := os.WriteFile(script, []byte(check), 0o600); err != nil {
