@@ -213,6 +213,15 @@ func (v *runView) goesOn(what string) {
 	v.draw()
 }
 
+// took is how long a run was under way; one that failed before it began, since it was asked for.
+func took(r *caisson.Run) time.Duration {
+	began := r.StartedAt
+	if began.IsZero() {
+		began = r.CreatedAt
+	}
+	return r.EndedAt.Sub(began).Round(100 * time.Millisecond)
+}
+
 // frames are what a line that goes on begins with, in turn.
 var frames = []string{"|", "/", "-", `\`}
 
@@ -272,7 +281,7 @@ func (v *runView) summary(run *caisson.Run) {
 	if run.Children > 0 {
 		parts = append(parts, fmt.Sprintf("%d runs within", run.Children))
 	}
-	v.line("run %s %s in %s: %s", run.ID, run.State, run.EndedAt.Sub(run.StartedAt).Round(100*time.Millisecond), strings.Join(parts, ", "))
+	v.line("run %s %s in %s: %s", run.ID, run.State, took(run), strings.Join(parts, ", "))
 	if run.Request.Keep && run.Sandbox != "" {
 		v.line("sandbox %s is kept", run.Sandbox)
 	}
