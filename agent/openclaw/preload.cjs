@@ -7,7 +7,16 @@
 const crypto = require('node:crypto');
 const { syncBuiltinESMExports } = require('node:module');
 const { dirname } = require('node:path');
-const { isMainThread, getEnvironmentData, setEnvironmentData } = require('node:worker_threads');
+const threads = require('node:worker_threads');
+const { Worker, isMainThread, getEnvironmentData, setEnvironmentData } = threads;
+
+// Workers load this, too, as they have the arguments of their parent. OpenClaw starts some with a list of their own.
+threads.Worker = class extends Worker {
+  constructor(file, options) {
+    super(file, options?.execArgv ? { ...options, execArgv: ['--require', __filename, ...options.execArgv] } : options);
+  }
+};
+Object.defineProperty(threads.Worker, 'name', { value: 'Worker' });
 
 // OpenSSL is seeded anew in a fork because the system says another process id there. The main thread has asked for its own long before,
 // a worker that begins in the fork would not have the same one, and OpenClaw takes what a worker owns for another process's. The main

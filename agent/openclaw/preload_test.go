@@ -40,8 +40,10 @@ assert.equal(await new Promise((ok, no) => randomInt(1, 2, (e, n) => e ? no(e) :
 if (isMainThread) {
   assert.equal(getEnvironmentData('caisson.pid'), process.pid);
   setEnvironmentData('caisson.pid', 7); // as if it had had another one when it began
-  const w = new Worker(new URL(import.meta.url));
-  assert.equal(await new Promise((ok, no) => { w.on('message', ok); w.on('error', no); }), 'same');
+  for (const options of [undefined, {}, { execArgv: [] }, { execArgv: ['--no-warnings'], workerData: 1 }]) {
+    const w = new Worker(new URL(import.meta.url), options);
+    assert.equal(await new Promise((ok, no) => { w.on('message', ok); w.on('error', no); }), 'same');
+  }
   console.log('all is well');
 } else {
   assert.equal(process.pid, 7);
