@@ -64,7 +64,7 @@ func leaveMark(name string) string {
 }
 
 // lookAround says who is there.
-const lookAround = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; ls /workspace /tmp /root /dev/shm; cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -o 'process-[a-z]*' | sort -u; echo seen"
+const lookAround = "hostname; cat /etc/machine-id; ls /workspace /tmp /root /dev/shm; cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -o 'process-[a-z]*' | sort -u; echo seen"
 
 // A meeting holds calls of models back until as many runs as are to meet are in the middle of a turn.
 type meeting struct {

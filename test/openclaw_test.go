@@ -163,8 +163,8 @@ func (h *agentHost) clawsApart(*caisson.Agent) {
 		}
 		h.accounts(r)
 	}
-	// The name of the host, the id of the machine and that of its boot.
-	for i := range min(3, len(seen[0]), len(seen[1])) {
+	// The name of the host and the id of the machine.
+	for i := range min(2, len(seen[0]), len(seen[1])) {
 		if seen[0][i] == seen[1][i] {
 			t.Errorf("both say %q", seen[0][i])
 		}
@@ -330,10 +330,29 @@ func TestPromise11OpenClaw(t *testing.T) {
 		}
 		h.ok("sandbox", "rm", string(r.Result.Sandbox))
 	}
-	for id, where := range own[0] {
-		if also, ok := own[1][id]; ok {
-			t.Errorf("both forks have made %s, in %s and %s", id, where, also)
+	var shared [][]byte
+	for id := range own[0] {
+		if _, ok := own[1][id]; ok {
+			shared = append(shared, []byte(id))
 		}
+	}
+	// What the gateway had in memory when it was captured, and has written only now, is from before as well.
+	for _, file := range h.filesBelow(filepath.Join(h.data, "snapshots", snapshot)) {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, _, err := search(f, shared)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared = slices.DeleteFunc(shared, func(id []byte) bool {
+			return slices.ContainsFunc(found, func(f []byte) bool { return bytes.Equal(f, id) })
+		})
+	}
+	for _, id := range shared {
+		t.Errorf("both forks have made %s, in %s and %s", id, own[0][string(id)], own[1][string(id)])
 	}
 	t.Logf("%d and %d identifiers, %d from before", len(own[0]), len(own[1]), len(common))
 }
