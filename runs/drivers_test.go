@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/fake"
@@ -79,12 +80,14 @@ func (m *models) set(err error, aliases ...string) {
 
 // calls is what the ledger has.
 type calls struct {
-	mu   sync.Mutex
-	rows []caisson.Call // guarded by mu
-	err  error          // guarded by mu
+	asked atomic.Int32 // how often they were asked for
+	mu    sync.Mutex
+	rows  []caisson.Call // guarded by mu
+	err   error          // guarded by mu
 }
 
 func (c *calls) list(_ context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	c.asked.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
