@@ -34,8 +34,8 @@ if (isMainThread && process.argv[2] === 'gateway' && process.env.OPENCLAW_CONFIG
 }
 
 // OpenClaw puts things away that nobody has used for a minute, and gets them again with the next prompt, which takes seconds: it ends its
-// workers, closes its databases, and checks those in a process of its own when they are opened again. For a fork that minute has always
-// passed, because the clock has jumped. So what is warm stays: these timers do not fire.
+// workers, closes its databases, and checks those in a process of its own when they are opened again. Between the turns of a session more
+// than that minute passes. So what is warm stays: these timers do not fire. (For a fork no time has passed since the snapshot.)
 if (isMainThread && process.argv[2] === 'gateway') {
   const { setTimeout } = globalThis;
   const never = 2 ** 31 - 1;

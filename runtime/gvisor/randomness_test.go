@@ -1,12 +1,15 @@
 package gvisor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // TestPromise11NodeForks: what a fork of a running Node draws first, whichever generator that comes from, is drawn by no
@@ -149,6 +152,38 @@ func TestRenamedNode(t *testing.T) {
 			t.Error(a)
 		}
 	}
+}
+
+// TestStillClock: for a fork of a warm snapshot no time has passed, but the hour is the hour. For what is resumed, it has.
+func TestStillClock(t *testing.T) {
+	r := open(t)
+	for _, randomness := range []string{"openssl", ""} {
+		p := pythonProgram(t, "identity.py")
+		g := p.start(t, r)
+		for generation := range 2 {
+			image := g.checkpoint(t)
+			monotonic, real := g.clocks(t)
+			passed := time.Unix(0, int64(real*1e9))
+			poll.Until(t, 20*time.Second, func() bool { return time.Since(passed) > 3*time.Second })
+			g = p.restore(t, r, image, randomness)
+			m, now := g.clocks(t)
+			if still := m-monotonic < 2; still != (randomness != "") {
+				t.Errorf("randomness %q, generation %d: the monotonic clock has gone from %f to %f in at least 3 seconds", randomness, generation, monotonic, m)
+			}
+			if d := time.Since(time.Unix(0, int64(now*1e9))); d.Abs() > 2*time.Second {
+				t.Errorf("randomness %q, generation %d: the real-time clock is %v off", randomness, generation, d)
+			}
+		}
+	}
+}
+
+// clocks asks an identity.py for its monotonic clock and for the time since 1970, in seconds.
+func (g guest) clocks(t *testing.T) (monotonic, real float64) {
+	t.Helper()
+	if _, err := fmt.Sscan(g.ask(t, "clocks"), &monotonic, &real); err != nil {
+		t.Fatal(err)
+	}
+	return monotonic, real
 }
 
 // TestRandomnessUnknown: what nobody knows how to make fresh is not restored.

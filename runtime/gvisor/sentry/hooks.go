@@ -43,6 +43,7 @@ func installHooks(args []string) {
 			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
 			os.Exit(1)
 		}
+		installClock(reseed)
 		if reseed {
 			new(renaming).install()
 		}
