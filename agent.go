@@ -42,7 +42,7 @@ type Agent struct {
 	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
-	// Answer says where a line of JSON has what, for jsonl; empty means the forms that are known.
+	// Events says where a line of JSON has what, for jsonl; empty means the forms that are known.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
 	// Service is what runs from the start in the sandbox, before and between runs (OpenClaw's gateway); Ready is asked until it answers.
 	Service    []string   `json:"service,omitempty" yaml:"service"`
@@ -61,7 +61,7 @@ type Agent struct {
 	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
 	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`
 
-	// Ready state, not part of the file.
+	// Status is what has been made of it; it is not part of the file.
 	Status    AgentStatus `json:"status,omitzero" yaml:"-"`
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
@@ -86,6 +86,20 @@ func DefaultAgentLimits() AgentLimits {
 		Time: Duration(10 * time.Minute), Memory: 2 << 30, CPUs: 2, Disk: 10 << 30, PIDs: 1024, Output: 8 << 20,
 		Calls: 200, Runs: 8,
 	}
+}
+
+// Under returns l with what a budget bounds in place of its own bounds of cost, tokens and calls.
+func (l AgentLimits) Under(budget Limits) AgentLimits {
+	if budget.USD != nil {
+		l.Cost = *budget.USD
+	}
+	if budget.Tokens != nil {
+		l.Tokens = *budget.Tokens
+	}
+	if budget.Calls != nil {
+		l.Calls = *budget.Calls
+	}
+	return l
 }
 
 // A ToolRule narrows the tools that an agent offers to its model.

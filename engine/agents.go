@@ -47,17 +47,7 @@ func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 
 // mostOverToken is what agents may take that are stored over a token: what runs take by default.
 func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
-	l := caisson.DefaultAgentLimits()
-	if budget.USD != nil {
-		l.Cost = *budget.USD
-	}
-	if budget.Tokens != nil {
-		l.Tokens = *budget.Tokens
-	}
-	if budget.Calls != nil {
-		l.Calls = *budget.Calls
-	}
-	return l
+	return caisson.DefaultAgentLimits().Under(budget)
 }
 
 // newRuns constructs the catalog and the run core.

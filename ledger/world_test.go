@@ -92,7 +92,10 @@ func (w *world) open() {
 
 func (w *world) close() {
 	for _, r := range w.book.open() {
+		r.mu.Lock() // a meter may be asking for more
+		r.closed = true
 		r.f.Close()
+		r.mu.Unlock()
 	}
 	w.root.Close()
 	w.store.Close()

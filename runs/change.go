@@ -106,9 +106,11 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 	if r.Local && !caller.Local {
 		return nil, caisson.Errorf(caisson.Denied, "run %s was started over the unix socket and can only be retried there", id)
 	}
-	hold := c.retries.of(string(id))
-	hold.Lock()
-	defer hold.Unlock()
+	release, err := c.retries.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	// What the attempt before has left must be gone: its budget and its hold on the session have the same names.
 	if r, err = c.ended(ctx, id); err != nil {
 		return nil, err

@@ -14,8 +14,6 @@ package runs
 import (
 	"context"
 	"errors"
-	"hash/fnv"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -23,6 +21,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
 // Sandboxes is what runs need of the lifecycle core.
@@ -139,8 +138,8 @@ type Core struct {
 	live    map[caisson.ID]*live         // attempts that wait or are under way; guarded by mu
 	leaving map[caisson.ID]chan struct{} // of attempts that have ended; closed when nothing is left of them; guarded by mu
 
-	retries stripes // held by whoever begins another attempt, by run
-	resting stripes // held by whoever takes up a session or puts it to rest, by session
+	retries keylock.Locks // held by whoever begins another attempt, by run
+	resting keylock.Locks // held by whoever takes up a session or puts it to rest, by session
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -235,15 +234,6 @@ func (c *Core) Live() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.live) > 0
-}
-
-// stripes are locks for things with names; a few names share one.
-type stripes [64]sync.Mutex
-
-func (s *stripes) of(name string) *sync.Mutex {
-	h := fnv.New32a()
-	io.WriteString(h, name)
-	return &s[h.Sum32()%uint32(len(s))]
 }
 
 // settled waits until nothing is left of an attempt that has ended, if there is one.

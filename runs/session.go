@@ -12,7 +12,6 @@ import (
 func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session, fresh bool, err error) {
 	in := caisson.In(r.Account)
 	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
-	hold := c.resting.of(r.Account + name)
 	var ended caisson.ID // the run that had it, and only has not given it back yet
 	take := func(s *caisson.Session) error {
 		switch s.Run {
@@ -25,9 +24,12 @@ func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session
 		return busy{s.Run, caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)}
 	}
 	for {
-		hold.Lock()
+		release, err := c.resting.Acquire(ctx, r.Account+name)
+		if err != nil {
+			return nil, false, err
+		}
 		s, err := c.Store.Sessions().Update(ctx, in, name, take)
-		hold.Unlock()
+		release()
 		if b, ok := errors.AsType[busy](err); ok {
 			if h, herr := c.Store.Runs().Get(ctx, in, b.run); herr != nil || !h.State.Ended() {
 				return nil, false, b.error
@@ -383,10 +385,12 @@ func (c sessions) expire(ctx context.Context, before time.Time) error {
 
 // rest puts one session to rest, unless it has been taken up since it was looked at. A run that begins now waits until it is done.
 func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) error {
-	hold := c.resting.of(s.Account + caisson.SessionName(s.Agent, s.User, s.Key))
-	hold.Lock()
-	defer hold.Unlock()
-	s, err := c.Store.Sessions().Get(ctx, caisson.In(s.Account), string(s.ID))
+	release, err := c.resting.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, err = c.Store.Sessions().Get(ctx, caisson.In(s.Account), string(s.ID))
 	if caisson.KindOf(err) == caisson.NotFound || err == nil && s.Run != "" {
 		return nil
 	}

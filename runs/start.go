@@ -61,16 +61,7 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 
 // defaults are what holds for a run where neither it nor its agent says anything.
 func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
-	d := agent.Defaults{Limits: caisson.DefaultAgentLimits()}
-	if c.Budget.USD != nil {
-		d.Limits.Cost = *c.Budget.USD
-	}
-	if c.Budget.Tokens != nil {
-		d.Limits.Tokens = *c.Budget.Tokens
-	}
-	if c.Budget.Calls != nil {
-		d.Limits.Calls = *c.Budget.Calls
-	}
+	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().Under(c.Budget)}
 	for _, m := range models {
 		if m.Problem == "" && m.Alias != WarmModel {
 			d.Models = append(d.Models, m.Alias)

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
@@ -85,7 +86,8 @@ type Limits struct {
 type Core struct {
 	Config
 	dirs
-	locks     *locks
+	locks     locks
+	builds    keylock.Locks // held by whoever builds a template, by account and name
 	events    *hub
 	host      *host
 	guests    *guests
@@ -116,7 +118,7 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, locks: newLocks(), hidden: map[caisson.ID]bool{}}
+	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
 	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}}
 	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}

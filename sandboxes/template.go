@@ -103,27 +103,35 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	if _, err := t.c.Store.Accounts().Ensure(ctx, caller.Account); err != nil {
 		return nil, err
 	}
-	table := t.c.Store.Templates()
-	put, err := table.Update(ctx, caisson.In(caller.Account), tpl.Name, func(old *caisson.Template) error {
-		built, created := old.Built, old.CreatedAt
-		if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
-			tpl.Built = built
-		}
-		*old = tpl
-		old.CreatedAt = created
-		return nil
-	})
-	if caisson.KindOf(err) == caisson.NotFound {
-		if err := table.Insert(ctx, &tpl); err != nil {
-			return nil, err
-		}
-		put, err = &tpl, nil
-	}
+	put, err := t.put(ctx, &tpl)
 	if err == nil {
 		t.c.events.publish(ctx, caller.Account, "template.put", tpl.Name, nil)
 		t.c.pool.refill(put)
 	}
 	return put, err
+}
+
+// put stores a template in place of the one of its name, if there is one.
+func (t *Templates) put(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
+	table := t.c.Store.Templates()
+	for {
+		put, err := table.Update(ctx, caisson.In(tpl.Account), tpl.Name, func(old *caisson.Template) error {
+			next := *tpl
+			next.CreatedAt = old.CreatedAt
+			if old.Image == tpl.Image && sameSteps(old.Setup, tpl.Setup) && maps.Equal(old.Env, tpl.Env) {
+				next.Built = old.Built
+			}
+			*old = next
+			return nil
+		})
+		if caisson.KindOf(err) != caisson.NotFound {
+			return put, err
+		}
+		// Somebody may be putting the same: then that one is replaced.
+		if err = table.Insert(ctx, tpl); caisson.KindOf(err) != caisson.Conflict {
+			return tpl, err
+		}
+	}
 }
 
 func sameSteps(a, b []caisson.SetupStep) bool {
@@ -203,6 +211,16 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Whoever wants the same waits, and finds it built.
+	release, err := c.builds.Acquire(ctx, caller.Account+"/"+name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	tpl, err := c.Templates().template(ctx, name)
 	if err != nil {
 		return nil, err

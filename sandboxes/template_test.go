@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -311,4 +313,43 @@ func TestBuildOvertaken(t *testing.T) {
 	if got(w.Templates().GetTemplate(w.ctx(), "tpl"))(t).Built != nil {
 		t.Error("it counts as built, from what it no longer is")
 	}
+}
+
+// TestPutAtOnce: whoever puts the same template as somebody else puts it.
+func TestPutAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if _, err := w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "debian:12"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestBuildAtOnce: builds of one template wait for one another, and only the first has something to do.
+func TestBuildAtOnce(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a")}))(t)
+	var ran atomic.Int32
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			built, err := w.Templates().BuildTemplate(w.ctx(), "tpl", caisson.RegistryAuth{}, func(p caisson.Progress) {
+				if p.Stage == "freeze" {
+					ran.Add(1)
+				}
+			})
+			if err != nil || built.Built == nil {
+				t.Errorf("%+v, %v", built, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := ran.Load(); n != 1 {
+		t.Errorf("it was built %d times", n)
+	}
+	w.holds()
 }

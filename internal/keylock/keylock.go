@@ -1,0 +1,71 @@
+// Package keylock has locks for things with names: any number of them, none of which costs anything while nobody wants it.
+package keylock
+
+import (
+	"context"
+	"sync"
+)
+
+// Locks are locks by name. The zero value is ready to use; a Locks is safe for concurrent use and must not be copied.
+type Locks struct {
+	mu   sync.Mutex
+	held map[string]*lock // guarded by mu
+}
+
+type lock struct {
+	token chan struct{} // holds one value while free
+	users int           // holders and waiters; guarded by Locks.mu
+}
+
+// Acquire waits for the lock of name until ctx ends; then the error is the context's cause.
+func (l *Locks) Acquire(ctx context.Context, name string) (release func(), err error) {
+	k := l.enter(name)
+	select {
+	case <-k.token:
+		return func() { l.release(name, k) }, nil
+	case <-ctx.Done():
+		l.leave(name, k)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Try takes the lock of name if it is free.
+func (l *Locks) Try(name string) (release func(), ok bool) {
+	k := l.enter(name)
+	select {
+	case <-k.token:
+		return func() { l.release(name, k) }, true
+	default:
+		l.leave(name, k)
+		return nil, false
+	}
+}
+
+func (l *Locks) release(name string, k *lock) {
+	k.token <- struct{}{}
+	l.leave(name, k)
+}
+
+func (l *Locks) enter(name string) *lock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.held[name]
+	if k == nil {
+		k = &lock{token: make(chan struct{}, 1)}
+		k.token <- struct{}{}
+		if l.held == nil {
+			l.held = map[string]*lock{}
+		}
+		l.held[name] = k
+	}
+	k.users++
+	return k
+}
+
+func (l *Locks) leave(name string, k *lock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k.users--; k.users == 0 {
+		delete(l.held, name)
+	}
+}
