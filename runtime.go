@@ -86,6 +86,23 @@ type RuntimeMount struct {
 	Source   *os.File // O_PATH descriptor
 	Target   string
 	Writable bool
+	// Overlay, if not nil, takes what is written; Source is only read, and Writable is not looked at.
+	Overlay *RuntimeOverlay
+}
+
+// A RuntimeOverlay is the layers that make a workspace of a host directory. Its directories are made by the caller and belong to
+// the guest's root (UIDBase).
+type RuntimeOverlay struct {
+	// Upper gets what is written, in the format of Linux's overlayfs (character devices 0:0, trusted.overlay.opaque; no
+	// redirects, no metacopy, no index). Work is beside it, on the same file system.
+	Upper, Work *os.File
+	// Mask is a layer between the two, with a whiteout for each name that is hidden; nil hides nothing.
+	Mask *os.File
+	// Hide are patterns of names, as in path.Match, that appear in Source later and are hidden as well.
+	Hide []string
+	// Root says that Source's owner is shown as the guest's root even if that is the host's root: because the host's root
+	// asked for it.
+	Root bool
 }
 
 // RuntimeExec is a process to start.

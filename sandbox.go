@@ -49,6 +49,8 @@ type Spec struct {
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Randomness is what is done about random state in forks of a snapshot of it: see [Warm].
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
+	// Workspace is the id of its workspace; "" if it has none.
+	Workspace ID `json:"workspace,omitempty"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -97,6 +99,9 @@ type CreateRequest struct {
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
+	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes; only over the
+	// unix socket.
+	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 }
 
 // A Handle is an open descriptor of a host directory or file that a local client passed.
