@@ -51,6 +51,8 @@ type Spec struct {
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 	// Workspace is the id of its workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
+	// Placeholder is where an empty directory waits for the workspaces of forks; "" if nowhere.
+	Placeholder string `json:"placeholder,omitempty"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -102,6 +104,8 @@ type CreateRequest struct {
 	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes; only over the
 	// unix socket.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
+	// Placeholder is the path of an empty directory, instead of which forks of a snapshot can have a workspace of their own.
+	Placeholder string `json:"-"`
 }
 
 // A Handle is an open descriptor of a host directory or file that a local client passed.

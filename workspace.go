@@ -263,6 +263,9 @@ type WorkspaceLayers interface {
 	// Open returns the mount for a start of the sandbox. The caller closes its descriptors. A Conflict says that the directory
 	// is not there any more.
 	Open(ctx context.Context, id ID) (RuntimeMount, error)
-	// Leave says that the sandbox is gone.
+	// Capture writes what the workspace's layer holds now into the new directory dir. The sandbox stands still meanwhile, or does
+	// not run.
+	Capture(ctx context.Context, id ID, dir string) error
+	// Leave says that the sandbox is gone. Idempotent.
 	Leave(ctx context.Context, id ID) error
 }
