@@ -94,6 +94,7 @@ var directions = map[string][]string{
 	".":                           {},
 	"worker":                      {},
 	"image":                       {"worker"}, // what strangers wrote is read by jobs
+	"gate":                        {"worker"},
 	"inside":                      {},
 	"agent":                       {},
 	"agent/task":                  {},
