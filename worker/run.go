@@ -121,6 +121,12 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 		switch {
 		case req.Access == Populate:
 			c.Keep = []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID}
+		case req.Access == ReadGuest && st.Uid < caisson.UIDRange:
+			return errors.New("the directory belongs to a user of the host and to no guest")
+		case req.Access == ReadGuest:
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: caisson.UIDRange}}
+			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
+			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
 		case st.Uid == 0:
 			// Only root can have put this here, and it is shown read-only: read all of it, whoever the files belong to.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}

@@ -94,6 +94,8 @@ const (
 	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If that is root, it
 	// reads everything.
 	ReadAsOwner Access = iota
+	// ReadGuest reads everything in a directory that belongs to a guest: of the 65536 uids and gids from its owner's on.
+	ReadGuest
 	// Populate makes files of any guest uid and gid: the job is root of the uids from Config.UIDBase on.
 	Populate
 )
