@@ -5,6 +5,7 @@ go 1.26.3
 require (
 	filippo.io/age v1.3.2
 	github.com/alecthomas/kong v1.16.1
+	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/coder/websocket v1.8.15
 	github.com/creack/pty v1.1.24
 	github.com/danielgtaylor/huma/v2 v2.39.0
