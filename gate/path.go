@@ -117,8 +117,8 @@ func ShowPath(path string) string {
 // resolution is how this package opens what is in a directory: never outside, through symlinks, or on another file system.
 const resolution = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-// openBeneath opens path in the directory dir; "" is dir itself.
-func openBeneath(dir int, path string, flags int, mode uint32) (int, error) {
+// openUnder opens path in the directory dir; "" is dir itself.
+func openUnder(dir int, path string, flags int, mode uint32) (int, error) {
 	if path == "" {
 		path = "."
 	}
@@ -132,9 +132,9 @@ func openBeneath(dir int, path string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// openFile is openBeneath with a file.
+// openFile is openUnder with a file.
 func openFile(dir *os.File, path string, flags int, mode uint32) (*os.File, error) {
-	fd, err := openBeneath(int(dir.Fd()), path, flags, mode)
+	fd, err := openUnder(int(dir.Fd()), path, flags, mode)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: ShowPath(path), Err: err}
 	}
