@@ -23,7 +23,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Config is what an API is made of. All fields but DefaultAgent are required.
+// Config is what an API is made of. All fields but Workspaces and DefaultAgent are required.
 type Config struct {
 	Sandboxes   caisson.Sandboxes
 	Processes   caisson.Processes
@@ -42,6 +42,8 @@ type Config struct {
 	Daemon      caisson.Daemon
 	Agents      caisson.Agents
 	Runs        caisson.Runs
+	// Workspaces may be nil, for a daemon without them.
+	Workspaces caisson.Workspaces
 	// DefaultAgent is the agent of chats that name none; "" means "caisson".
 	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
@@ -71,6 +73,9 @@ func New(cfg Config) (*API, error) {
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
 	}
+	if cfg.Workspaces == nil {
+		cfg.Workspaces = noWorkspaces{}
+	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
 	a := &API{cfg: cfg, handles: newHandleTable(), done: make(chan struct{})}
 	a.router = newRouter(cfg.Log, a.done)
@@ -97,6 +102,7 @@ func New(cfg Config) (*API, error) {
 	agentRoutes{cfg.Agents}.register(a.router)
 	runRoutes{cfg.Runs, once, a.handles}.register(a.router)
 	sessionRoutes{cfg.Runs}.register(a.router)
+	workspaceRoutes{cfg.Workspaces, once, a.handles}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }
