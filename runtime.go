@@ -98,8 +98,9 @@ type RuntimeOverlay struct {
 	Upper, Work *os.File
 	// Mask is a layer between the two, with a whiteout for each name that is hidden; nil hides nothing.
 	Mask *os.File
-	// Hide are patterns of names, as in path.Match, that appear in Source later and are hidden as well.
-	Hide []string
+	// Hide are patterns of names that are hidden as well when they appear in Source later, unless one of Show matches: see
+	// package namemask. What the guest makes itself it sees.
+	Hide, Show []string
 	// Root says that Source's owner is shown as the guest's root even if that is the host's root: because the host's root
 	// asked for it.
 	Root bool

@@ -51,7 +51,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sent
 			return nil, files, fmt.Errorf("workspace at %s: %w", m.Target, err)
 		}
 	}
-	return &sentry.LaunchOverlay{Upper: upper, Work: work}, files, nil
+	return &sentry.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
 }
 
 // overlayRefused says what to do where a host directory cannot be the lower layer of a workspace.

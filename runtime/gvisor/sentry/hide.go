@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"unsafe"
@@ -14,6 +15,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/lisafs"
+
+	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
 // HideAnnotation in a spec names mounts whose gofer hides names: JSON of [Hidden], by target.
@@ -22,8 +25,49 @@ const HideAnnotation = "dev.caisson.hide"
 // Hidden says what is not to be seen of a workspace: names that look like secrets', unless the sandbox has made them itself.
 // What was there when the workspace was made is hidden by a layer of the workspace; this is for what appears on the host later.
 type Hidden struct {
-	Upper string   // where the layer of changes can be found when the gofer starts
-	Hide  []string // see package namemask
+	Upper      string   // where the layer of changes can be found when the gofer starts
+	Hide, Show []string // see package namemask
+}
+
+// veil has the gofer hide names in the workspace that is mounted on dir. Its requests then pass through the gofer, where gVisor
+// would have the sandbox open the files of a mount itself.
+func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
+	if len(m.Overlay.Hide) == 0 {
+		return nil
+	}
+	// The directory that has the layers is closed to the gofer's user; the layer is that user's.
+	upper := dir + "-upper"
+	if err := os.Mkdir(upper, 0o711); err != nil {
+		return err
+	}
+	const flags = unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount(filepath.Join(dir+"-dir", m.Overlay.Upper), upper, "", flags, ""); err != nil {
+		return fmt.Errorf("bind the layer of changes: %w", err)
+	}
+	if err := unix.Mount("", upper, "", flags|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("bind the layer of changes: %w", err)
+	}
+	if r.Spec.Annotations == nil {
+		r.Spec.Annotations = map[string]string{}
+	}
+	hidden := map[string]Hidden{}
+	if v, ok := r.Spec.Annotations[HideAnnotation]; ok {
+		if err := json.Unmarshal([]byte(v), &hidden); err != nil {
+			return err
+		}
+	}
+	hidden[m.Target] = Hidden{Upper: upper, Hide: m.Overlay.Hide, Show: m.Overlay.Show}
+	v, err := json.Marshal(hidden)
+	if err != nil {
+		return err
+	}
+	r.Spec.Annotations[HideAnnotation] = string(v)
+	// gVisor's own annotations, see MountHint in its runsc/boot.
+	hint := "dev.gvisor.spec.mount." + filepath.Base(dir) + "."
+	for key, value := range map[string]string{"source": dir, "type": "bind", "share": "shared", "directfs": "off"} {
+		r.Spec.Annotations[hint+key] = value
+	}
+	return nil
 }
 
 // A veil hides names in one gofer. Requests come from gVisor's sentry, which looks every name up (Walk, WalkStat) before it does
@@ -31,13 +75,14 @@ type Hidden struct {
 // overlay without redirects, so the path of one names it for as long as it is there.
 type veil struct {
 	mounts []veiled
+	known  map[string]bool // where the spec has mounts
 }
 
 // veiled is a mount with hidden names.
 type veiled struct {
-	root  string // path in the gofer's file system
+	root  string // path in the gofer's file system, which is the sandbox's
 	upper int    // descriptor
-	hides func(rel string) bool
+	mask  *namemask.Mask
 }
 
 // gvisorHandlers are what the gofer answers requests with; those of a server are a slice of it.
@@ -54,44 +99,49 @@ func lookupOpenFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.OpenFD, error)
 //go:linkname withRenameReadLock gvisor.dev/gvisor/pkg/lisafs.(*Server).withRenameReadLock
 func withRenameReadLock(s *lisafs.Server, f func() error) error
 
-// serverOffset is where a connection has its server.
-var serverOffset = fieldOf[lisafs.Connection, *lisafs.Server]("server")
+// Where a connection has its server, and the path of what is mounted through it.
+var (
+	serverOffset    = fieldOf[lisafs.Connection, *lisafs.Server]("server")
+	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
+)
 
 // hiddenIn reads the annotation from the spec whose descriptor is among a gofer's arguments.
-func hiddenIn(args []string) (map[string]Hidden, error) {
+func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	fd, err := specFD(args)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var spec specs.Spec
 	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil {
-		return nil, fmt.Errorf("read the spec: %w", err)
+		return nil, nil, fmt.Errorf("read the spec: %w", err)
 	}
 	v, ok := spec.Annotations[HideAnnotation]
 	if !ok {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var hidden map[string]Hidden
 	if err := json.Unmarshal([]byte(v), &hidden); err != nil {
-		return nil, fmt.Errorf("%s: %w", HideAnnotation, err)
+		return nil, nil, fmt.Errorf("%s: %w", HideAnnotation, err)
 	}
-	return hidden, nil
+	for _, m := range spec.Mounts {
+		targets = append(targets, m.Destination)
+	}
+	return hidden, targets, nil
 }
 
-// goferRoot is where gVisor's gofer has the sandbox's file system after it has changed its root.
-const goferRoot = "/root"
-
 // drawVeil makes this process, a gofer, hide what hidden says. It must run before the gofer leaves the launcher's file system.
-func drawVeil(hidden map[string]Hidden, compile func([]string) (func(string) bool, error)) error {
+func drawVeil(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil
 	}
 	if reflect.ValueOf(gvisorHandlers[lisafs.Walk]).Pointer() != reflect.ValueOf(lisafs.WalkHandler).Pointer() {
 		return errors.New("gVisor keeps the handlers of its gofer in another way now")
 	}
-	v := &veil{}
+	v := &veil{known: map[string]bool{"/": true, "/dev": true}}
+	for _, target := range targets {
+		v.known[path.Clean("/"+target)] = true
+	}
 	for target, h := range hidden {
-		hides, err := compile(h.Hide)
+		mask, err := namemask.New(h.Hide, h.Show)
 		if err != nil {
 			return err
 		}
@@ -99,13 +149,25 @@ func drawVeil(hidden map[string]Hidden, compile func([]string) (func(string) boo
 		if err != nil {
 			return os.NewSyscallError("open the layer of "+target, err)
 		}
-		v.mounts = append(v.mounts, veiled{goferRoot + path.Clean("/"+target), fd, hides})
+		v.mounts = append(v.mounts, veiled{path.Clean("/" + target), fd, mask})
 	}
+	gvisorHandlers[lisafs.Mount] = v.mount(gvisorHandlers[lisafs.Mount])
 	for _, m := range []lisafs.MID{lisafs.Walk, lisafs.WalkStat} {
 		gvisorHandlers[m] = v.walk(gvisorHandlers[m], m == lisafs.Walk)
 	}
 	gvisorHandlers[lisafs.Getdents64] = v.list(gvisorHandlers[lisafs.Getdents64])
 	return nil
+}
+
+// mount makes a handler of Mount that refuses what the spec does not name: a symlink of the image has led a mount elsewhere, where
+// nothing would be hidden.
+func (v *veil) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
+	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
+		if !v.known[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
+			return 0, unix.EACCES
+		}
+		return original(c, comm, n)
+	}
 }
 
 // of returns the mount that a path is in, and the path relative to it.
@@ -121,7 +183,7 @@ func (v *veil) of(full string) (m *veiled, rel string) {
 // hidden reports whether rel is not to be seen: it has such a name, and is not in the layer of changes. What cannot be told is
 // hidden. (Of the ways to look, these two are among the system calls that gVisor's gofer may make.)
 func (m *veiled) hidden(rel string) bool {
-	if !m.hides(rel) {
+	if !m.mask.Hides(rel) {
 		return false
 	}
 	dir, name := path.Split(rel)

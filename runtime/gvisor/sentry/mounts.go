@@ -163,6 +163,9 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 			if err := m.Overlay.mountOverlay(m.FD, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
+			if err := r.veil(m, dir); err != nil {
+				return &overlayError{m.Target, err}
+			}
 		} else if err := attach(m.FD, dir); err != nil {
 			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}

@@ -14,6 +14,8 @@ type LaunchOverlay struct {
 	DirFD       int    // detached mount of the directory that has both layers
 	Upper, Work string // names in it
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
+	// Hide and Show are patterns of names that the gofer hides when they appear later.
+	Hide, Show []string
 }
 
 // overlayError is why a workspace could not be mounted.
