@@ -57,20 +57,16 @@ func (t *Tool) write(ctx context.Context, req worker.Request) (Outcome, error) {
 
 // settle finds out what became of a job that answered with err, which may be that it was killed, and ends what it has begun.
 func (t *Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
-	if _, ok := errors.AsType[*Moved](err); ok || err == nil {
-		return out, err
+	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
+		return out, err // the job has said so itself, after it had taken everything back
 	}
 	out, rerr := t.Recover(context.WithoutCancel(ctx), host, saved)
 	switch {
 	case rerr != nil:
 		return Outcome{}, caisson.Wrap(errors.Join(err, rerr), caisson.Internal,
 			"it is not known whether the changes were applied; that is found out, and taken back if need be, the next time")
-	case out.State == want && !alreadyDone(err):
+	case out.State == want:
 		return out, nil
 	}
 	return out, err
 }
-
-// alreadyDone reports whether err says that there was nothing to do, as opposed to something that went wrong after everything
-// was done.
-func alreadyDone(err error) bool { return caisson.KindOf(err) == caisson.Conflict }
