@@ -105,13 +105,12 @@ func patterns(field string, list []string) ([]pattern, error) {
 
 // Hides reports whether a sandbox does not see path, which is relative and clean.
 func (m *Mask) Hides(path string) bool {
-	names := strings.Split(strings.ToLower(path), "/")
-	for i := range names {
-		if m.hides(names[:i+1]) {
+	for i := range len(path) {
+		if path[i] == '/' && m.hidesHere(path[:i]) {
 			return true
 		}
 	}
-	return false
+	return m.hidesHere(path)
 }
 
 // hidesHere is Hides for a path whose directory is known not to be hidden. Scans ask it of every name there is.
