@@ -51,8 +51,8 @@ type Spec struct {
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 	// Workspace is the id of its workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
-	// Placeholder is where an empty directory waits for the workspaces of forks; "" if nowhere.
-	Placeholder string `json:"placeholder,omitempty"`
+	// WorkspaceAt is where its workspace is or, if it has none, where an empty directory waits for those of its forks.
+	WorkspaceAt string `json:"workspaceAt,omitempty"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
