@@ -166,7 +166,26 @@ type site struct {
 
 func newSite(t testing.TB, s shape) site {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "host")
+	return newSiteIn(t, t.TempDir(), s)
+}
+
+// memorySite is a site where nothing waits for a disk.
+func memorySite(t testing.TB, s shape) site {
+	t.Helper()
+	base, err := os.MkdirTemp("/dev/shm", "caisson-gate-")
+	if err != nil {
+		return newSite(t, s)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	return newSiteIn(t, base, s)
+}
+
+func newSiteIn(t testing.TB, base string, s shape) site {
+	t.Helper()
+	dir, saved := filepath.Join(base, "host"), filepath.Join(base, "saved")
+	if err := os.Mkdir(saved, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +198,7 @@ func newSite(t testing.TB, s shape) site {
 			return nil
 		})
 	})
-	return site{dir: dir, host: dirFile(t, dir), saved: dirFile(t, t.TempDir())}
+	return site{dir: dir, host: dirFile(t, dir), saved: dirFile(t, saved)}
 }
 
 func (s site) want(t testing.TB, what string, want shape) {
@@ -414,7 +433,7 @@ func TestCancelTakesBack(t *testing.T) {
 	op := operations[len(operations)-1]
 	plan, c := planOf(t, op.before, op.after)
 	for n := 0; ; n++ {
-		s := newSite(t, op.before)
+		s := memorySite(t, op.before)
 		ctx, cancel := context.WithCancel(t.Context())
 		points := 0
 		out, err := apply(ctx, s.host, s.saved, plan, c.read, func(string) {

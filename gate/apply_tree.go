@@ -20,7 +20,10 @@ const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_N
 
 // openBeneath opens name below dir, a descriptor.
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
-	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Mode: uint64(mode), Resolve: beneath}
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: beneath}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = uint64(mode)
+	}
 	for {
 		fd, err := unix.Openat2(dir, name, &how)
 		// EAGAIN: something was renamed during the walk.

@@ -198,7 +198,10 @@ func (a *applier) reclose(i int, p place) (bool, error) {
 	s := a.steps[i]
 	want, ours := s.Before.Mode, []uint32{s.Before.Mode | ownerAll}
 	if s.Before.Type != nodeDir {
-		want, ours = s.After.Mode, []uint32{ownerAll} // it stays, with something of somebody else's
+		want = s.After.Mode // it stays, with something of somebody else's
+	}
+	if s.Before.Type != nodeDir || a.remade {
+		ours = append(ours, ownerAll)
 	}
 	if s.After.Type == nodeDir {
 		ours = append(ours, s.After.Mode, s.After.Mode|ownerAll)
