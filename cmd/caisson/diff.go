@@ -15,7 +15,7 @@ type diffCmd struct {
 	workspaceArg
 	Stat  bool     `help:"One line for each path." xor:"form"`
 	Names bool     `help:"Only the paths." xor:"form"`
-	Only  []string `help:"Only paths that match, like '*.go' or 'src/**'; ** stands for any directories; may be repeated." placeholder:"GLOB" sep:"none"`
+	Only  []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
 }
 
 func (c *diffCmd) Help() string {

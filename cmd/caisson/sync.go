@@ -23,7 +23,7 @@ func (c *syncCmd) Help() string {
 // syncApplyCmd applies changes.
 type syncApplyCmd struct {
 	workspaceArg
-	Only   []string `help:"Only paths that match, like '*.go' or 'src/**'; ** stands for any directories; may be repeated." placeholder:"GLOB" sep:"none"`
+	Only   []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
 	DryRun bool     `help:"Only say what --auto would apply."`
 	Auto   bool     `help:"Apply what passes every check; the rest waits."`
 	Yes    bool     `help:"Apply everything that may be applied, what the checks ask about, too; with --reset, do not ask." short:"y"`

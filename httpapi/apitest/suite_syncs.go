@@ -50,10 +50,12 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 		field string
 	}{
 		"nothing reviewed": {caisson.SyncRequest{Apply: []caisson.Selection{is["new"]}}, caisson.Invalid, "review"},
-		"unknown review":   {caisson.SyncRequest{Review: caisson.NewID(caisson.ReviewPrefix)}, caisson.NotFound, ""},
+		"unknown review":   {caisson.SyncRequest{Review: caisson.NewID(caisson.ReviewPrefix), Apply: []caisson.Selection{is["new"]}}, caisson.Conflict, ""},
 		"other content":    {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], forged}}, caisson.Conflict, ""},
 		"denied":           {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is[".git/config"]}, Asked: true}, caisson.Denied, ""},
-		"nobody was asked": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is["key"]}}, caisson.Conflict, ""},
+		"nobody was asked": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is["key"]}}, caisson.Denied, ""},
+		"nothing at all":   {caisson.SyncRequest{Review: review}, caisson.Invalid, "apply"},
+		"review and auto":  {caisson.SyncRequest{Review: review, Auto: true}, caisson.Invalid, "auto"},
 		"dropped too soon": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"]}, Drop: []string{"new"}}, caisson.Conflict, ""},
 	} {
 		_, err := sync(tt.req)
@@ -103,6 +105,11 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	page, more, err = c.Workspaces.ListReceipts(ctx, caisson.WorkspaceFilter{Sandbox: sb.ID, Before: second.ID})
 	if err != nil || len(page) != 1 || more || page[0].ID != first.ID {
 		t.Errorf("%+v %t %v", page, more, err)
+	}
+
+	// With nothing to apply there is nothing to keep.
+	if r := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"nothing"}}))(t); r.ID != "" || len(r.Entries) > 0 || r.Waiting != 3 {
+		t.Errorf("%+v", r)
 	}
 
 	// Undone, and only once.

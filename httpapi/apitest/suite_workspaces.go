@@ -84,7 +84,7 @@ func has(t *testing.T, dir, name, want string) {
 
 func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	dir := hostDir(t, map[string]string{"a.txt": "a\n", ".env": "SECRET=1\n", "keys/tls.pem": "pem\n", "keys/show.pem": "pem\n"})
-	sb := inWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) { r.Show = []string{"**/show.pem"} })
+	sb := inWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) { r.Show = []string{"show.pem"} })
 	w := must(c.Workspaces.GetWorkspace(ctx, string(sb.Spec.Workspace)))(t)
 	want := &caisson.Workspace{
 		ID: sb.Spec.Workspace, Account: sb.Account, Kind: caisson.WorkspaceOverlay, Mode: caisson.SyncSecure, State: caisson.WorkspaceLive,
@@ -183,7 +183,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 	if patches["bin"] != "" || !strings.HasPrefix(patches["new/file"], "--- /dev/null\n+++ b/new/file\n@@ -0,0 +1,1 @@\n") {
 		t.Errorf("patches %q", patches)
 	}
-	for pattern, want := range map[string]int{"edit": 1, "*": 8, "**": 12, "deep/**": 1, "**/a": 1, "nothing": 0} {
+	for pattern, want := range map[string]int{"edit": 1, "*": 12, "e*": 3, "deep": 1, "deep/**": 1, "**/a": 1, "er/a": 0, "hooks": 2, "nothing": 0} {
 		d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Only: []string{pattern}}))(t)
 		if len(d.Changes) != want || len(d.Changes) > 0 && d.Changes[0].Patch != "" {
 			t.Errorf("only %s: %d changes, want %d", pattern, len(d.Changes), want)

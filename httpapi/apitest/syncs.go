@@ -83,8 +83,12 @@ func (c spaceCore) Sync(ctx context.Context, ref string, req caisson.SyncRequest
 			return err
 		}
 		r.Waiting = s.Changes
-		c.m.receipts = append(c.m.receipts, r)
-		c.m.event(s.Account, "sync.applied", string(s.ID))
+		if len(steps) == 0 {
+			r.ID = "" // nothing to keep
+		} else {
+			c.m.receipts = append(c.m.receipts, r)
+			c.m.event(s.Account, "sync.applied", string(s.ID))
+		}
 		receipt := r.SyncReceipt
 		out = &receipt
 		return nil
@@ -99,8 +103,8 @@ func (c spaceCore) Sync(ctx context.Context, ref string, req caisson.SyncRequest
 func (s *space) plan(req caisson.SyncRequest) (steps []step, merged []string, err error) {
 	list := s.reviews[req.Review]
 	switch {
-	case req.Auto && req.Review != "":
-		return nil, nil, caisson.Invalidf("review", "is not for auto, which makes its own")
+	case req.Auto && (req.Review != "" || len(req.Apply) > 0 || len(req.Drop) > 0):
+		return nil, nil, caisson.Invalidf("auto", "chooses the changes itself")
 	case req.Auto:
 		if list, err = s.changes(caisson.DiffRequest{Only: req.Only}); err != nil {
 			return nil, nil, err
@@ -110,10 +114,12 @@ func (s *space) plan(req caisson.SyncRequest) (steps []step, merged []string, er
 				req.Apply = append(req.Apply, caisson.Selection{Path: p.Path, Hash: p.Hash})
 			}
 		}
+	case len(req.Apply) == 0 && len(req.Drop) == 0:
+		return nil, nil, caisson.Invalidf("apply", "names no change, and auto is not asked for")
 	case req.Review == "":
 		return nil, nil, caisson.Invalidf("review", "is required, except with auto")
 	case list == nil:
-		return nil, nil, caisson.Errorf(caisson.NotFound, "there is no review %s; look at the changes again", req.Review)
+		return nil, nil, caisson.Errorf(caisson.Conflict, "there is no review %s; look at the changes again", req.Review)
 	}
 	host, err := readHost(s.HostPath)
 	if err != nil {
@@ -135,7 +141,7 @@ func (s *space) plan(req caisson.SyncRequest) (steps []step, merged []string, er
 		case p.Verdict == caisson.VerdictClash, !same(host[from], p.host):
 			return nil, nil, caisson.Errorf(caisson.Conflict, "%.100q has changed on the host", from)
 		case p.Verdict == caisson.VerdictAsk && !req.Asked:
-			return nil, nil, caisson.Errorf(caisson.Conflict, "somebody must look at %.100q first: %s", p.Path, p.Finding[0].Message)
+			return nil, nil, caisson.Errorf(caisson.Denied, "somebody must look at %.100q first: %s", p.Path, p.Finding[0].Message)
 		}
 		after, err := p.some(sel.Hunks)
 		if err != nil {

@@ -120,13 +120,16 @@ func readHost(dir string) (map[string]*node, error) {
 	return out, err
 }
 
-// matches reports whether a path is one of a pattern's.
+// matches reports whether a path, or a directory above it, is one of a pattern's. A pattern without a slash is of names anywhere.
 func matches(pattern, p string) bool {
+	if !strings.Contains(pattern, "/") {
+		pattern = "**/" + pattern
+	}
 	re := regexp.QuoteMeta(pattern)
 	for _, r := range [][2]string{{`\*\*/`, `(.*/)?`}, {`\*\*`, `.*`}, {`\*`, `[^/]*`}, {`\?`, `[^/]`}} {
 		re = strings.ReplaceAll(re, r[0], strings.ReplaceAll(r[1], "*", "\x00"))
 	}
-	ok, err := regexp.MatchString("^"+strings.ReplaceAll(re, "\x00", "*")+"$", p)
+	ok, err := regexp.MatchString("^"+strings.ReplaceAll(re, "\x00", "*")+"(/.*)?$", p)
 	return ok && err == nil
 }
 
