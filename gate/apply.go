@@ -121,7 +121,11 @@ type applier struct {
 	read  func(hash string) (io.ReadCloser, error)
 	hook  func(point string) // of tests; may be nil
 
-	steps  []Step // sorted, so that parents come first
+	disk  syncer
+	steps []Step // sorted, so that parents come first
+	// originals is the directory in saved for what the steps replace.
+	originals string
+
 	j      journal
 	phase  phase
 	name   string   // of the staging directory
@@ -155,7 +159,16 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	return a, nil
 }
 
+// originalsOf is the directory for what is replaced by what the journal called name says.
+func originalsOf(name string) string {
+	if name == undoJournal {
+		return undoneDir
+	}
+	return objectsDir
+}
+
 func (a *applier) close() {
+	a.disk.wait() // whoever needs to know has asked before
 	if a.stage != nil {
 		a.stage.Close()
 		a.stage = nil
@@ -188,6 +201,7 @@ func (a *applier) move(name string) {
 
 // run does what a.steps say and writes the journal called name.
 func (a *applier) run(name, done, back string) (Outcome, error) {
+	a.originals = originalsOf(name)
 	if err := a.prepare(); err != nil {
 		return Outcome{State: back}, err
 	}
@@ -233,7 +247,7 @@ func (a *applier) forward() error {
 		}
 		a.point("staged %d", i)
 	}
-	if err := errors.Join(a.stage.Sync(), a.host.Sync()); err != nil {
+	if err := errors.Join(a.disk.wait(), a.stage.Sync(), a.host.Sync()); err != nil {
 		return blame(err, a.name)
 	}
 	if err := a.j.enter(phaseSwitch, nil); err != nil {

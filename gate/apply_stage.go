@@ -12,24 +12,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// Directories for originals; that of an apply is what an undo reads.
 const (
 	objectsDir = "objects"
+	undoneDir  = "undone"
 	partObject = "part" // what is being written there
 )
 
 // prepare checks that everything is as the plan expects and saves the originals. It changes nothing in the host's directory.
-func (a *applier) prepare() error {
+func (a *applier) prepare() (err error) {
 	a.moved = Moved{}
-	err := unix.Mkdirat(int(a.saved.Fd()), objectsDir, 0o700)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return blame(os.NewSyscallError("mkdir", err), objectsDir)
-	}
-	fd, err := openBeneath(int(a.saved.Fd()), objectsDir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	objects, err := a.makeOriginals()
 	if err != nil {
-		return blame(err, objectsDir)
+		return blame(err, a.originals)
 	}
-	objects := os.NewFile(uintptr(fd), objectsDir)
 	defer objects.Close()
+	defer func() { err = errors.Join(err, blame(a.disk.wait(), a.originals)) }()
 	planned := make(map[string]*Step, len(a.steps))
 	for i := range a.steps {
 		planned[a.steps[i].Path] = &a.steps[i]
@@ -46,7 +44,33 @@ func (a *applier) prepare() error {
 	if len(a.moved.Paths) > 0 {
 		return a.moved.conflict()
 	}
-	return blame(errors.Join(objects.Sync(), a.saved.Sync()), objectsDir)
+	if err := a.disk.wait(); err != nil {
+		return blame(err, a.originals)
+	}
+	return blame(errors.Join(objects.Sync(), a.saved.Sync()), a.originals)
+}
+
+// makeOriginals makes an empty directory for originals.
+func (a *applier) makeOriginals() (*os.File, error) {
+	dir := int(a.saved.Fd())
+	if err := unix.Mkdirat(dir, a.originals, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, os.NewSyscallError("mkdir", err)
+	}
+	fd, err := openBeneath(dir, a.originals, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), a.originals)
+	names, err := f.Readdirnames(-1)
+	for _, name := range names {
+		// Of an attempt that was cut short: it need not be whole.
+		err = errors.Join(err, os.NewSyscallError("unlink", unix.Unlinkat(fd, name, 0)))
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func (a *applier) prepareStep(s Step, planned map[string]*Step, objects *os.File) error {
@@ -92,23 +116,17 @@ func (a *applier) saveOriginal(p place, n Node, objects *os.File) (bool, unix.St
 	if _, err := kept.stat(); err == nil {
 		return p.matches(a.ctx, n, false, nil)
 	}
-	// A crash may have left a part.
-	if err := unix.Unlinkat(dir, partObject, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return false, unix.Stat_t{}, os.NewSyscallError("unlink", err)
-	}
 	fd, err := openBeneath(dir, partObject, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return false, unix.Stat_t{}, err
 	}
 	f := os.NewFile(uintptr(fd), partObject)
-	defer f.Close()
 	ok, st, err := p.matches(a.ctx, n, false, f)
 	if err != nil || !ok {
+		f.Close()
 		return false, st, errors.Join(err, os.NewSyscallError("unlink", unix.Unlinkat(dir, partObject, 0)))
 	}
-	if err := f.Sync(); err != nil {
-		return false, st, err
-	}
+	a.disk.sync(f)
 	return true, st, place{dir, partObject}.moveTo(kept)
 }
 
@@ -203,45 +221,46 @@ func (a *applier) make(p place, n Node, read func(hash string) (io.ReadCloser, e
 		return err
 	}
 	f := os.NewFile(uintptr(fd), p.name)
-	defer f.Close()
 	a.point("made %s", p.name)
 	sum, err := hashTo(a.ctx, f, in)
+	if err == nil && sum != n.Hash {
+		err = caisson.Errorf(caisson.Internal, "what was reviewed is not what was kept; nothing was applied, look at the changes again")
+	}
+	if err == nil {
+		err = os.NewSyscallError("chmod", unix.Fchmod(fd, n.Mode))
+	}
 	if err != nil {
+		f.Close()
 		return err
 	}
-	if sum != n.Hash {
-		return caisson.Errorf(caisson.Internal, "what was reviewed is not what was kept; nothing was applied, look at the changes again")
-	}
-	if err := unix.Fchmod(fd, n.Mode); err != nil {
-		return os.NewSyscallError("chmod", err)
-	}
-	return f.Sync()
+	a.disk.sync(f)
+	return nil
 }
 
-// object reads what was saved.
-func (a *applier) object(hash string) (io.ReadCloser, error) {
-	return Object(a.saved, hash)
+// original opens what was saved by the apply or undo that is under way.
+func (a *applier) original(hash string) (io.ReadCloser, error) {
+	return openObject(a.saved, a.originals, hash)
 }
 
-// Object opens the content called hash in dir, which has been saved by [Apply] or written by [Freeze]. Whoever reads it checks
-// the hash.
-func Object(dir *os.File, hash string) (io.ReadCloser, error) {
+// openObject opens the content called hash in a directory of dir, in which [Apply] has saved it or [Freeze] has kept it. Whoever
+// reads it checks the hash.
+func openObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
 	if err := (Node{Type: nodeFile, Hash: hash}).validate("object", 0); err != nil {
 		return nil, err
 	}
-	fd, err := openBeneath(int(dir.Fd()), objectsDir+"/"+hash, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	fd, err := openBeneath(int(dir.Fd()), in+"/"+hash, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), hash), nil
 }
 
-// savedNode completes n with the target of a symlink that was saved.
-func (a *applier) savedNode(n Node) (Node, error) {
+// savedNode completes n with the target of a symlink, which read finds.
+func (a *applier) savedNode(n Node, read func(hash string) (io.ReadCloser, error)) (Node, error) {
 	if n.Type != nodeLink || len(n.Link) > 0 {
 		return n, nil
 	}
-	in, err := a.object(n.Hash)
+	in, err := read(n.Hash)
 	if err != nil {
 		return n, err
 	}

@@ -30,7 +30,7 @@ func WriteJobs() []worker.Job {
 				return nil, err
 			}
 			return runWrite(c, func(host, saved *os.File) (Outcome, error) {
-				return Apply(ctx, host, saved, plan, func(hash string) (io.ReadCloser, error) { return Object(frozen, hash) })
+				return Apply(ctx, host, saved, plan, func(hash string) (io.ReadCloser, error) { return openObject(frozen, objectsDir, hash) })
 			})
 		}},
 		{Name: jobRecover, Run: func(ctx context.Context, c *worker.Call) (any, error) {

@@ -63,7 +63,7 @@ func (a *applier) resume(name string) (history, error) {
 		return h, blame(err, "journal")
 	}
 	defer j.close()
-	a.j, a.name, a.steps, a.phase, a.kept = j, h.stage, h.steps, h.phase, nil
+	a.j, a.name, a.steps, a.phase, a.kept, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
 	if err := a.openStage(); err != nil {
 		return h, blame(err, a.name)
 	}
@@ -307,12 +307,15 @@ func (a *applier) untake(i int, p place) (bool, error) {
 
 // remake makes again in the staging directory what had been there, from what is saved.
 func (a *applier) remake(p place, n Node) error {
-	n, err := a.savedNode(n)
+	n, err := a.savedNode(n, a.original)
 	if err != nil {
 		return err
 	}
 	n.Mode &= 0o777
-	return a.make(p, n, a.object)
+	if err := a.make(p, n, a.original); err != nil {
+		return err
+	}
+	return a.disk.wait()
 }
 
 // clear removes the staging directory and what is in it, all of which is ours.

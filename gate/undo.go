@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/caisson-dev/caisson"
@@ -36,12 +37,13 @@ func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome
 	if err != nil {
 		return Outcome{}, err
 	}
+	read := func(hash string) (io.ReadCloser, error) { return openObject(saved, objectsDir, hash) }
 	reverse := Plan{}
 	for _, s := range h.steps {
 		r := Step{Path: s.Path, Before: s.After, After: s.Before}
 		r.Before.Link = nil
 		r.After.Mode &= 0o777
-		if r.After, err = a.savedNode(r.After); err != nil {
+		if r.After, err = a.savedNode(r.After, read); err != nil {
 			return was, caisson.Wrap(err, caisson.Internal, "what %s was cannot be read; nothing was undone", quoted(s.Path))
 		}
 		if !r.Before.same(r.After) {
@@ -51,6 +53,6 @@ func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome
 	if err := reverse.Validate(); err != nil {
 		return was, err
 	}
-	a.steps, a.read = reverse.sorted(), a.object
+	a.steps, a.read = reverse.sorted(), read
 	return a.run(undoJournal, OutcomeUndone, OutcomeApplied)
 }
