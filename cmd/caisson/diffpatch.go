@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -84,7 +85,7 @@ func (p *patchPrinter) notes(ch *caisson.Change) {
 	switch {
 	case ch.Type == "symlink":
 		p.line("33", "# a symlink that leads to %s", ch.Link)
-	case ch.Type == "file" && ch.Mode&0o111&^ch.OldMode != 0:
+	case ch.Type == "file" && ch.Mode&0o111&^ch.OldMode != 0 && !slices.ContainsFunc(ch.Finding, func(f caisson.Finding) bool { return f.Check == "mode" }):
 		p.line("33", "# may be executed")
 	}
 	if ch.Binary {

@@ -133,7 +133,7 @@ func TestPatch(t *testing.T) {
 		{file("renamed", caisson.Change{Path: "to", OldPath: "from", Mode: 0o644, OldMode: 0o644}),
 			"diff --git a/from b/to\nrename from from\nrename to to\n"},
 		{file("mode", caisson.Change{Path: "n", Mode: 0o755, OldMode: 0o644, Verdict: "ask", Finding: []caisson.Finding{{Check: "mode", Message: "m"}}}),
-			"# asks: mode: m\n# may be executed\ndiff --git a/n b/n\nold mode 100644\nnew mode 100755\n"},
+			"# asks: mode: m\ndiff --git a/n b/n\nold mode 100644\nnew mode 100755\n"},
 		{file("type", caisson.Change{Path: "n", Type: "symlink", Link: "/etc/\x1b[2Jpasswd", OldMode: 0o644, Verdict: "deny"}),
 			"# denied: no reason was given\n# a file became a symlink\n# a symlink that leads to /etc/\\x1b[2Jpasswd\ndiff --git a/n b/n\nold mode 100644\nnew mode 120000\n"},
 		{file("added", caisson.Change{Path: "d", Type: "dir", OldType: "none", Mode: 0o755}), "# directory added: d\n"},
