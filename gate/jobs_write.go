@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/caisson-dev/caisson/worker"
@@ -30,7 +31,13 @@ func WriteJobs() []worker.Job {
 				return nil, err
 			}
 			return runWrite(c, func(host, saved *os.File) (Outcome, error) {
-				return Apply(ctx, host, saved, plan, func(hash string) (io.ReadCloser, error) { return openObject(frozen, objectsDir, hash) })
+				return Apply(ctx, host, saved, plan, func(hash string) (io.ReadCloser, error) {
+					r, err := openObject(frozen, frozenObjects, hash)
+					if errors.Is(err, fs.ErrNotExist) {
+						return openObject(frozen, mergedDir, hash)
+					}
+					return r, err
+				})
 			})
 		}},
 		{Name: jobRecover, Run: func(ctx context.Context, c *worker.Call) (any, error) {
