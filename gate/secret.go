@@ -5,7 +5,6 @@ import (
 	"math"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -44,7 +43,6 @@ func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, 
 		order = append(order, i)
 	}
 	slices.Sort(order)
-	var lines []int
 	for _, i := range order {
 		r := all.Rules[i]
 		if r.Path != "" && !r.path().MatchString(path) || r.ID == genericRule && matches(all.Allowlist.paths, path) {
@@ -55,10 +53,7 @@ func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, 
 			if !ok {
 				return true
 			}
-			if lines == nil {
-				lines = newlines(text)
-			}
-			s.line = 1 + sort.SearchInts(lines, m.start)
+			s.line = 1 + strings.Count(text[:m.start], "\n")
 			if !slices.Contains(out, s) { // pieces overlap
 				out = append(out, s)
 			}
@@ -182,17 +177,6 @@ func (l *secretList) allows(path, match, found, text string, m span) bool {
 func matches(expr func() *regexp.Regexp, s string) bool {
 	re := expr()
 	return re != nil && re.FindString(s) != "" // an empty match says nothing
-}
-
-// newlines returns where the newlines of text are.
-func newlines(text string) []int {
-	var at []int
-	for i := range len(text) {
-		if text[i] == '\n' {
-			at = append(at, i)
-		}
-	}
-	return at
 }
 
 // entropy is Shannon's, in bits per character; as in gitleaks, the characters are counted and the bytes divided by.
