@@ -249,6 +249,7 @@ var operations = []struct {
 	{"symlink to directory", shape{"a": "l b"}, shape{"a": "d 755", "a/b": "f 644 2"}},
 	{"directory to file", shape{"a": "d 755", "a/b": "f 644 2", "a/c": "d 755"}, shape{"a": "f 644 1"}},
 	{"directory to symlink", shape{"a": "d 755", "a/b": "f 644 2"}, shape{"a": "l b"}},
+	{"setgid directory", shape{"s": "d 2755", "s/x": "f 644 x"}, shape{"s": "d 2700", "s/y": "f 644 x"}},
 	{"deep", shape{"1": "d 755", "1/2": "d 755", "1/2/3": "d 755", "1/2/3/4": "f 644 x"},
 		shape{"1": "d 755", "1/2": "d 755", "1/2/3": "d 755", "1/2/3/5": "d 755", "1/2/3/5/6": "d 755", "1/2/3/5/6/7": "f 644 y"}},
 	{"hostile names", shape{"-rf": "f 644 1", "a\n": "f 644 1"}, shape{"-rf": "f 644 2", "\x1b[31m": "f 644 1", "\u202e": "d 755", "$(x)": "l `y`"}},
@@ -377,10 +378,9 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"long":                {{Path: strings.Repeat("x", 256), After: file}},
 		"Caisson's own":       {{Path: "d/.caisson-x", After: file}},
 		"twice":               {{Path: "a", After: file}, {Path: "a", After: dir}},
-		"no change":           {{Path: "a", Before: file, After: file}},
 		"setuid":              {{Path: "a", After: with(file, 0o4755)}},
-		"setgid":              {{Path: "a", After: with(dir, 0o2755)}},
-		"sticky":              {{Path: "a", After: with(dir, 0o1777)}},
+		"setgid":              {{Path: "a", After: with(file, 0o2755)}},
+		"sticky":              {{Path: "a", After: with(file, 0o1755)}},
 		"unreadable":          {{Path: "a", After: with(file, 0o200)}},
 		"a device":            {{Path: "a", After: Node{Type: "device"}}},
 		"a FIFO before":       {{Path: "a", Before: Node{Type: "fifo"}}},
@@ -399,6 +399,28 @@ func TestPlansThatAreRefused(t *testing.T) {
 		}
 		s.want(t, name, shape{})
 	}
+}
+
+// TestPlanWithoutChange: what does not change must only be as expected.
+func TestPlanWithoutChange(t *testing.T) {
+	now := shape{"a": "f 644 1", "d": "d 755", "l": "l a"}
+	s, c := newSite(t, now), contents{}
+	plan := &Plan{}
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		n := c.node(t, now[name])
+		if n.Type == "symlink" {
+			n.Hash = HashText(n.Link)
+		}
+		plan.Steps = append(plan.Steps, Step{Path: name, Before: n, After: n})
+	}
+	// Bits of directories that are not applied may be all that was there to change.
+	plan.Steps[1].After.Mode = 0o3755
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
+	wantState(t, "apply", out, err, OutcomeApplied)
+	s.want(t, "after apply", now)
+	out, err = Undo(t.Context(), s.host, s.saved)
+	wantState(t, "undo", out, err, OutcomeUndone)
+	s.want(t, "after undo", now)
 }
 
 // TestPromise3OnlyWhatWasReviewed: content that is not what its hash says is not applied.

@@ -51,7 +51,8 @@ type Step struct {
 // A Node is what is at a path. The zero Node is nothing.
 type Node struct {
 	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
-	// Mode is the permission bits of files and directories; in Before with setuid, setgid and sticky bits, which are never set.
+	// Mode is the permission bits of files and directories. In Before it has the setuid, setgid and sticky bits, too; those of a
+	// file are refused in After, and those of a directory are dropped unless it has had them before.
 	Mode uint32 `json:"mode,omitempty"`
 	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
 	// left out.
@@ -83,7 +84,8 @@ func (n Node) same(o Node) bool {
 	return n.Mode == o.Mode && n.Hash == o.Hash
 }
 
-// Validate returns an Invalid error that says what is wrong with p.
+// Validate returns an Invalid error that says what is wrong with p. It completes p: hashes of symlinks, and what is dropped of the
+// modes of directories.
 func (p *Plan) Validate() error {
 	if len(p.Steps) > maxSteps {
 		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), maxSteps)
@@ -120,7 +122,14 @@ func (s *Step) validate() error {
 	if err := s.Before.validate(s.Path, 0o7777); err != nil {
 		return err
 	}
-	if err := s.After.validate(s.Path, 0o777); err != nil {
+	modes := uint32(0o777)
+	if s.After.Type == nodeDir {
+		if s.Before.Type == nodeDir {
+			modes |= s.Before.Mode
+		}
+		s.After.Mode &= modes
+	}
+	if err := s.After.validate(s.Path, modes); err != nil {
 		return err
 	}
 	if s.After.Type == nodeLink {
@@ -137,9 +146,6 @@ func (s *Step) validate() error {
 	if s.After.Type == nodeFile && s.After.Mode&0o400 == 0 {
 		// It could be neither checked nor undone.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
-	}
-	if s.Before.same(s.After) {
-		return caisson.Errorf(caisson.Invalid, "the plan has %.200q, which does not change", s.Path)
 	}
 	return nil
 }

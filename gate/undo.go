@@ -42,7 +42,9 @@ func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome
 	for _, s := range h.steps {
 		r := Step{Path: s.Path, Before: s.After, After: s.Before}
 		r.Before.Link = nil
-		r.After.Mode &= 0o777
+		if r.After.Type == nodeFile {
+			r.After.Mode &= 0o777
+		}
 		if r.After, err = a.savedNode(r.After, read); err != nil {
 			return was, caisson.Wrap(err, caisson.Internal, "what %s was cannot be read; nothing was undone", quoted(s.Path))
 		}
