@@ -36,7 +36,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.warnCut(d)
+	warnCut(a, d)
 	switch {
 	case a.globals.Output == "jsonl":
 		return printList(a, d.Changes, changePath, nil)
@@ -65,7 +65,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app) error {
 }
 
 // warnCut says that not everything is shown, whatever the form of the output.
-func (a *app) warnCut(d *caisson.Diff) {
+func warnCut(a *app, d *caisson.Diff) {
 	if d.Cut {
 		fmt.Fprintln(a.err, "caisson: there are more changes than are shown; choose fewer with --only")
 	}

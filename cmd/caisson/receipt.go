@@ -69,7 +69,7 @@ func (c *syncUndoCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	dir, err := a.openWorkspace(w)
+	dir, err := openWorkspace(a, w)
 	if err != nil {
 		return err
 	}

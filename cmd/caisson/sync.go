@@ -55,16 +55,16 @@ func (c *syncApplyCmd) check(a *app) error {
 		return usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
 	case len(c.Only) > 0 && (c.Reset || c.Status):
 		return usagef("sync", "--only does not go with --reset and --status")
-	case modes == 0 && !c.Yes && !a.interactive():
+	case modes == 0 && !c.Yes && !interactive(a):
 		return usagef("sync", "without a terminal nobody can review; give --auto, --yes or --dry-run")
-	case c.Reset && !c.Yes && !a.interactive():
+	case c.Reset && !c.Yes && !interactive(a):
 		return usagef("sync", "without a terminal --reset needs --yes")
 	}
 	return nil
 }
 
 // interactive reports whether somebody can be asked.
-func (a *app) interactive() bool { return isTerminal(a.in) && isTerminal(a.out) }
+func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
 
 func (c *syncApplyCmd) Run(ctx context.Context, a *app) error {
 	if err := c.check(a); err != nil {
@@ -87,7 +87,7 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app) error {
 		return printDryRun(a, d)
 	}
 	// Held from before the review: what is written is written in the directory that there was.
-	dir, err := a.openWorkspace(w)
+	dir, err := openWorkspace(a, w)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 	if err != nil {
 		return req, err
 	}
-	a.warnCut(d)
+	warnCut(a, d)
 	req.Review = d.Review
 	if len(d.Changes) == 0 {
 		return req, nil
@@ -160,7 +160,7 @@ func applicable(ch *caisson.Change) bool {
 
 // printDryRun says what --auto would do.
 func printDryRun(a *app, d *caisson.Diff) error {
-	a.warnCut(d)
+	warnCut(a, d)
 	if a.globals.Output != "table" {
 		return a.encode(d)
 	}

@@ -162,7 +162,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app) (api, *caisson.Workspac
 		return nil, nil, err
 	}
 	if c.Ref == "" {
-		w, err := a.workspaceHere(ctx, api)
+		w, err := workspaceHere(ctx, a, api)
 		if err == nil {
 			a.say("caisson: workspace %s of %s, %s old", w.ID, owner(w), age(w.CreatedAt))
 		}
@@ -190,7 +190,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app) (api, *caisson.Workspac
 
 // workspaceHere returns the newest workspace of the current directory or of one above it. One in which something may wait goes
 // before those that are settled.
-func (a *app) workspaceHere(ctx context.Context, api api) (*caisson.Workspace, error) {
+func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if !a.local() {
 		return nil, caisson.Invalidf("run|sandbox|workspace", "must be named, for the daemon is on another machine; see caisson workspace ls")
 	}
@@ -237,7 +237,7 @@ func (a *app) workspaceHere(ctx context.Context, api api) (*caisson.Workspace, e
 
 // openWorkspace opens the directory of a workspace with the rights of whoever runs this command: who may not write there, applies
 // nothing.
-func (a *app) openWorkspace(w *caisson.Workspace) (caisson.Handle, error) {
+func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 	if !a.local() {
 		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")
 	}
