@@ -105,7 +105,7 @@ func (c *comparer) judge(path string, base *origin, box *state) error {
 	}
 	if box.typ == typeDir && base.typ == typeDir && host.typ != typeDir {
 		c.blocked[path] = &obstacle{caisson.VerdictClash, "The host does not have the directory any more."}
-		if base.mode == box.mode && host.odd == "" {
+		if base.mode == box.mode {
 			return nil // the sandbox has only looked into it, or changed something in it
 		}
 	}

@@ -63,7 +63,7 @@ type Frozen struct {
 	dir     *os.File
 	entries []Entry
 	cut     bool
-	content map[string]string // by Hash, of files
+	content map[string]string // by Hash, and by itself
 }
 
 // OpenFrozen reads the index that [Freeze] has written to dir, and what [Compare] has merged since. The caller closes the result
@@ -85,7 +85,7 @@ func OpenFrozen(dir *os.File) (*Frozen, error) {
 	for _, list := range [][]Entry{entries, merged} {
 		for _, e := range list {
 			if e.Content != "" {
-				f.content[e.Hash] = e.Content
+				f.content[e.Hash], f.content[e.Content] = e.Content, e.Content
 			}
 		}
 	}
@@ -114,8 +114,9 @@ func (f *Frozen) search(path string) int {
 	return sort.Search(len(f.entries), func(i int) bool { return comparePaths(f.entries[i].Path, path) >= 0 })
 }
 
-// Object opens the content of the file that hash, a [caisson.Change.Hash] or [Entry.Hash], names. Its last Read fails if the
-// content is not what the hash says. NotFound if there is no such file here.
+// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content alone
+// as [Entry.Content] and [Node.Hash] have it. Its last Read fails if the content is not what the hash says. NotFound if there is no
+// such file here.
 func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	content, ok := f.content[hash]
 	if !ok {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
 // Scan records what is in the directory root in a manifest, for [OpenManifest]. It walks once, opens nothing but directories,
@@ -115,10 +116,9 @@ func (s *scanner) open(r *Record) ([]child, error) {
 	default:
 		return nil, fmt.Errorf("read %s: %w", ShowPath(r.Path), err)
 	}
-	for _, c := range below {
-		if len(r.Path)+1+len(c.name) > maxPathLen {
-			r.Closed = true
-		}
+	if slices.ContainsFunc(below, func(c child) bool { return len(r.Path)+1+len(c.name) > maxPathLen }) {
+		r.Closed = true
+		s.sum.Closed++
 	}
 	return below, nil
 }

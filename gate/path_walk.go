@@ -101,7 +101,7 @@ func readNames(fd, limit int) ([]string, error) {
 		}
 		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 		if len(names) > limit {
-			return names[:limit], errTooMany
+			return nil, errTooMany
 		}
 	}
 	slices.Sort(names)
@@ -109,7 +109,7 @@ func readNames(fd, limit int) ([]string, error) {
 }
 
 // readChildren returns what is in the directory path beneath root, sorted by name. What vanishes meanwhile is left out. It
-// returns the directory's own state, too. errTooMany comes with the first ones.
+// returns the directory's own state, too. errTooMany if there are more than limit: which come first is a matter of chance.
 func readChildren(root int, path string, limit int) (children []child, own stat, err error) {
 	fd, err := openDir(root, path)
 	if err != nil {
@@ -119,9 +119,9 @@ func readChildren(root int, path string, limit int) (children []child, own stat,
 	if own, err = lookAt(fd, ""); err != nil {
 		return nil, own, err
 	}
-	names, many := readNames(fd, limit)
-	if many != nil && !errors.Is(many, errTooMany) {
-		return nil, own, many
+	names, err := readNames(fd, limit)
+	if err != nil {
+		return nil, own, err
 	}
 	children = make([]child, 0, len(names))
 	for _, name := range names {
@@ -134,7 +134,7 @@ func readChildren(root int, path string, limit int) (children []child, own stat,
 		}
 		children = append(children, child{name: name, stat: s})
 	}
-	return children, own, many
+	return children, own, nil
 }
 
 // shut reports whether err means that a directory cannot be looked into, or is not one any more, rather than that the file

@@ -97,7 +97,6 @@ func (f *freezer) walk(dir string) error {
 	children, own, err := readChildren(f.root, dir, f.left)
 	switch {
 	case errors.Is(err, errTooMany):
-		// Which names are missing is a matter of chance, so nothing of this directory is kept.
 		f.cut = true
 		return nil
 	case err != nil && (dir == "" || !shut(err)):

@@ -103,11 +103,14 @@ func (m *marker) walk(dir string) error {
 		return fmt.Errorf("open %s: %w", ShowPath(dir), err)
 	}
 	names, err := readNames(fd, m.left)
-	if err != nil && !errors.Is(err, errTooMany) {
+	if err != nil {
 		unix.Close(fd)
+		if errors.Is(err, errTooMany) {
+			m.until, m.left = max(dir, "."), 0
+			return nil
+		}
 		return fmt.Errorf("read %s: %w", ShowPath(dir), err)
 	}
-	many := err != nil
 	kinds := make([]bool, len(names)) // whether it is a directory to go into
 	for i, name := range names {
 		if kinds[i], err = m.look(fd, join(dir, name), name); err != nil {
@@ -116,11 +119,6 @@ func (m *marker) walk(dir string) error {
 		}
 	}
 	unix.Close(fd)
-	if many {
-		// Which names are missing is a matter of chance, so none of this directory count.
-		m.until, m.left = max(dir, "."), 0
-		return nil
-	}
 	for i, name := range names {
 		path := join(dir, name)
 		if m.left == 0 {
