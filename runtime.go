@@ -47,7 +47,8 @@ type Checkpointer interface {
 	// keep the sandbox runs on afterwards, exec'd processes included, else it is left paused, to be destroyed.
 	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
 	// Restore makes the sandbox from what Checkpoint left in dir, which is only read: any number of restores may share
-	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one. A failed
+	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one, and perhaps
+	// other directories in place of those in Mounts with an Overlay: a Conflict if they lack what was open there. A failed
 	// Restore leaves nothing behind.
 	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
 	// SaveFiles writes the changes to the root file system as a tar archive; RuntimeSpec.Files takes it.

@@ -98,7 +98,7 @@ func TestOverlayForkWithoutFiles(t *testing.T) {
 	fork := caisson.NewID(caisson.SandboxPrefix)
 	spec := newSpec(t, r, fork)
 	spec.Mounts, spec.Command = []caisson.RuntimeMount{newWorkspace(t, t.TempDir(), 1000, 1000).mount}, command
-	if err := r.Restore(t.Context(), fork, spec, image); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if err := r.Restore(t.Context(), fork, spec, image); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("a restore without a file that is open: %v", err)
 	}
 	wantNothing(t, r, fork, spec)
