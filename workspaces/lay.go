@@ -176,6 +176,12 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	if w.State != caisson.WorkspaceLive {
 		return m, caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s has gone", id)
 	}
+	// Whoever takes changes out of the layer is to be done before it is mounted; later he finds that the sandbox starts.
+	release, err := l.c.still.Acquire(ctx, string(id))
+	if err != nil {
+		return m, err
+	}
+	defer release()
 	var opened files
 	defer func() {
 		if err != nil {

@@ -66,9 +66,11 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		return nil, err
 	}
 	defer release()
-	if err := g.c.idle(ctx, w, "drop its changes"); err != nil {
+	wake, err := g.c.idle(ctx, w, "drop its changes")
+	if err != nil {
 		return nil, err
 	}
+	defer wake()
 	upper, err := os.OpenRoot(g.c.dir(w.ID, upperDir))
 	if err != nil {
 		return nil, err
@@ -113,21 +115,23 @@ func empty(dir *os.Root) error {
 	}
 }
 
-// idle refuses to do something to a workspace whose sandbox may be using it.
-func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) error {
-	if w.State != caisson.WorkspaceLive {
-		return nil
+// idle keeps the sandbox of w from being started until wake, or refuses because it may be using its layers.
+func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
+	wake, err = c.still.Acquire(ctx, string(w.ID))
+	if err != nil || w.State != caisson.WorkspaceLive {
+		return wake, err
 	}
 	running, err := c.Running(ctx, w.Sandbox)
 	switch {
-	case caisson.KindOf(err) == caisson.NotFound && err != nil:
-		return nil
-	case err != nil:
-		return err
-	case running:
-		return caisson.Errorf(caisson.Conflict, "sandbox %s is running; stop it to %s", w.Sandbox, what)
+	case err != nil && caisson.KindOf(err) == caisson.NotFound:
+		return wake, nil
+	case err == nil && running:
+		err = caisson.Errorf(caisson.Conflict, "sandbox %s is running or paused; stop it to %s", w.Sandbox, what)
+	case err == nil:
+		return wake, nil
 	}
-	return nil
+	wake()
+	return nil, err
 }
 
 // RemoveWorkspace implements [caisson.Workspaces].

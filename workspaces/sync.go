@@ -31,9 +31,11 @@ func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*
 	}
 	defer release()
 	if len(req.Drop) > 0 {
-		if err := g.c.idle(ctx, w, "drop changes"); err != nil {
+		wake, err := g.c.idle(ctx, w, "drop changes")
+		if err != nil {
 			return nil, err
 		}
+		defer wake()
 	}
 	host, err := g.c.given(ctx, w, req.Directory)
 	if err != nil {

@@ -71,6 +71,7 @@ type Core struct {
 	data  *os.File // Dir
 	hide  []string
 	locks keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	still keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
 	jobs  chan struct{} // a token for each that may read trees at the same time
 
 	mu     sync.Mutex
