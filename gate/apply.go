@@ -52,7 +52,7 @@ func (m *Moved) Error() string {
 
 // conflict is the error with m as its cause.
 func (m *Moved) conflict() error {
-	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was applied, look at the changes again", m.Error())
+	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }
 
 // Bounds of lists of paths.
@@ -173,6 +173,8 @@ func (a *applier) close() {
 		a.stage.Close()
 		a.stage = nil
 	}
+	// A child that is just being started may hold the descriptor, and with it the lock, a little longer.
+	unix.Flock(int(a.host.Fd()), unix.LOCK_UN)
 	a.host.Close()
 }
 

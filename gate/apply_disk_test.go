@@ -42,7 +42,7 @@ func siteOn(t testing.TB, hostSize, savedSize string, s shape) site {
 }
 
 func TestApplyOnTwoFileSystems(t *testing.T) {
-	op := operations[len(operations)-1]
+	op := mixed
 	s := siteOn(t, "1m", "1m", op.before)
 	plan, c := planOf(t, op.before, op.after)
 	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
@@ -82,7 +82,8 @@ func TestDiskFull(t *testing.T) {
 
 // TestDiskFullForTheJournal: the disk with the journal is full from some step on.
 func TestDiskFullForTheJournal(t *testing.T) {
-	op := operations[len(operations)-1]
+	t.Parallel()
+	op := mixed
 	plan, c := planOf(t, op.before, op.after)
 	for n := 0; ; n++ {
 		s := memorySite(t, op.before)
@@ -210,6 +211,7 @@ func TestOneAtATime(t *testing.T) {
 }
 
 func TestThousandFiles(t *testing.T) {
+	t.Parallel()
 	before, after := shape{}, shape{}
 	for i := range 1000 {
 		dir := fmt.Sprintf("d%d", i%20)
@@ -252,7 +254,7 @@ func BenchmarkApply(b *testing.B) {
 
 func FuzzJournal(f *testing.F) {
 	var text bytes.Buffer
-	op := operations[len(operations)-1]
+	op := mixed
 	plan, _ := planOf(f, op.before, op.after)
 	appendRecord(&text, record{Version: 1, Stage: stagePrefix + strings.Repeat("A", 26), Steps: len(plan.Steps)})
 	for i := range plan.Steps {
@@ -273,8 +275,9 @@ func FuzzJournal(f *testing.F) {
 
 // TestTornJournal: a journal that ends anywhere says what was said before.
 func TestTornJournal(t *testing.T) {
+	t.Parallel()
 	var text bytes.Buffer
-	op := operations[len(operations)-1]
+	op := mixed
 	plan, _ := planOf(t, op.before, op.after)
 	appendRecord(&text, record{Version: 1, Stage: stagePrefix + strings.Repeat("A", 26), Steps: len(plan.Steps)})
 	for i := range plan.Steps {

@@ -259,7 +259,14 @@ var operations = []struct {
 			"stay": "d 711", "stay/s": "f 644 ss", "n": "d 755", "n/m": "d 555", "n/m/o": "f 644 o", "n/l": "l m"}},
 }
 
+// mixed is one of each kind, for tests that try every point of an apply.
+var mixed = struct{ before, after shape }{
+	shape{"a": "f 644 1", "c": "f 644 2", "d": "d 555", "d/x": "f 644 x", "l": "l a", "s": "d 755", "t": "f 644 t"},
+	shape{"a": "f 644 11", "c": "f 755 2", "l": "l b", "s": "d 711", "s/n": "f 600 n", "t": "d 700", "t/w": "f 600 w"},
+}
+
 func TestApplyAndUndo(t *testing.T) {
+	t.Parallel()
 	for _, tt := range operations {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSite(t, tt.before)
@@ -292,6 +299,7 @@ func TestApplyAndUndo(t *testing.T) {
 
 // TestApplyExpects: where the host is not what the plan expects nothing is touched.
 func TestApplyExpects(t *testing.T) {
+	t.Parallel()
 	before := shape{"a": "f 644 1", "l": "l a", "d": "d 755", "d/x": "f 644 x", "g": "d 755", "g/y": "f 644 y"}
 	after := shape{"a": "f 644 2", "l": "l b", "d": "d 755", "d/x": "f 755 x", "new": "f 644 n", "d/new": "d 755"}
 	for _, tt := range []struct {
@@ -332,6 +340,7 @@ func TestApplyExpects(t *testing.T) {
 
 // TestUndoExpects: what somebody has changed since is not undone.
 func TestUndoExpects(t *testing.T) {
+	t.Parallel()
 	before, after := shape{"a": "f 644 1", "b": "f 644 1"}, shape{"a": "f 644 2", "d": "d 755", "d/x": "f 644 x"}
 	for name, tt := range map[string]struct {
 		change func(dir string) error
@@ -452,7 +461,8 @@ type errReader struct{}
 func (errReader) Read([]byte) (int, error) { return 0, errors.New("unreadable") }
 
 func TestCancelTakesBack(t *testing.T) {
-	op := operations[len(operations)-1]
+	t.Parallel()
+	op := mixed
 	plan, c := planOf(t, op.before, op.after)
 	for n := 0; ; n++ {
 		s := memorySite(t, op.before)

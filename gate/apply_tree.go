@@ -172,23 +172,28 @@ func hashTo(ctx context.Context, w io.Writer, r io.Reader) (string, error) {
 	}
 }
 
+// renameat2 is the system call; tests replace it by one that knows no flags.
+var renameat2 = unix.Renameat2
+
 // moveTo renames what is at p to q, which must be free. It never replaces anything.
 func (p place) moveTo(q place) error {
-	err := unix.Renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_NOREPLACE)
+	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) {
-		// A file system that cannot promise it. What is renamed into the staging directory is free of that anyhow, and for what
-		// comes from there this is the best that can be had: the time between the two calls is the risk.
-		if _, err := q.stat(); !errors.Is(err, unix.ENOENT) {
+		// A network file system, say, that cannot promise it. The staging directory is nobody else's; for what comes from there
+		// this is the best that can be had, and the time between the two calls is the risk.
+		if _, err := q.stat(); err == nil {
 			return os.NewSyscallError("rename", unix.EEXIST)
+		} else if !errors.Is(err, unix.ENOENT) {
+			return err
 		}
-		err = unix.Renameat(p.dir, p.name, q.dir, q.name)
+		err = renameat2(p.dir, p.name, q.dir, q.name, 0)
 	}
 	return os.NewSyscallError("rename", err)
 }
 
 // swapWith exchanges what is at p and what is at q; spare is a free place for file systems that cannot do that at once.
 func (p place) swapWith(q, spare place) error {
-	err := unix.Renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_EXCHANGE)
+	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_EXCHANGE)
 	if !errors.Is(err, unix.EINVAL) {
 		return os.NewSyscallError("rename", err)
 	}
