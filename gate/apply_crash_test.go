@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -385,5 +386,81 @@ func TestPromise3ParentBecomesSymlink(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// TestKept: what somebody puts into a directory that goes or comes stays, and is told of.
+func TestKept(t *testing.T) {
+	add := func(name string) func(dir string) error {
+		return func(dir string) error {
+			found, err := filepath.Glob(filepath.Join(dir, name))
+			if err != nil || len(found) != 1 {
+				return fmt.Errorf("%q, %v", found, err)
+			}
+			return os.WriteFile(found[0]+"/theirs", nil, 0o600)
+		}
+	}
+	edit := func(dir string) error { return os.WriteFile(dir+"/z", []byte("edit"), 0o644) }
+	before := shape{"d": "d 755", "d/x": "f 644 x", "z": "f 644 z"}
+	after := shape{"n": "d 755", "n/y": "f 644 y", "z": "f 644 zz"}
+	plan, c := planOf(t, before, after)
+	for name, tt := range map[string]struct {
+		at    map[string]func(dir string) error // by point
+		kept  []string
+		state string
+		want  shape
+	}{
+		"new directory, taken back": {
+			map[string]func(string) error{"placed 2": add("n"), "placed 3": edit}, []string{"n"}, OutcomeRolledBack,
+			shape{"d": "d 755", "d/x": "f 644 x", "n": "d 755", "n/theirs": "f 600 ", "z": "f 644 edit"},
+		},
+		"old directory, before it goes": {
+			map[string]func(string) error{"taken 1": add("d")}, nil, OutcomeRolledBack,
+			shape{"d": "d 755", "d/x": "f 644 x", "d/theirs": "f 600 ", "z": "f 644 z"},
+		},
+		"old directory, on its way": {
+			map[string]func(string) error{"moved 0": add(stagePrefix + "*/o0")}, nil, OutcomeRolledBack,
+			shape{"d": "d 755", "d/x": "f 644 x", "d/theirs": "f 600 ", "z": "f 644 z"},
+		},
+		"old directory, after it went": {
+			map[string]func(string) error{"commit": add(stagePrefix + "*/o0")}, []string{"d"}, OutcomeApplied,
+			shape{"n": "d 755", "n/y": "f 644 y", "z": "f 644 zz", "d": "d 755", "d/theirs": "f 600 "},
+		},
+		"edited and taken back": {
+			map[string]func(string) error{"switched": func(dir string) error {
+				return errors.Join(os.WriteFile(dir+"/z", []byte("edit"), 0o644), os.WriteFile(dir+"/fail", nil, 0o600))
+			}}, []string{"z"}, OutcomeRolledBack,
+			shape{"d": "d 755", "d/x": "f 644 x", "z": "f 644 edit", "fail": "f 600 "},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memorySite(t, before)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := map[string]bool{}
+			hook, run := crashAt(1 << 30)
+			run(func() {
+				apply(ctx, s.host, s.saved, plan, c.read, func(p string) {
+					hook(p)
+					if change := tt.at[p]; change != nil && !done[p] {
+						done[p] = true
+						if err := change(s.dir); err != nil {
+							t.Error(err)
+						}
+					}
+					if _, err := os.Stat(s.dir + "/fail"); err == nil && p == "switched" {
+						panic(crashed{})
+					}
+				})
+			})
+			out, err := Recover(t.Context(), s.host, s.saved)
+			if err != nil || out.State != tt.state || fmt.Sprint(out.Kept) != fmt.Sprint(tt.kept) {
+				t.Errorf("%+v, %v", out, err)
+			}
+			if len(done) != len(tt.at) {
+				t.Errorf("only %v happened", done)
+			}
+			s.want(t, "afterwards", tt.want)
+		})
 	}
 }
