@@ -44,12 +44,12 @@ func (s startOf) at(path string) (origin, error) {
 func (s startOf) record(r *Record) origin {
 	o := origin{state: state{stat: r.stat}, hidden: r.Hidden}
 	if e := s.base.entries[r.Path]; e != nil && e.same(&r.stat) {
-		o.content, o.text = e.content, e
+		o.content, o.text = e.content(), e
 	}
 	return o
 }
 
-func (e *baseEntry) state() state { return state{stat: e.stat, content: e.content, link: e.link} }
+func (e *baseEntry) state() state { return state{stat: e.stat, content: e.content(), link: e.link} }
 
 // below calls do with all that was below dir, in no order, until it returns an error; errEnough is none.
 func (s startOf) below(dir string, do func(path string, o *origin) error) error {

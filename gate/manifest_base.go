@@ -22,6 +22,8 @@ const (
 	baseIndex = "index"
 	basePack  = "pack" // contents, one after another
 	baseMagic = "caisson base 1\n"
+	// minBaseEntry is the least that an entry takes in the index.
+	minBaseEntry = 10
 )
 
 // BaseLimits bound what is kept for merges; zero fields mean the default.
@@ -48,9 +50,18 @@ func (l BaseLimits) withDefaults() BaseLimits {
 type baseEntry struct {
 	stat             // typ none: nothing is there
 	rebased     bool // instead of the manifest's record: what was applied since
-	content     string
+	summed      bool // sum is that of the content
+	sum         [sha256.Size]byte
 	link        string
 	off, length int64 // of the content in the pack; length is -1 if it is not there
+}
+
+// content is the sha256 of the content in hex, "" if it is not known.
+func (e *baseEntry) content() string {
+	if !e.summed {
+		return ""
+	}
+	return hex.EncodeToString(e.sum[:])
 }
 
 // baseStore is a base directory.
@@ -96,7 +107,7 @@ func Base(ctx context.Context, root, manifest, dst *os.File, limits BaseLimits) 
 		case !isText(data):
 			continue
 		}
-		store.entries[r.Path] = &baseEntry{stat: r.stat, content: sum(data), off: out.off, length: int64(len(data))}
+		store.entries[r.Path] = &baseEntry{stat: r.stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
 		if err := out.write(data); err != nil {
 			return err
 		}
@@ -190,7 +201,14 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 		if now.odd != "" || !now.node().same(a.Node) {
 			continue
 		}
-		e := &baseEntry{stat: now.stat, rebased: true, content: now.content, link: now.link, length: -1}
+		e := &baseEntry{stat: now.stat, rebased: true, link: now.link, length: -1}
+		if now.content != "" {
+			raw, err := hex.DecodeString(now.content)
+			if err != nil {
+				return err
+			}
+			e.summed, e.sum = true, [sha256.Size]byte(raw)
+		}
 		const maxPack = 256 << 20
 		if now.typ == typeFile && now.data != nil && isText(now.data) && out.off+now.size <= maxPack {
 			e.off, e.length = out.off, now.size
@@ -218,15 +236,14 @@ func (s *baseStore) save(dir *os.File) error {
 	for _, path := range paths {
 		e := s.entries[path]
 		p.string(path)
-		p.byte(typeNumber(e.typ) | flag(e.content != "", 0x40) | flag(e.rebased, 0x80))
+		p.byte(typeNumber(e.typ) | flag(e.summed, 0x40) | flag(e.rebased, 0x80))
 		p.uint(uint64(e.mode))
 		p.uint(uint64(e.size))
 		p.int(e.mtime)
 		p.int(e.ctime)
 		p.uint(e.inode)
-		if e.content != "" {
-			raw, _ := hex.DecodeString(e.content)
-			p.b = append(p.b, raw...)
+		if e.summed {
+			p.b = append(p.b, e.sum[:]...)
 		}
 		p.string(e.link)
 		p.uint(uint64(e.off))
@@ -286,17 +303,21 @@ func (s *baseStore) parse(data []byte) error {
 	}
 	u := &unpacker{b: data[len(baseMagic):end]}
 	n := u.size()
-	if n > int64(len(u.b)) {
+	if n > int64(len(u.b))/minBaseEntry {
 		return bad
 	}
+	entries := make([]baseEntry, n)
+	s.entries = make(map[string]*baseEntry, n)
 	last := ""
-	for range n {
+	for i := range entries {
 		path, kind := u.string(maxPathLen), u.byte()
-		e := &baseEntry{rebased: kind&0x80 != 0}
+		e := &entries[i]
+		e.rebased = kind&0x80 != 0
 		mode := u.uint()
 		e.size, e.mtime, e.ctime, e.inode = u.size(), u.int(), u.int(), u.uint()
 		if kind&0x40 != 0 {
-			e.content = hex.EncodeToString(u.bytes(sha256.Size))
+			copy(e.sum[:], u.bytes(sha256.Size))
+			e.summed = true
 		}
 		e.link = u.string(maxPathLen)
 		e.off, e.length = u.size(), u.int()
@@ -323,7 +344,7 @@ func (s *baseStore) text(e *baseEntry) []byte {
 		return nil
 	}
 	data := make([]byte, e.length)
-	if n, _ := s.pack.ReadAt(data, e.off); n < len(data) || sum(data) != e.content {
+	if n, _ := s.pack.ReadAt(data, e.off); n < len(data) || sha256.Sum256(data) != e.sum {
 		return nil // as good as not there: a clash instead of a merge
 	}
 	return data
