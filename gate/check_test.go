@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -576,4 +577,37 @@ func FuzzNameKey(f *testing.F) {
 			t.Fatalf("%q is let through", name)
 		}
 	})
+}
+
+// BenchmarkCheck checks 1,000 files of source text in 100 directories.
+func BenchmarkCheck(b *testing.B) {
+	var text strings.Builder
+	for _, name := range []string{"check.go", "check_tree.go", "secret.go"} {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		text.Write(src)
+	}
+	var host []string
+	var changes []caisson.Change
+	for i := range 1000 {
+		dir := "src/d" + strconv.Itoa(i%100)
+		host = append(host, dir+"/f"+strconv.Itoa(i))
+		changes = append(changes, but(addedAt(dir+"/g"+strconv.Itoa(i)), func(c *caisson.Change) { c.Hash, c.Size = "text", int64(text.Len()) }))
+	}
+	root := checkedHost(b, host...)
+	read := contentsOf(map[string]string{"text": text.String()})
+	b.SetBytes(int64(len(changes) * text.Len()))
+	for b.Loop() {
+		all := slices.Clone(changes)
+		if err := Check(context.Background(), all, root, read, Rules{}); err != nil {
+			b.Fatal(err)
+		}
+		for _, c := range all {
+			if c.Verdict != pass {
+				b.Fatal(c.Verdict, c.Finding)
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"regexp"
@@ -15,6 +16,7 @@ const (
 	maxPiece      = 128 << 10 // bytes given to a regular expression at once: between two of these the context is looked at
 	maxSecrets    = 10        // reported of one file
 	secretContext = 2 << 10   // bytes of a line, on either side of a match, that lists of exceptions see
+	genericValue  = 10        // bytes that a secret has at least by the generic rule
 	edgeBytes     = 8         // beside what a rule can match, for what it asks of the characters around
 )
 
@@ -42,7 +44,14 @@ func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, 
 	for i := range where {
 		order = append(order, i)
 	}
-	slices.Sort(order)
+	generic := func(i int) int {
+		if all.Rules[i].ID == genericRule {
+			return 1
+		}
+		return 0
+	}
+	// What is known by its form first: it needs not be found by the words around it as well.
+	slices.SortFunc(order, func(a, b int) int { return cmp.Or(generic(a)-generic(b), a-b) })
 	for _, i := range order {
 		r := all.Rules[i]
 		if r.Path != "" && !r.path().MatchString(path) || r.ID == genericRule && matches(all.Allowlist.paths, path) {
@@ -54,7 +63,8 @@ func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, 
 				return true
 			}
 			s.line = 1 + strings.Count(text[:m.start], "\n")
-			if !slices.Contains(out, s) { // pieces overlap
+			// Pieces overlap.
+			if !slices.ContainsFunc(out, func(o secret) bool { return o == s || r.ID == genericRule && o.line == s.line }) {
 				out = append(out, s)
 			}
 			return len(out) < maxSecrets
@@ -85,8 +95,18 @@ func (all *secretRules) where(text string) map[int][]span {
 				}
 				continue
 			}
-			far := r.reach + edgeBytes
-			s := span{max(0, end-far), min(len(text), end+far)}
+			before := r.reach
+			if r.assigned {
+				value := 0
+				if r.ID == genericRule {
+					value = genericValue
+				}
+				if !assignment(text, end, value) {
+					continue
+				}
+				before = r.before
+			}
+			s := span{max(0, end-before-edgeBytes), min(len(text), end+r.reach+edgeBytes)}
 			if n := len(spans); n > 0 && s.start <= spans[n-1].end {
 				spans[n-1].end = s.end
 				continue

@@ -49,8 +49,50 @@ type secretRule struct {
 	Allowlists  []*secretList
 
 	regex, path func() *regexp.Regexp
-	// reach is how far from a keyword a match of the rule can begin and end, in bytes; 0: anywhere.
+	// reach is how far from the end of a keyword a match of the rule can begin and end, in bytes; 0: anywhere.
 	reach int
+	// assigned says that a match has one of the keywords before an assignment; then it begins at most before bytes before the
+	// keyword's end.
+	assigned bool
+	before   int
+}
+
+// Most rules look for a name, which has a keyword, an assignment, and a value, and begin in this way.
+const (
+	nameExpr   = `(?i)[\w.-]{0,50}?`
+	assignExpr = `(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)`
+)
+
+// assignment reports whether what follows a keyword that ends at the byte at of text can be what assignExpr matches and, for a value
+// of more than no bytes, whether that may follow. It is much faster than an expression, and lets most words of ordinary text go.
+func assignment(text string, at, value int) bool {
+	const (
+		operators = "=>:|?,"
+		filler    = "'\" \t\n\r\f\v"
+		longest   = 64
+	)
+	i := at
+	for i < min(at+longest, len(text)) && (wordByte(text[i]) || strings.IndexByte(filler, text[i]) >= 0) {
+		i++
+	}
+	if i == len(text) || strings.IndexByte(operators, text[i]) < 0 {
+		return false
+	}
+	n := 0
+	for end := min(i+longest, len(text)); i < end && strings.IndexByte(operators+filler+"`", text[i]) >= 0; i++ {
+		if text[i] == '=' {
+			n++ // may belong to the value
+		}
+	}
+	for i < len(text) && n < value && (wordByte(text[i]) || strings.IndexByte("=+/", text[i]) >= 0) {
+		i++
+		n++
+	}
+	return n >= value
+}
+
+func wordByte(b byte) bool {
+	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '.' || b == '-' || b >= 0x80
 }
 
 // secretRules are all rules. They are safe for concurrent use.
@@ -143,6 +185,12 @@ func (r *secretRule) prepare() error {
 		}
 		if n := longest(re); n >= 0 {
 			r.reach = min(n, r.reach)
+		}
+	}
+	if rest, ok := strings.CutPrefix(r.Regex, nameExpr); ok && r.reach > 0 && re.Op == syntax.OpConcat {
+		name, _, ok := strings.Cut(rest, assignExpr)
+		if group, err := syntax.Parse("(?i)"+name, syntax.Perl); ok && err == nil && mustContain(group, r.Keywords) && longest(group) >= 0 {
+			r.assigned, r.before = true, 4*50+longest(group)
 		}
 	}
 	for _, l := range r.Allowlists {

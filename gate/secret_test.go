@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +110,7 @@ func TestSecretRules(t *testing.T) {
 	if len(all.Rules) < 200 {
 		t.Errorf("%d rules", len(all.Rules))
 	}
-	near := 0
+	near, assigned := 0, 0
 	for _, r := range all.Rules {
 		if r.Regex == "" {
 			continue
@@ -118,6 +119,12 @@ func TestSecretRules(t *testing.T) {
 		if r.reach > 0 {
 			near++
 		}
+		if r.assigned {
+			assigned++
+		}
+		if r.ID == genericRule && !strings.Contains(r.Regex, "{"+strconv.Itoa(genericValue)+",") {
+			t.Errorf("%s has another form than is assumed: %s", r.ID, r.Regex)
+		}
 		if r.reach > maxReach && r.ID != privateKeyRule {
 			t.Errorf("%s reaches %d bytes", r.ID, r.reach)
 		}
@@ -125,10 +132,11 @@ func TestSecretRules(t *testing.T) {
 	if near < len(all.Rules)*9/10 {
 		t.Errorf("only %d of %d rules are looked for near their words", near, len(all.Rules))
 	}
-	for _, l := range []*secretList{all.Allowlist} {
-		l.paths()
-		l.regexes()
+	if assigned < len(all.Rules)/3 {
+		t.Errorf("only %d of %d rules are known to look for assignments", assigned, len(all.Rules))
 	}
+	all.Allowlist.paths()
+	all.Allowlist.regexes()
 }
 
 func TestMustContain(t *testing.T) {
