@@ -16,6 +16,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/worker"
@@ -248,7 +249,8 @@ func (w *world) inside(ws *caisson.Workspace, do func(dir string)) {
 		",upperdir=" + o.Upper.Name() + ",workdir=" + o.Work.Name()
 	w.must(unix.Mount("caisson-test", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options))
 	defer func() {
-		w.must(unix.Unmount(dir, 0))
+		// A job that is starting has our descriptors for a moment.
+		poll.Until(w.t, patience, func() bool { return unix.Unmount(dir, 0) == nil })
 		w.own(o.Upper.Name(), w.base)
 	}()
 	do(dir)
