@@ -249,7 +249,7 @@ func (a *applier) forward() error {
 		}
 		a.point("staged %d", i)
 	}
-	if err := errors.Join(a.disk.wait(), a.stage.Sync(), a.host.Sync()); err != nil {
+	if err := errors.Join(a.disk.wait(), syncDir(a.stage), syncDir(a.host)); err != nil {
 		return blame(err, a.name)
 	}
 	if err := a.j.enter(phaseSwitch, nil); err != nil {

@@ -47,7 +47,7 @@ func (a *applier) prepare() (err error) {
 	if err := a.disk.wait(); err != nil {
 		return blame(err, a.originals)
 	}
-	return blame(errors.Join(objects.Sync(), a.saved.Sync()), a.originals)
+	return blame(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
 }
 
 // makeOriginals makes an empty directory for originals.

@@ -182,12 +182,13 @@ func (a *applier) syncDirs() error {
 		if errors.Is(err, unix.EACCES) { // one that its owner may not list
 			err = os.NewSyscallError("syncfs", unix.Syncfs(int(a.host.Fd())))
 		} else if err == nil {
-			err = os.NewSyscallError("fsync", unix.Fsync(fd))
-			unix.Close(fd)
+			f := os.NewFile(uintptr(fd), dir)
+			err = syncDir(f)
+			f.Close()
 		}
 		if err != nil {
 			return blame(err, dir)
 		}
 	}
-	return blame(a.stage.Sync(), a.name)
+	return blame(syncDir(a.stage), a.name)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxSyncs is how many files are brought to disk at a time: file systems do several for little more than the time of one.
@@ -40,5 +42,14 @@ func (s *syncer) wait() error {
 	defer s.mu.Unlock()
 	err := s.err
 	s.err = nil
+	return err
+}
+
+// syncDir brings the names in a directory to disk, on file systems that know what that is.
+func syncDir(dir *os.File) error {
+	err := dir.Sync()
+	if errors.Is(err, unix.EINVAL) {
+		return nil
+	}
 	return err
 }

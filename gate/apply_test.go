@@ -391,6 +391,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"setgid":              {{Path: "a", After: with(file, 0o2755)}},
 		"sticky":              {{Path: "a", After: with(file, 0o1755)}},
 		"unreadable":          {{Path: "a", After: with(file, 0o200)}},
+		"unreadable inside":   {{Path: "a", After: with(dir, 0o311)}},
 		"a device":            {{Path: "a", After: Node{Type: "device"}}},
 		"a FIFO before":       {{Path: "a", Before: Node{Type: "fifo"}}},
 		"no hash":             {{Path: "a", After: Node{Type: "file", Mode: 0o644}}},

@@ -82,7 +82,7 @@ func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	}
 	j := journal{os.NewFile(uintptr(fd), name)}
 	if fresh {
-		if err := saved.Sync(); err != nil {
+		if err := syncDir(saved); err != nil {
 			j.f.Close()
 			return journal{}, err
 		}

@@ -109,6 +109,11 @@ func (a *applier) finish() error {
 
 // back puts everything back.
 func (a *applier) back() error {
+	if a.stage == nil { // it may have been made, but not opened
+		if err := a.openStage(); err != nil {
+			return blame(err, a.name)
+		}
+	}
 	if a.phase == phaseSwitch {
 		if err := a.restore(); err != nil {
 			return err
@@ -184,7 +189,11 @@ func (a *applier) reopen(i int, p place) (bool, error) {
 		return true, err
 	}
 	if s := a.steps[i]; s.Before.Type == nodeDir && n.Mode == s.Before.Mode || s.After.Type == nodeDir && n.Mode == s.After.Mode {
-		return p.chmod(n.Mode|ownerAll, nodeDir)
+		ok, err := p.chmod(n.Mode|ownerAll, nodeDir)
+		if errors.Is(err, unix.EACCES) {
+			err = nil // one that its owner cannot read was never opened, and no plan makes one
+		}
+		return ok, err
 	}
 	return true, nil
 }
@@ -346,7 +355,7 @@ func (a *applier) clear() error {
 	}
 	a.stage.Close()
 	a.stage = nil
-	return a.host.Sync()
+	return syncDir(a.host)
 }
 
 // discard removes an entry of the staging directory. A directory in which somebody has put something goes back to its path.

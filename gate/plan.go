@@ -143,7 +143,7 @@ func (s *Step) validate() error {
 			return caisson.Errorf(caisson.Invalid, "the symlink %.200q does not have the target that its hash says", s.Path)
 		}
 	}
-	if s.After.Type == nodeFile && s.After.Mode&0o400 == 0 {
+	if (s.After.Type == nodeFile || s.After.Type == nodeDir) && s.After.Mode&0o400 == 0 {
 		// It could be neither checked nor undone.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
 	}

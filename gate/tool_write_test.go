@@ -129,6 +129,27 @@ func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 	}
 }
 
+// TestUnreadableDirectory: what the owner cannot look into is left alone, and so is the rest.
+func TestUnreadableDirectory(t *testing.T) {
+	tool := NewTool(program.Runner(t))
+	before := shape{"a": "f 644 1", "u": "d 300", "u/x": "f 644 x", "z": "d 755"}
+	for name, after := range map[string]shape{
+		"removed":       {"a": "f 644 2"},
+		"its mode":      {"a": "f 644 2", "u": "d 755", "u/x": "f 644 x"},
+		"what is in it": {"a": "f 644 2", "u": "d 755", "u/x": "f 644 xx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, c := planOf(t, before, after)
+			s, frozen := owned(t, 1000, before, c)
+			out, err := tool.Apply(t.Context(), s.host, s.saved, frozen, plan)
+			if caisson.KindOf(err) != caisson.Denied || out.State == OutcomeApplied {
+				t.Errorf("%+v, %v", out, err)
+			}
+			s.want(t, "afterwards", before)
+		})
+	}
+}
+
 func TestWriteJobsConflict(t *testing.T) {
 	tool := NewTool(program.Runner(t))
 	before, after := shape{"a": "f 644 1", "b \x1b": "f 644 1"}, shape{"a": "f 644 2", "b \x1b": "f 644 2"}
