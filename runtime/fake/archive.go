@@ -129,7 +129,7 @@ func (t *tree) save(w io.Writer) error {
 	for _, name := range names(t.lower) {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
-		if there || !parent && path.Dir(name) != "." || t.overlaid(name) {
+		if there || !parent && path.Dir(name) != "." || t.overlays.cover(name) {
 			continue // there, or gone with its parent, or not to be seen
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {

@@ -34,13 +34,16 @@ type overlay struct {
 	written map[string]entry // what of the directory the upper layer says already, by path in it; guarded by mu
 }
 
-// overlay puts a workspace together.
-func (t *tree) overlay(m *caisson.RuntimeMount, uidBase uint32) (err error) {
+// overlays are the workspaces of a tree.
+type overlays []*overlay
+
+// mount puts a workspace together in t.
+func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err error) {
 	o := &overlay{tree: t, target: clean(m.Target), owner: -1, lower: map[string]bool{}}
 	if os.Geteuid() == 0 {
 		o.owner = int(uidBase)
 	}
-	t.overlays = append(t.overlays, o) // which closes them
+	*l = append(*l, o) // and so it is closed, whatever becomes of it
 	if o.upper, err = openRoot(m.Overlay.Upper); err != nil {
 		return err
 	}
@@ -293,15 +296,15 @@ func (o *overlay) close() {
 	}
 }
 
-// overlaid reports whether a workspace is at name or hides it.
-func (t *tree) overlaid(name string) bool {
-	return slices.ContainsFunc(t.overlays, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
+// cover reports whether a workspace is at name or hides it.
+func (l overlays) cover(name string) bool {
+	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
 }
 
 // flush brings the upper layers of all workspaces up to date.
-func (t *tree) flush() error {
+func (l overlays) flush() error {
 	var errs []error
-	for _, o := range t.overlays {
+	for _, o := range l {
 		errs = append(errs, o.flush())
 	}
 	return errors.Join(errs...)
@@ -321,7 +324,7 @@ func (s *sandbox) follow() {
 		for {
 			select {
 			case <-tick.C:
-				_ = s.tree.flush() // the next one tries again
+				_ = s.tree.overlays.flush() // the next one tries again
 			case <-s.done:
 				return
 			}

@@ -26,7 +26,7 @@ type tree struct {
 	dir      string // absolute
 	root     *os.Root
 	mounts   []mount // longest target first
-	overlays []*overlay
+	overlays overlays
 	lower    map[string]entry
 	limit    int64 // bytes of files that differ from lower; 0 is none
 
@@ -100,7 +100,7 @@ func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 	}
 	for _, m := range spec.Mounts {
 		if m.Overlay != nil {
-			if err := t.overlay(&m, spec.UIDBase); err != nil {
+			if err := t.overlays.mount(t, &m, spec.UIDBase); err != nil {
 				return err
 			}
 			continue
@@ -256,7 +256,7 @@ func (t *tree) entries() (map[string]entry, error) {
 // entriesLocked returns what is in the tree and not mounted there, by path relative to its root, the root left out.
 func (t *tree) entriesLocked() (map[string]entry, error) {
 	return t.entriesOf(t.root, func(name string) bool {
-		return name == procName || t.overlaid(name)
+		return name == procName || t.overlays.cover(name)
 	})
 }
 

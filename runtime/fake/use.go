@@ -193,7 +193,7 @@ func (s *sandbox) freeze(ctx context.Context) error {
 	if _, err := s.gate.close(ctx); err != nil {
 		return err
 	}
-	err := s.tree.flush()
+	err := s.tree.overlays.flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen = s.running
