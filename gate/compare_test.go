@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 )
 
@@ -415,4 +417,39 @@ func TestHashOf(t *testing.T) {
 		}
 		all[h] = fmt.Sprintf("%+v", args)
 	}
+}
+
+// A directory of the host becomes a symlink while it is compared.
+func TestPromise3HostChangesMeanwhile(t *testing.T) {
+	o := newOverlay(t, prepareHost(t))
+	write(t, o.top+"/outside/b.txt", "outside\n")
+	check(t, os.Symlink("../outside", o.host+"/swap"))
+	write(t, o.box+"/dir/b.txt", "new\n")
+	dst, _ := o.freeze(FreezeLimits{})
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Renameat2(unix.AT_FDCWD, o.host+"/dir", unix.AT_FDCWD, o.host+"/swap", unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	seen := map[string]bool{}
+	for range 100 {
+		diffs, _ := o.compareWith(dst, CompareOptions{Patch: true})
+		for _, d := range diffs {
+			for _, s := range d.Steps {
+				if s.Before.Hash != sum([]byte("b\n")) || strings.Contains(d.Change.Patch, "outside") {
+					t.Fatalf("looked outside: %+v", d)
+				}
+			}
+		}
+		seen[summary(diffs)] = true
+	}
+	t.Logf("%d different comparisons", len(seen))
 }

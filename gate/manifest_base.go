@@ -23,7 +23,8 @@ const (
 	basePack  = "pack" // contents, one after another
 	baseMagic = "caisson base 1\n"
 	// minBaseEntry is the least that an entry takes in the index.
-	minBaseEntry = 10
+	minBaseEntry   = 10
+	maxBaseEntries = 1_000_000
 )
 
 // BaseLimits bound what is kept for merges; zero fields mean the default.
@@ -198,7 +199,7 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 		if err != nil {
 			return err
 		}
-		if now.odd != "" || !now.node().same(a.Node) {
+		if now.odd != "" || !now.node().same(a.Node) || store.entries[a.Path] == nil && len(store.entries) == maxBaseEntries {
 			continue
 		}
 		e := &baseEntry{stat: now.stat, rebased: true, link: now.link, length: -1}
@@ -303,7 +304,7 @@ func (s *baseStore) parse(data []byte) error {
 	}
 	u := &unpacker{b: data[len(baseMagic):end]}
 	n := u.size()
-	if n > int64(len(u.b))/minBaseEntry {
+	if n > min(int64(len(u.b))/minBaseEntry, maxBaseEntries) {
 		return bad
 	}
 	entries := make([]baseEntry, n)

@@ -426,3 +426,41 @@ func TestFreezeIsCut(t *testing.T) {
 		t.Errorf("%d differences", len(diffs))
 	}
 }
+
+// The sandbox goes on while it is read: a directory becomes a symlink to elsewhere and a file a pipe, again and again.
+func TestPromise4UpperChangesMeanwhile(t *testing.T) {
+	o := newOverlay(t, func(string) {})
+	write(t, o.top+"/outside/x", "outside")
+	write(t, o.upper+"/d/x", "inside")
+	check(t, os.Symlink(o.top+"/outside", o.upper+"/l"))
+	write(t, o.upper+"/f", "inside")
+	check(t, mkfifo(o.upper+"/p"))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, pair := range [][2]string{{"/d", "/l"}, {"/f", "/p"}} {
+				unix.Renameat2(unix.AT_FDCWD, o.upper+pair[0], unix.AT_FDCWD, o.upper+pair[1], unix.RENAME_EXCHANGE)
+			}
+			os.WriteFile(o.upper+"/growing", bytes.Repeat([]byte("g"), i%5000), 0o644)
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	for range 50 {
+		_, f := o.freeze(FreezeLimits{})
+		for _, e := range f.Entries() {
+			if e.Content == "" {
+				continue
+			}
+			text := contentOf(t, f, e.Hash)
+			if text != "inside" && text != strings.Repeat("g", int(e.Size)) {
+				t.Fatalf("%s: %q", e.Path, text)
+			}
+		}
+	}
+}
