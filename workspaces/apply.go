@@ -20,7 +20,7 @@ const declinedFile = "declined.json"
 func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
-		State: caisson.ReceiptApplied, At: now(), Checks: r.Checks, Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen),
+		State: caisson.ReceiptApplied, At: now(), Checks: r.Checks, Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
 	}
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(plan.Steps) == 0 {

@@ -7,6 +7,28 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
+// part makes the contents of changes that are applied in part. Like what was merged, they are not what the sandbox has.
+func (s *syncing) part(ctx context.Context, p picks) error {
+	if len(p.parts) == 0 {
+		return nil
+	}
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
+	if err != nil {
+		return err
+	}
+	defer frozen.Close()
+	for i, hunks := range p.parts {
+		x := &p.review.Changes[i]
+		step, err := s.c.Tool.Part(ctx, s.host, frozen, x.Steps[0], hunks)
+		if err != nil {
+			return err
+		}
+		x.Steps = []gate.Step{step}
+		x.Change.Hash, x.Change.Merge = gate.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
+	}
+	return nil
+}
+
 // recheck checks a part of a review's changes by itself: whether names collide or a symlink leads out depends on what else is
 // applied. alone takes back what does not pass any more; otherwise that is refused.
 func (s *syncing) recheck(ctx context.Context, p picks, alone bool) error {
@@ -20,7 +42,7 @@ func (s *syncing) recheck(ctx context.Context, p picks, alone bool) error {
 }
 
 func (s *syncing) recheckOnce(ctx context.Context, p picks, alone bool) (again bool, err error) {
-	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) {
+	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
 		return false, nil
 	}
 	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)

@@ -120,6 +120,9 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	if err != nil {
 		return nil, err
 	}
+	if err := s.part(ctx, chosen); err != nil {
+		return nil, err
+	}
 	if err := s.recheck(ctx, chosen, req.Auto); err != nil {
 		return nil, err
 	}
@@ -144,7 +147,7 @@ func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review
 
 // choose returns the changes that are to be applied, with the directories that they need.
 func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
-	p := picks{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}}
+	p := picks{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}, parts: map[int][]int{}}
 	for i, x := range r.Changes {
 		p.byPath[x.Change.Path] = i
 		for _, step := range x.Steps {
@@ -179,6 +182,7 @@ type picks struct {
 	byPath map[string]int // index of the change that is shown at a path
 	at     map[string]int // index of the change that has a step at a path
 	chosen map[int]bool
+	parts  map[int][]int // hunks of a chosen change that is not to be applied as a whole
 }
 
 // add chooses a change that somebody has selected.
@@ -193,13 +197,16 @@ func (p picks) add(sel caisson.Selection, asked bool) error {
 		return caisson.Invalidf("apply", "names %.200q twice", sel.Path)
 	case sel.Hash == "" || ch.Hash != sel.Hash:
 		return caisson.Errorf(caisson.Conflict, "%.200q is not what was reviewed; look at the changes again", sel.Path)
-	case len(sel.Hunks) > 0:
-		return caisson.Invalidf("apply", "parts of a file cannot be applied yet; apply %.200q as a whole, or drop it", sel.Path)
+	case len(sel.Hunks) > 0 && (ch.Kind != caisson.ChangeModified || len(p.review.Changes[i].Steps) != 1):
+		return caisson.Invalidf("apply", "%.200q has no hunks, because its content is not all that changes; apply it as a whole", sel.Path)
 	}
 	if err := p.allow(i, asked); err != nil {
 		return err
 	}
 	p.chosen[i] = true
+	if len(sel.Hunks) > 0 {
+		p.parts[i] = sel.Hunks
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ type Tool interface {
 	Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error
 	Freeze(ctx context.Context, upper, dst *os.File, limits gate.FreezeLimits) (entries int, cut bool, err error)
 	Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error)
+	Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error)
 	Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error
 	Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error)
 	Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error)

@@ -2,9 +2,11 @@ package workspaces_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -148,6 +150,48 @@ func TestIterate(t *testing.T) {
 	_, err := w.sync(ws, pick(t, d))
 	w.must(err)
 	w.wantFiles(dir, map[string]string{"f": "d\n2\n3\n4\n5\n6\n7\n8\nNINE\n", "big": strings.Repeat("c", 2<<20), "n": "c"})
+	w.shows(ws)
+}
+
+// TestHunks applies a part of what was changed in a file, and the rest later.
+func TestHunks(t *testing.T) {
+	w := newWorld(t)
+	var lines []string
+	for i := range 30 {
+		lines = append(lines, fmt.Sprint("line ", i))
+	}
+	text := func(change map[int]string) string {
+		list := slices.Clone(lines)
+		for i, s := range change {
+			list[i] = s
+		}
+		return strings.Join(list, "\n") + "\n"
+	}
+	dir := w.tree(map[string]string{"f": text(nil), "bin": "a\x00"})
+	ws := w.lay(dir)
+	w.edit(ws, map[string]string{"f": text(map[int]string{1: "one", 15: "two", 28: "three"}), "bin": "b\x00", "new": "n\n"})
+	d := w.shows(ws, "added new", "modified bin", "modified f")
+	for _, c := range []struct {
+		path  string
+		hunks []int
+	}{{"f", []int{3}}, {"f", []int{-1}}, {"bin", []int{0}}, {"new", []int{0}}} {
+		req := pick(t, d, c.path)
+		req.Apply[0].Hunks = c.hunks
+		_, err := w.sync(ws, req)
+		w.wants(err, caisson.Invalid, "")
+	}
+	req := pick(t, d, "f")
+	req.Apply[0].Hunks = []int{0, 2}
+	receipt, err := w.sync(ws, req)
+	w.must(err)
+	if receipt.Waiting != 3 || len(receipt.Entries) != 1 {
+		t.Errorf("%+v", receipt)
+	}
+	w.wantFiles(dir, map[string]string{"f": text(map[int]string{1: "one", 28: "three"}), "bin": "a\x00"})
+	d = w.shows(ws, "added new", "modified bin", "modified f")
+	_, err = w.sync(ws, pick(t, d))
+	w.must(err)
+	w.wantFiles(dir, map[string]string{"f": text(map[int]string{1: "one", 15: "two", 28: "three"}), "bin": "b\x00", "new": "n\n"})
 	w.shows(ws)
 }
 
