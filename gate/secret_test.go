@@ -225,3 +225,37 @@ func TestWords(t *testing.T) {
 		}
 	}
 }
+
+// FuzzSecrets checks that what is given to an expression has all that it matches in the whole text.
+func FuzzSecrets(f *testing.F) {
+	all := secretRulesOf(f)
+	for _, s := range []string{
+		`api_key = "` + sample(32, hexes) + `"`, "token\n\t:\n= 'abcdefghij'", "secret==========", "key|| ====abcdef", "passwd   =>\x60" + sample(12, alnum),
+		"snyk_token := " + sample(8, hexes) + "-" + sample(4, hexes), "adafruit,,,,,aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ", "access ?= x.y-z_0123456789;",
+		"\u212aey=abcdefghijkl ", "auth" + strings.Repeat("x", 20) + "   :::=" + sample(10, alnum),
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4000 {
+			return
+		}
+		where := all.where(text)
+		lowered := strings.ToLower(text)
+		for i, r := range all.Rules {
+			if r.Regex == "" || !slices.ContainsFunc(r.Keywords, func(k string) bool { return strings.Contains(lowered, strings.ToLower(k)) }) {
+				continue
+			}
+			for _, m := range r.regex().FindAllStringIndex(text, -1) {
+				if !slices.ContainsFunc(where[i], func(s span) bool { return s.start <= m[0] && m[1] <= s.end }) && isASCII(text) {
+					t.Fatalf("%s matches %q in %q, but looks at %v only", r.ID, text[m[0]:m[1]], text, where[i])
+				}
+			}
+		}
+	})
+}
+
+// isASCII leaves out the letters beyond ASCII that expressions without case take for k and s, and the search for keywords does not.
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
+}

@@ -159,3 +159,26 @@ func TestToolCheckFailsClosed(t *testing.T) {
 		t.Errorf("%v, %s", err, changes[0].Verdict)
 	}
 }
+
+func TestReadChecked(t *testing.T) {
+	good := `{"Verdict":"ask","Findings":[{"check":"secret","verdict":"ask","message":"x","line":3}]}` + "\n"
+	if got, err := readChecked(strings.NewReader(good+good), 2); err != nil || len(got) != 2 || got[1].Findings[0].Line != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+	for name, text := range map[string]string{
+		"too few":         good,
+		"too many":        good + good + good,
+		"no verdict":      good + `{"Verdict":"","Findings":null}`,
+		"unknown verdict": good + `{"Verdict":"fine"}`,
+		"unknown check":   good + strings.Replace(good, "secret", "luck", 1),
+		"unknown field":   good + `{"Verdict":"pass","Path":"x"}`,
+		"escapes":         good + strings.Replace(good, `"x"`, `"\u001b[2J"`, 1),
+		"long":            good + strings.Replace(good, `"x"`, `"`+strings.Repeat("x", 1000)+`"`, 1),
+		"endless":         good + strings.Repeat("x", 1<<20),
+		"nonsense":        good + "\x00",
+	} {
+		if got, err := readChecked(strings.NewReader(text), 2); err == nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
