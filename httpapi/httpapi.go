@@ -23,7 +23,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Config is what an API is made of. All fields but Workspaces and DefaultAgent are required.
+// Config is what an API is made of. All fields but DefaultAgent are required.
 type Config struct {
 	Sandboxes   caisson.Sandboxes
 	Processes   caisson.Processes
@@ -42,8 +42,7 @@ type Config struct {
 	Daemon      caisson.Daemon
 	Agents      caisson.Agents
 	Runs        caisson.Runs
-	// Workspaces may be nil, for a daemon without them.
-	Workspaces caisson.Workspaces
+	Workspaces  caisson.Workspaces
 	// DefaultAgent is the agent of chats that name none; "" means "caisson".
 	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
@@ -68,13 +67,10 @@ func New(cfg Config) (*API, error) {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
 		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
-		cfg.Agents == nil, cfg.Runs == nil:
+		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
-	}
-	if cfg.Workspaces == nil {
-		cfg.Workspaces = noWorkspaces{}
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")
 	a := &API{cfg: cfg, handles: newHandleTable(), done: make(chan struct{})}
