@@ -203,6 +203,7 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	if err := readJSON(l.c.dir(id, showFile), &o.Show); err != nil {
 		return m, err
 	}
+	o.Show = append(gate.DefaultShown(), o.Show...)
 	for _, d := range []struct {
 		name string
 		to   **os.File

@@ -3,7 +3,7 @@ package workspaces_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -185,7 +185,7 @@ func TestShow(t *testing.T) {
 	for _, f := range []*os.File{m.Source, m.Overlay.Upper, m.Overlay.Work, m.Overlay.Mask} {
 		f.Close()
 	}
-	if m.Overlay.Root || len(m.Overlay.Hide) == 0 || !strings.Contains(strings.Join(m.Overlay.Show, " "), "a.pem") {
+	if m.Overlay.Root || len(m.Overlay.Hide) == 0 || !slices.Contains(m.Overlay.Show, "a.pem") || !slices.Contains(m.Overlay.Show, ".env.example") {
 		t.Errorf("%+v", m.Overlay)
 	}
 	w.inside(ws, func(in string) {
