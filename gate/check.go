@@ -43,6 +43,7 @@ const (
 // checks counts, neither files of configuration nor comments. Checks read no file of the host but to see whether a secret was there
 // before; they call read from several goroutines.
 func Check(ctx context.Context, changes []caisson.Change, host *os.File, read func(hash string) (io.ReadCloser, error), rules Rules) error {
+	defer keepAlive(host)
 	c := &checker{rules: rules.withDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))
 	for i := range changes {

@@ -76,6 +76,7 @@ type baseStore struct {
 // an empty directory. They are what a later three-way merge starts from, and they tell a file that was only touched from one
 // that was changed. What has moved since the scan, or cannot be read, is left out.
 func Base(ctx context.Context, root, manifest, dst *os.File, limits BaseLimits) error {
+	defer keepAlive(root, dst)
 	m, err := OpenManifest(manifest)
 	if err != nil {
 		return err
@@ -175,6 +176,7 @@ type Applied struct {
 // that. base is what [Base] has made and host is the directory; a path that is not on the host as it was applied any more is left
 // as it was, and its next change will clash. Rebase is called after an apply, and after an undo with what the undo has put back.
 func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+	defer keepAlive(host, base)
 	store, err := openBase(base)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (S
 }
 
 func scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
+	defer keepAlive(root)
 	own, err := lookAt(int(root.Fd()), "")
 	if err != nil {
 		return ScanResult{}, fmt.Errorf("stat of the directory: %w", err)

@@ -12,6 +12,7 @@ import (
 // path of the manifest and the directories above it. A merged directory looks like the topmost one, so these get the permissions
 // that the host's have; their owner is that of layer. It needs the rights of that owner and no others.
 func Cover(ctx context.Context, manifest, layer *os.File) error {
+	defer keepAlive(layer)
 	m, err := OpenManifest(manifest)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 //
 // Invalid if the file is no small text or there is no such hunk, Conflict if the host's file is not what step expects.
 func Part(ctx context.Context, host, frozen, merged *os.File, step Step, chosen []int) (Step, error) {
+	defer keepAlive(host, frozen, merged)
 	if err := step.validate(); err != nil {
 		return step, err
 	}

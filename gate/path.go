@@ -3,6 +3,7 @@ package gate
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"unicode/utf8"
 
@@ -140,3 +141,7 @@ func openFile(dir *os.File, path string, flags int, mode uint32) (*os.File, erro
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
+
+// keepAlive, deferred, keeps files from being closed by the garbage collector while only the numbers of their descriptors are
+// in use.
+func keepAlive(files ...*os.File) { runtime.KeepAlive(files) }

@@ -41,6 +41,7 @@ func (l FreezeLimits) withDefaults() FreezeLimits {
 // What cannot be kept (devices, pipes, sockets, files beyond the limits, unreadable or with odd attributes) is listed as denied
 // and never opened. Entries beyond the limit are left out, and the result is cut.
 func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File, limits FreezeLimits) (*Frozen, error) {
+	defer keepAlive(upper, dst)
 	m, err := readMarks(marked)
 	if err != nil {
 		return nil, err

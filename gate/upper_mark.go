@@ -43,6 +43,7 @@ type marks struct {
 // there, for [Freeze]. The kernel shows these attributes only to root of the initial user namespace, so this cannot be a job;
 // it lists names and their attributes, and reads nothing else. Denied if the layer itself has such attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
+	defer keepAlive(upper)
 	if err := seesTrusted(); err != nil {
 		return err
 	}
