@@ -16,6 +16,9 @@ import (
 // maxDifferences bounds what one comparison returns.
 const maxDifferences = 100_000
 
+// permissions are the mode bits that can be applied.
+const permissions = 0o777
+
 // maxHeld bounds the contents that are kept in memory because they may be needed again.
 const maxHeld = 64 << 20
 
@@ -50,6 +53,7 @@ type Comparison struct {
 // together, it is a Merge, and the result is an object of the frozen copy; else it clashes. merged is the directory of that name in
 // frozen, see [MergedDir].
 func Compare(ctx context.Context, host, manifest, base, frozen, merged *os.File, opts CompareOptions) (*Comparison, error) {
+	defer keepAlive(host, merged)
 	m, err := OpenManifest(manifest)
 	if err != nil {
 		return nil, err
@@ -142,6 +146,9 @@ func (c *comparer) entry(e *Entry) error {
 		return err
 	}
 	box := state{stat: stat{typ: e.Type, mode: e.Mode, size: e.Size}, content: e.Content, link: e.Link}
+	if e.Type == typeDir {
+		box.mode &= permissions // directories inherit the others, which are not applied
+	}
 	if e.Denied != "" {
 		c.deny(e, &base, &box)
 		return nil

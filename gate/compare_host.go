@@ -61,7 +61,7 @@ func (s *state) equal(o *state) bool {
 	case typeSymlink:
 		return s.link == o.link
 	case typeDir:
-		return s.mode == o.mode
+		return s.mode&permissions == o.mode&permissions
 	}
 	return false
 }

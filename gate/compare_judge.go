@@ -100,12 +100,12 @@ func (c *comparer) judge(path string, base *origin, box *state) error {
 	if err != nil {
 		return err
 	}
-	if host.odd == "" && box.typ == typeDir && (host.typ == typeDir && (base.none() || base.typ == typeDir && base.mode == box.mode)) {
+	if host.odd == "" && box.typ == typeDir && (host.typ == typeDir && (base.none() || base.equal(box))) {
 		return nil // it is there already
 	}
 	if box.typ == typeDir && base.typ == typeDir && host.typ != typeDir {
 		c.blocked[path] = &obstacle{caisson.VerdictClash, "The host does not have the directory any more."}
-		if base.mode == box.mode {
+		if base.equal(box) {
 			return nil // the sandbox has only looked into it, or changed something in it
 		}
 	}
@@ -220,7 +220,7 @@ func (c *comparer) merge(path string, base *origin, box, host *state) (merged *s
 	m := *box
 	switch {
 	case box.mode == base.mode:
-		m.mode = host.mode
+		m.mode = host.mode & (permissions | box.mode)
 	case host.mode == base.mode || host.mode == box.mode:
 	default:
 		return nil, "The host has changed the permissions in another way.", nil

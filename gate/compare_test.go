@@ -3,10 +3,12 @@ package gate
 import (
 	"bytes"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +40,12 @@ func TestCompare(t *testing.T) {
 			check(t, os.Chmod(box+"/dir", 0o700))
 		}, "mode a.txt 644 755\nmode dir 755 700"},
 		{"setuid", func(t *testing.T, box string) { check(t, os.Chmod(box+"/a.txt", 0o755|os.ModeSetuid)) }, "mode a.txt 644 4755"},
+		{"setgid and sticky directories", func(t *testing.T, box string) {
+			check(t, os.Mkdir(box+"/shared/new", 0o755))
+			write(t, box+"/shared/x", "x\n")
+			check(t, os.Chmod(box+"/dir", 0o755|os.ModeSetgid|os.ModeSticky))
+			check(t, os.Chmod(box+"/dir/sub", 0o700|os.ModeSetgid))
+		}, "mode dir/sub 755 700\nadded shared/new\nadded shared/x"},
 		{"edit and mode", func(t *testing.T, box string) {
 			write(t, box+"/a.txt", "other\n")
 			check(t, os.Chmod(box+"/a.txt", 0o600))
@@ -126,6 +134,8 @@ func prepareHost(t testing.TB) func(string) {
 		write(t, host+"/conf/deep/server.pem", "secret\n")
 		write(t, host+"/conf/x", "x\n")
 		write(t, host+"/.env", "SECRET=1\n")
+		check(t, os.Mkdir(host+"/shared", 0o755))
+		check(t, os.Chmod(host+"/shared", 0o775|os.ModeSetgid))
 		check(t, os.Symlink("a.txt", host+"/link"))
 	}
 }
@@ -452,4 +462,43 @@ func TestPromise3HostChangesMeanwhile(t *testing.T) {
 		seen[summary(diffs)] = true
 	}
 	t.Logf("%d different comparisons", len(seen))
+}
+
+// However many files came and went, finding renames takes bounded time.
+func TestRenamesAreBounded(t *testing.T) {
+	c := &comparer{ctx: t.Context(), host: newHostReader(t.Context(), -1)}
+	var lines strings.Builder
+	for i := range 8000 {
+		fmt.Fprintln(&lines, i)
+	}
+	var removed, added []*difference
+	for i := range 400 {
+		data := fmt.Appendf(nil, "%d\n%s", i%2, lines.String())
+		r := &difference{path: fmt.Sprint("r", i), host: state{stat: stat{typ: typeFile}, data: data}}
+		r.Change.Kind = caisson.ChangeRemoved
+		removed = append(removed, r)
+		a := &difference{path: fmt.Sprint("a", i), host: state{stat: stat{typ: typeFile}, data: data}}
+		a.Change.Kind = caisson.ChangeAdded
+		added = append(added, a)
+	}
+	seed := maphash.MakeSeed()
+	left := maxRenameBytes
+	from, err := c.texts(removed, &left, func(d *difference) ([]byte, error) { return d.host.data, nil }, seed)
+	check(t, err)
+	to, err := c.texts(added, &left, func(d *difference) ([]byte, error) { return d.host.data, nil }, seed)
+	check(t, err)
+	start := time.Now()
+	check(t, c.pair(from, to))
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("took %v", took)
+	}
+	renamed := 0
+	for _, d := range added {
+		if d.Change.Kind == caisson.ChangeRenamed {
+			renamed++
+		}
+	}
+	if renamed == 0 {
+		t.Errorf("no renames were found")
+	}
 }

@@ -14,6 +14,7 @@ const (
 	maxRenameFiles = 500      // of each side that are compared by likeness
 	maxRenameBytes = 32 << 20 // of all of them
 	maxRenameLines = 20_000   // of one of them
+	maxRenameWork  = 50 << 20 // comparisons of lines
 	maxPatches     = 8 << 20  // bytes of all patches together
 	maxDiffBytes   = 64 << 20 // of all files whose lines are compared
 )
@@ -103,18 +104,25 @@ func (c *comparer) likeContent(removed, added []*difference) error {
 	if err != nil {
 		return err
 	}
+	return c.pair(from, to)
+}
+
+// pair makes renames of what is alike.
+func (c *comparer) pair(from, to []text) error {
 	type pair struct {
 		from, to *difference
 		score    float64
 		named    bool
 	}
 	var pairs []pair
+	work := 0
 	for _, f := range from {
 		for _, t := range to {
 			largest := max(f.size, t.size)
-			if 2*min(f.size, t.size) < largest {
+			if 2*min(f.size, t.size) < largest || work > maxRenameWork {
 				continue
 			}
+			work += len(f.lines) + len(t.lines)
 			if common := commonBytes(f.lines, t.lines); 2*common >= largest {
 				pairs = append(pairs, pair{f.difference, t.difference, float64(common) / float64(largest), path.Base(f.path) == path.Base(t.path)})
 			}
