@@ -257,7 +257,7 @@ func (a *applier) forward() error {
 	}
 	a.phase = phaseSwitch
 	a.point("switch")
-	if err := a.switchAll(); err != nil {
+	if err := (switcher{a}).all(); err != nil {
 		return err
 	}
 	if err := a.syncDirs(); err != nil {

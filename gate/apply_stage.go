@@ -29,6 +29,7 @@ func (a *applier) prepare() (err error) {
 	defer objects.Close()
 	defer func() { err = errors.Join(err, blame(a.disk.wait(), a.originals)) }()
 	planned := make(map[string]*Step, len(a.steps))
+	keep := saver{a, objects, planned}
 	for i := range a.steps {
 		planned[a.steps[i].Path] = &a.steps[i]
 	}
@@ -36,7 +37,7 @@ func (a *applier) prepare() (err error) {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
-		if err := a.prepareStep(s, planned, objects); err != nil {
+		if err := keep.prepare(s); err != nil {
 			return blame(err, s.Path)
 		}
 		a.point("saved %d", i)
@@ -73,8 +74,16 @@ func (a *applier) makeOriginals() (*os.File, error) {
 	return f, nil
 }
 
-func (a *applier) prepareStep(s Step, planned map[string]*Step, objects *os.File) error {
-	if up := planned[path.Dir(s.Path)]; up != nil && s.Before.none() && up.Before.Type != nodeDir {
+// A saver checks what is there and keeps a copy of it.
+type saver struct {
+	*applier
+	objects *os.File
+	planned map[string]*Step // by path
+}
+
+// prepare checks one path and saves what is there.
+func (a saver) prepare(s Step) error {
+	if up := a.planned[path.Dir(s.Path)]; up != nil && s.Before.none() && up.Before.Type != nodeDir {
 		return nil // the parent is checked, and will be new
 	}
 	p, err := a.at(s)
@@ -86,12 +95,12 @@ func (a *applier) prepareStep(s Step, planned map[string]*Step, objects *os.File
 		return err
 	}
 	defer p.close()
-	ok, st, err := a.saveOriginal(p, s.Before, objects)
+	ok, st, err := a.save(p, s.Before)
 	if err != nil {
 		return err
 	}
 	if ok && s.Before.Type == nodeDir && s.After.Type != nodeDir {
-		ok, err = onlyPlanned(p, s, planned)
+		ok, err = onlyPlanned(p, s, a.planned)
 		if err != nil {
 			return err
 		}
@@ -106,9 +115,9 @@ func (a *applier) prepareStep(s Step, planned map[string]*Step, objects *os.File
 	return nil
 }
 
-// saveOriginal reports whether what is at p is n, and then there is a copy of its content in objects.
-func (a *applier) saveOriginal(p place, n Node, objects *os.File) (bool, unix.Stat_t, error) {
-	dir := int(objects.Fd())
+// save reports whether what is at p is n, and then there is a copy of its content among the objects.
+func (a saver) save(p place, n Node) (bool, unix.Stat_t, error) {
+	dir := int(a.objects.Fd())
 	kept := place{dir, n.Hash}
 	if n.Type != nodeFile && n.Type != nodeLink {
 		return p.matches(a.ctx, n, false, nil)
@@ -256,7 +265,7 @@ func openObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
 }
 
 // savedNode completes n with the target of a symlink, which read finds.
-func (a *applier) savedNode(n Node, read func(hash string) (io.ReadCloser, error)) (Node, error) {
+func savedNode(ctx context.Context, n Node, read func(hash string) (io.ReadCloser, error)) (Node, error) {
 	if n.Type != nodeLink || len(n.Link) > 0 {
 		return n, nil
 	}
@@ -266,7 +275,7 @@ func (a *applier) savedNode(n Node, read func(hash string) (io.ReadCloser, error
 	}
 	defer in.Close()
 	var text limited
-	sum, err := hashTo(context.WithoutCancel(a.ctx), &text, in)
+	sum, err := hashTo(context.WithoutCancel(ctx), &text, in)
 	if err == nil && sum != n.Hash {
 		err = caisson.Errorf(caisson.Internal, "what was saved of a symlink is damaged")
 	}

@@ -11,9 +11,12 @@ import (
 // ownerAll is what the owner of a directory needs to change what is in it.
 const ownerAll = 0o700
 
-// switchAll changes the paths of the plan. Nothing is written any more, and each change is one system call that is checked
+// A switcher changes the paths of a plan when all that is new is in the staging directory.
+type switcher struct{ *applier }
+
+// all changes the paths of the plan. Nothing is written any more, and each change is one system call that is checked
 // afterwards. The first path where something else is than expected is the end, and a Conflict.
-func (a *applier) switchAll() error {
+func (a switcher) all() error {
 	for _, part := range []struct {
 		name string
 		up   bool // from the leaves to the root
@@ -78,7 +81,7 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 // opened reports whether the path is a directory that must be made writable, for as long as it takes to change it or what is in it.
 func (s Step) opened() bool { return s.Before.Type == nodeDir && s.Before.Mode&ownerAll != ownerAll }
 
-func (a *applier) openDir(i int, p place) (bool, error) {
+func (a switcher) openDir(i int, p place) (bool, error) {
 	s := a.steps[i]
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -88,7 +91,7 @@ func (a *applier) openDir(i int, p place) (bool, error) {
 }
 
 // take moves away what is to be removed, or to become a directory, or is one no longer.
-func (a *applier) take(i int, p place) (bool, error) {
+func (a switcher) take(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if err := p.moveTo(a.aside(i)); err != nil {
 		return false, unlessLost(err)
@@ -103,7 +106,7 @@ func (a *applier) take(i int, p place) (bool, error) {
 }
 
 // put moves what is new to its path, or exchanges it for what is there, or sets the permissions of a file.
-func (a *applier) put(i int, p place) (bool, error) {
+func (a switcher) put(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if s.swapped() {
 		return a.exchange(i, p)
@@ -125,7 +128,7 @@ func (a *applier) put(i int, p place) (bool, error) {
 
 // exchange puts what is new in the place of what is old, which is looked at afterwards: an editor may have saved it in the last
 // moment.
-func (a *applier) exchange(i int, p place) (bool, error) {
+func (a switcher) exchange(i int, p place) (bool, error) {
 	s, q := a.steps[i], a.fresh(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -141,7 +144,7 @@ func (a *applier) exchange(i int, p place) (bool, error) {
 }
 
 // closeDir gives a directory its permissions.
-func (a *applier) closeDir(i int, p place) (bool, error) {
+func (a switcher) closeDir(i int, p place) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, nodeDir)
 }
 

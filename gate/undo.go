@@ -45,7 +45,7 @@ func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome
 		if r.After.Type == nodeFile {
 			r.After.Mode &= 0o777
 		}
-		if r.After, err = a.savedNode(r.After, read); err != nil {
+		if r.After, err = savedNode(ctx, r.After, read); err != nil {
 			return was, caisson.Wrap(err, caisson.Internal, "what %s was cannot be read; nothing was undone", quoted(s.Path))
 		}
 		if !r.Before.same(r.After) {
