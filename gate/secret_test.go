@@ -94,9 +94,9 @@ func TestSecrets(t *testing.T) {
 func TestSecretsWherever(t *testing.T) {
 	all := secretRulesOf(t)
 	key := privateKey(2000)
-	for _, at := range []int{0, 1, 100, maxPiece - len(key), maxPiece - 40, maxPiece - 1, maxPiece, 2*maxPiece - 20} {
+	for _, at := range []int{0, 100, maxPiece - len(key), maxPiece - 40, maxPiece} {
 		filler := strings.Repeat("-----begin \n", at/12+1)[:at]
-		text := filler + "\n" + key + strings.Repeat("\n-----begin", maxPiece/6)
+		text := filler + "\n" + key + strings.Repeat("\n-----begin", maxPiece/40)
 		found, err := all.find(context.Background(), "", text)
 		if err != nil || !slices.ContainsFunc(found, func(s secret) bool { return s.rule == privateKeyRule }) {
 			t.Errorf("at %d: found %d, %v", at, len(found), err)
