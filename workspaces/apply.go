@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
-	"strings"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
@@ -169,51 +166,6 @@ func hashOf(n gate.Node) string {
 		return gate.HashOf(n.Type, 0, "", string(n.Link))
 	}
 	return gate.HashOf(n.Type, n.Mode, n.Hash, "")
-}
-
-// dropped returns the paths in the layer that go with dropped changes.
-func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]string, error) {
-	var paths []string
-	for _, name := range drop {
-		i, ok := chosen.byPath[name]
-		switch {
-		case !ok:
-			return nil, caisson.Errorf(caisson.Conflict, "the review has no change of %.200q; look at the changes again", name)
-		case chosen.chosen[i]:
-			return nil, caisson.Invalidf("drop", "names %.200q, which is to be applied or needed for what is", name)
-		case strings.HasPrefix(name, `"`):
-			// Not its name, but what it is shown as.
-			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
-		}
-		paths = append(paths, name)
-		if old := r.Changes[i].Change.OldPath; old != "" {
-			paths = append(paths, old)
-		}
-	}
-	return paths, nil
-}
-
-// drop takes changes out of the layer. The sandbox does not run.
-func (s *syncing) drop(ctx context.Context, paths []string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	upper, err := os.OpenRoot(s.c.dir(s.w.ID, upperDir))
-	if err != nil {
-		return err
-	}
-	defer upper.Close()
-	for _, name := range paths {
-		if path.Clean(name) != name || !fs.ValidPath(name) || name == "." {
-			return caisson.Errorf(caisson.Conflict, "%.200q cannot be dropped by itself; reset the workspace", name)
-		}
-		// A directory that is there on the host as well only looks changed: the rest of what is in it stays.
-		if err := upper.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	s.c.event(ctx, s.w, "workspace.dropped", map[string]string{"paths": fmt.Sprint(len(paths))})
-	return s.c.count(context.WithoutCancel(ctx), s.w)
 }
 
 // unsave removes what is saved of a sync.

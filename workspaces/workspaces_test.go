@@ -305,6 +305,18 @@ func TestDrop(t *testing.T) {
 		_, err = w.sync(ws, caisson.SyncRequest{Review: w.review(ws).Review, Drop: []string{name}})
 		w.wants(err, caisson.Conflict, "no change")
 	}
+	// A directory does not take along what nobody has named, and its permissions are put back by themselves.
+	d = w.review(ws)
+	_, err = w.sync(ws, caisson.SyncRequest{Review: d.Review, Drop: []string{"x"}})
+	w.wants(err, caisson.Conflict, "x/y")
+	w.inside(ws, func(in string) {
+		w.must(os.Chmod(filepath.Join(in, "d"), 0o700))
+		put(t, in, map[string]string{"d/new": "n"})
+	})
+	d = w.shows(ws, "added d/new", "added x", "added x/y", "mode d")
+	_, err = w.sync(ws, caisson.SyncRequest{Review: d.Review, Drop: []string{"d", "x/y", "x"}})
+	w.must(err)
+	w.shows(ws, "added d/new")
 	got, err := w.gate.Reset(w.ctx(), string(ws.ID))
 	if err != nil || got.Changes != 0 {
 		t.Fatalf("%+v, %v", got, err)
