@@ -38,7 +38,7 @@ var protections = []protection{
 		".woodpecker.yml", ".woodpecker.yaml", ".buildkite", "azure-pipelines.yml", "azure-pipelines.yaml", ".azure-pipelines",
 		"bitbucket-pipelines.yml", "appveyor.yml", ".appveyor.yml", ".cirrus.yml", ".cirrus.star", ".semaphore", ".teamcity", ".tekton",
 		"cloudbuild.yaml", "cloudbuild.yml", "buildspec.yml", "buildspec.yaml", "wercker.yml", ".builds", ".build.yml", ".ci",
-		"action.yml", "action.yaml", ".github/dependabot.yml", "renovate.json", ".renovaterc*", "codeowners",
+		"action.yml", "action.yaml", ".github/dependabot.yml", "renovate.json", ".renovaterc*",
 	}},
 	{caisson.VerdictAsk, "editors may run this when they open the directory", false, []string{
 		".vscode", ".idea", ".fleet", ".zed", ".nova", ".vs", "*.code-workspace", "*.sublime-project", ".exrc", ".vimrc", ".gvimrc", ".nvimrc",
