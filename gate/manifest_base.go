@@ -31,7 +31,7 @@ const (
 type BaseLimits struct {
 	File  caisson.Size `json:"file,omitempty"`  // largest file; 1 MiB, which is the most
 	Bytes caisson.Size `json:"bytes,omitempty"` // of all; 64 MiB
-	Files int          `json:"files,omitempty"` // 100,000, which is the most
+	Files int          `json:"files,omitempty"` // 20,000; at most 100,000
 }
 
 func (l BaseLimits) withDefaults() BaseLimits {
@@ -41,9 +41,10 @@ func (l BaseLimits) withDefaults() BaseLimits {
 	if l.Bytes <= 0 {
 		l.Bytes = 64 << 20
 	}
-	if l.Files <= 0 || l.Files > 100_000 {
-		l.Files = 100_000
+	if l.Files <= 0 {
+		l.Files = 20_000
 	}
+	l.Files = min(l.Files, 100_000)
 	return l
 }
 
