@@ -54,8 +54,9 @@ type Config struct {
 
 // Engine is everything below the front doors. The exported fields are the services that these call.
 type Engine struct {
-	Core  *sandboxes.Core
-	Store caisson.Store
+	Core       *sandboxes.Core
+	Workspaces *workspaces.Core
+	Store      caisson.Store
 
 	cfg      Config
 	runtime  *gvisor.Runtime
@@ -68,7 +69,6 @@ type Engine struct {
 	models   *models
 	runs     *gatewayRuns
 	runner   *worker.Runner
-	spaces   *workspaces.Core
 	tasks    *runs.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
@@ -132,17 +132,17 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Push(e.runtime.Close)
-	if e.spaces, err = newWorkspaces(e); err != nil {
+	if e.Workspaces, err = newWorkspaces(e); err != nil {
 		return nil, err
 	}
-	back.Push(e.spaces.Close)
+	back.Push(e.Workspaces.Close)
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.spaces.Layers(),
+		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -281,10 +281,10 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		for _, x := range garbage {
 			e.cfg.Log.WarnContext(ctx, "removed what an earlier daemon had left", "kind", x.Kind, "name", x.Name)
 		}
-		if err := e.spaces.Reconcile(ctx); err != nil {
+		if err := e.Workspaces.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile workspaces: %w", err)
 		}
-		g.Go(func() error { return e.spaces.Run(ctx) })
+		g.Go(func() error { return e.Workspaces.Run(ctx) })
 		// A claim whose daemon died will never be answered.
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
@@ -335,7 +335,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Core.Close(), e.spaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

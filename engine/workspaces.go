@@ -21,20 +21,17 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Tool: gate.NewTool(e.runner),
 		Record:  func(ctx context.Context, list []*caisson.Event) error { return e.Core.RecordAll(ctx, list) },
-		Running: e.usesWorkspace, Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) }, Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
 		Log: e.cfg.Log.With("component", "workspaces"),
 	})
 }
 
 // usesWorkspace reports whether a sandbox has its workspace mounted, or may have at any moment.
-func (e *Engine) usesWorkspace(ctx context.Context, id caisson.ID) (bool, error) {
-	sb, err := e.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
+	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return false, err
 	}
 	// Paused, its memory remembers what the files were like.
 	return sb.State.Live() || sb.State.Transient() || sb.State == caisson.Paused, nil
 }
-
-// Workspaces returns the gate between workspaces and the host's directories.
-func (e *Engine) Workspaces() caisson.Workspaces { return e.spaces.Workspaces() }

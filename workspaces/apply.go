@@ -13,6 +13,9 @@ import (
 // declinedFile has the paths whose changes were undone: they are not applied again unless somebody asks for it.
 const declinedFile = "declined.json"
 
+// syncs keeps track of what is written to the host's directories.
+type syncs struct{ *Core }
+
 // apply applies what is chosen, and returns a receipt.
 func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
@@ -35,7 +38,7 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 		s.c.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
 	}
 	ctx = context.WithoutCancel(ctx) // from here on it must be known
-	if err := s.c.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
+	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
 		return nil, err
 	}
 	return receipt, s.wanted(plan.Steps)
@@ -43,7 +46,7 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 
 // wanted forgets that what somebody has applied had been undone before.
 func (s *syncing) wanted(steps []gate.Step) error {
-	list, err := s.c.declined(s.w.ID)
+	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
 		return err
 	}
@@ -70,7 +73,7 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 			return // nobody knows; recover finds out
 		}
 		if out.State != gate.OutcomeApplied {
-			err = errors.Join(err, s.c.unsave(s.w.ID, receipt.ID))
+			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -93,7 +96,7 @@ type pendingSync struct {
 }
 
 // applied records that something was applied: receipt, events, and that later changes are compared with it.
-func (c *Core) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
+func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
 	err := c.Store.Workspaces().InsertReceipt(ctx, receipt)
 	if err != nil && caisson.KindOf(err) != caisson.Conflict { // recorded already, before the daemon ended
 		return err
@@ -104,7 +107,7 @@ func (c *Core) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
 	}
-	if err := c.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
+	if err := c.syncs.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
 		return err
 	}
 	merged := map[string]bool{}
@@ -118,7 +121,7 @@ func (c *Core) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			list = append(list, gate.Applied{Path: step.Path, Node: step.After})
 		}
 	}
-	c.rebase(ctx, w, host, list)
+	c.syncs.rebase(ctx, w, host, list)
 	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceResting && w.Changes == 0 {
@@ -130,7 +133,7 @@ func (c *Core) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 }
 
 // rebase says what later changes are compared with. That it fails is logged: they clash then where they need not.
-func (c *Core) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) {
+func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err == nil {
 		err = c.Tool.Rebase(ctx, host, base, list)
@@ -169,7 +172,7 @@ func hashOf(n gate.Node) string {
 }
 
 // unsave removes what is saved of a sync.
-func (c *Core) unsave(w, receipt caisson.ID) error {
+func (c syncs) unsave(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is what recover looks for
 		if err := os.RemoveAll(dir + suffix); err != nil {
@@ -185,7 +188,7 @@ const (
 	doneSuffix    = ".done"
 )
 
-func (c *Core) rename(w, receipt caisson.ID, from, to string) error {
+func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
 	name := c.dir(w, savedDir, string(receipt))
 	if err := os.Rename(name+from, name+to); err != nil {
 		return err
@@ -194,7 +197,7 @@ func (c *Core) rename(w, receipt caisson.ID, from, to string) error {
 }
 
 // declined returns the paths whose changes were undone.
-func (c *Core) declined(w caisson.ID) (map[string]bool, error) {
+func (c syncs) declined(w caisson.ID) (map[string]bool, error) {
 	list := map[string]bool{}
 	return list, readJSON(c.dir(w, declinedFile), &list)
 }

@@ -63,7 +63,7 @@ func (c *Core) applyAll(ctx context.Context) {
 			return // somebody looks at it; it has its turn the next time
 		}
 		defer release()
-		if err := c.applyAlone(ctx, w); err != nil && ctx.Err() == nil {
+		if err := c.syncs.applyAlone(ctx, w); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
 		}
 	}, caisson.WorkspaceLive)
@@ -73,13 +73,13 @@ func (c *Core) applyAll(ctx context.Context) {
 }
 
 // applyAlone applies whatever passes every check, on nobody's request. The caller holds w.
-func (c *Core) applyAlone(ctx context.Context, w *caisson.Workspace) error {
+func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	s := &syncing{c: c, w: w, host: host, by: autoActor}
+	s := &syncing{c: c.Core, w: w, host: host, by: autoActor}
 	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
 	return err
 }
@@ -115,5 +115,5 @@ func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time)
 	if w.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
-	return c.trimReviews(w.ID, at)
+	return c.reviews.trimReviews(w.ID, at)
 }

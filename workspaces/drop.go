@@ -80,5 +80,5 @@ func (s *syncing) drop(ctx context.Context, list []dropping) error {
 		}
 	}
 	s.c.event(ctx, s.w, "workspace.dropped", map[string]string{"changes": fmt.Sprint(len(list))})
-	return s.c.count(context.WithoutCancel(ctx), s.w)
+	return s.c.reviews.count(context.WithoutCancel(ctx), s.w)
 }

@@ -35,7 +35,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 		return err
 	}
 	defer release()
-	_, cut, err := l.c.freeze(ctx, w, dir)
+	_, cut, err := l.c.reviews.freeze(ctx, w, dir)
 	if err == nil && cut {
 		err = caisson.Errorf(caisson.Exhausted, "the sandbox has written more files in its workspace than can be captured; apply or remove some")
 	}
@@ -82,9 +82,9 @@ func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
 	}
 	defer release()
 	if w.Mode == caisson.SyncYolo {
-		err = c.applyAlone(ctx, w)
+		err = c.syncs.applyAlone(ctx, w)
 	} else {
-		err = c.count(ctx, w)
+		err = c.reviews.count(ctx, w)
 	}
 	if err != nil && ctx.Err() == nil {
 		c.Log.WarnContext(ctx, "it could not be said what waits in a workspace", "workspace", w.ID, "err", err)
@@ -92,15 +92,15 @@ func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
 }
 
 // count looks at what has changed, for the record.
-func (c *Core) count(ctx context.Context, w *caisson.Workspace) error {
+func (c reviews) count(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	r, err := c.look(ctx, w, host, false)
+	r, err := c.reviews.look(ctx, w, host, false)
 	if err != nil {
 		return err
 	}
-	return c.forget(w.ID, r.ID)
+	return c.reviews.forget(w.ID, r.ID)
 }

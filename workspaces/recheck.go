@@ -59,7 +59,7 @@ func (s *syncing) recheckOnce(ctx context.Context, p picks, alone bool) (again b
 			part, at = append(part, ch), append(at, i)
 		}
 	}
-	if err := s.c.check(ctx, s.host, frozen, part); err != nil {
+	if err := s.c.reviews.check(ctx, s.host, frozen, part); err != nil {
 		return false, err
 	}
 	for j, ch := range part {

@@ -21,9 +21,9 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			gone = append(gone, w)
 			return
 		}
-		if pending, err := c.pending(w.ID); err != nil || len(pending) > 0 {
+		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
 			if err == nil {
-				err = c.recoverAt(ctx, w)
+				err = c.syncs.recoverAt(ctx, w)
 			}
 			if err != nil && ctx.Err() == nil {
 				c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)

@@ -27,6 +27,9 @@ type review struct {
 	Checks  []string
 }
 
+// reviews looks at what is in the layers of workspaces.
+type reviews struct{ *Core }
+
 // Diff implements [caisson.Workspaces].
 func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
 	if err := checkPatterns(req.Only); err != nil {
@@ -42,7 +45,7 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 		return nil, err
 	}
 	defer host.Close()
-	r, err := g.c.look(ctx, w, host, req.Patch)
+	r, err := g.c.reviews.look(ctx, w, host, req.Patch)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +62,9 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 	}
 	if req.Freeze {
 		d.Review = r.ID
-		err = g.c.trimReviews(w.ID, now())
+		err = g.c.reviews.trimReviews(w.ID, now())
 	} else {
-		err = g.c.forget(w.ID, r.ID)
+		err = g.c.reviews.forget(w.ID, r.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -93,21 +96,21 @@ func matches(only []string, name string) bool {
 
 // look freezes what the sandbox of w has written, compares it with the host's directory and checks it. The caller holds w, and
 // forgets the review unless it is to be kept.
-func (c *Core) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
+func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: gate.Checks()}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), c.forget(w.ID, r.ID))
+			err = errors.Join(diskFull(err), c.reviews.forget(w.ID, r.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if _, _, err := c.freeze(ctx, w, dir); err != nil {
+	if _, _, err := c.reviews.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	if err := c.compare(ctx, w, host, dir, patch, r); err != nil {
+	if err := c.reviews.compare(ctx, w, host, dir, patch, r); err != nil {
 		return nil, err
 	}
 	kept := *r
@@ -118,11 +121,11 @@ func (c *Core) look(ctx context.Context, w *caisson.Workspace, host *os.File, pa
 	if err := writeJSON(dir+".json", kept); err != nil {
 		return nil, err
 	}
-	return r, c.note(ctx, w, r)
+	return r, c.reviews.note(ctx, w, r)
 }
 
 // freeze writes what the layer of w holds into dir, an empty directory.
-func (c *Core) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
+func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
 	upper, err := opened.add(openDir(c.dir(w.ID, upperDir), 0))
@@ -138,7 +141,7 @@ func (c *Core) freeze(ctx context.Context, w *caisson.Workspace, dir string) (en
 }
 
 // compare fills in what dir, a frozen copy, changes in the host's directory, and what the checks say of it.
-func (c *Core) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
+func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
 	frozen, err := opened.add(openDir(dir, 0))
@@ -162,7 +165,7 @@ func (c *Core) compare(ctx context.Context, w *caisson.Workspace, host *os.File,
 	for i, x := range r.Changes {
 		changes[i] = x.Change
 	}
-	if err := c.check(ctx, host, frozen, changes); err != nil {
+	if err := c.reviews.check(ctx, host, frozen, changes); err != nil {
 		return err
 	}
 	for i := range changes {
@@ -172,7 +175,7 @@ func (c *Core) compare(ctx context.Context, w *caisson.Workspace, host *os.File,
 }
 
 // check fills in what the checks say. Where they took too long nothing may be applied, and the changes are still to be seen.
-func (c *Core) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
+func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
 	err := c.Tool.Check(ctx, host, frozen, changes, c.Rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
 		return err
@@ -185,8 +188,8 @@ func (c *Core) check(ctx context.Context, host, frozen *os.File, changes []caiss
 }
 
 // note records what a look has shown: how much there is, and an event for each change that nobody has seen yet.
-func (c *Core) note(ctx context.Context, w *caisson.Workspace, r *review) error {
-	if err := c.announce(ctx, w, r); err != nil {
+func (c reviews) note(ctx context.Context, w *caisson.Workspace, r *review) error {
+	if err := c.reviews.announce(ctx, w, r); err != nil {
 		return err
 	}
 	_, err := c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
@@ -206,7 +209,7 @@ func (c *Core) note(ctx context.Context, w *caisson.Workspace, r *review) error 
 const maxAnnounced = 1000
 
 // announce records an event for each change that is new since the last time.
-func (c *Core) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
+func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}
 	if err := readJSON(file, &seen); err != nil {
@@ -234,7 +237,7 @@ func (c *Core) announce(ctx context.Context, w *caisson.Workspace, r *review) er
 }
 
 // reviewOf returns a review that was kept.
-func (c *Core) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
+func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
 	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
 		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
 	}
@@ -249,7 +252,7 @@ func (c *Core) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
 }
 
 // forget removes a review.
-func (c *Core) forget(w, id caisson.ID) error {
+func (c reviews) forget(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
 	err := os.Remove(dir + ".json") // first: without it the rest is nothing
 	if errors.Is(err, fs.ErrNotExist) {
@@ -259,17 +262,17 @@ func (c *Core) forget(w, id caisson.ID) error {
 }
 
 // forgetAll removes all reviews of a workspace.
-func (c *Core) forgetAll(w caisson.ID) error {
+func (c reviews) forgetAll(w caisson.ID) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	for _, e := range list {
 		id, _, _ := strings.Cut(e.Name(), ".")
-		err = errors.Join(err, c.forget(w, caisson.ID(id)))
+		err = errors.Join(err, c.reviews.forget(w, caisson.ID(id)))
 	}
 	return err
 }
 
 // trimReviews removes the reviews that are too old or too many, and what is half of one. The caller holds the workspace.
-func (c *Core) trimReviews(w caisson.ID, at time.Time) error {
+func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	if err != nil {
 		return err
@@ -292,7 +295,7 @@ func (c *Core) trimReviews(w caisson.ID, at time.Time) error {
 	slices.SortFunc(ids, func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) })
 	for i, id := range ids {
 		if i >= maxReviews || at.Sub(made[id]) > keepReviews {
-			err = errors.Join(err, c.forget(w, id))
+			err = errors.Join(err, c.reviews.forget(w, id))
 		}
 	}
 	return err

@@ -79,7 +79,7 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 	if err := empty(upper); err != nil {
 		return nil, err
 	}
-	if err := g.c.forgetAll(w.ID); err != nil {
+	if err := g.c.reviews.forgetAll(w.ID); err != nil {
 		return nil, err
 	}
 	w, err = g.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
@@ -158,9 +158,9 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 	if w.State == caisson.WorkspaceLive {
 		return caisson.Errorf(caisson.Conflict, "sandbox %s has the workspace; remove the sandbox first", w.Sandbox)
 	}
-	if pending, err := c.pending(id); err != nil || len(pending) > 0 {
+	if pending, err := c.syncs.pending(id); err != nil || len(pending) > 0 {
 		if err == nil {
-			err = c.recoverAt(ctx, w)
+			err = c.syncs.recoverAt(ctx, w)
 		}
 		if err != nil {
 			return err

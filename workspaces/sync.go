@@ -37,7 +37,7 @@ func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*
 		}
 		defer wake()
 	}
-	host, err := g.c.given(ctx, w, req.Directory)
+	host, err := g.c.syncs.given(ctx, w, req.Directory)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func validateSync(req *caisson.SyncRequest) error {
 }
 
 // given returns the directory that came with a request, if it is that of w.
-func (c *Core) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
+func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
 	case err != nil:
@@ -104,7 +104,7 @@ type syncing struct {
 }
 
 func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
-	if err := s.c.recover(ctx, s.w, s.host); err != nil {
+	if err := s.c.syncs.recover(ctx, s.w, s.host); err != nil {
 		return nil, err
 	}
 	r, err := s.review(ctx, req)
@@ -113,7 +113,7 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	}
 	defer func() {
 		if req.Auto {
-			err = errors.Join(err, s.c.forget(s.w.ID, r.ID))
+			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
 		}
 	}()
 	chosen, err := s.choose(r, req)
@@ -140,9 +140,9 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 // review returns what the sync chooses from.
 func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
 	if req.Auto {
-		return s.c.look(ctx, s.w, s.host, false)
+		return s.c.reviews.look(ctx, s.w, s.host, false)
 	}
-	return s.c.reviewOf(s.w, req.Review)
+	return s.c.reviews.reviewOf(s.w, req.Review)
 }
 
 // choose returns the changes that are to be applied, with the directories that they need.
@@ -155,7 +155,7 @@ func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 		}
 	}
 	if req.Auto {
-		declined, err := s.c.declined(s.w.ID)
+		declined, err := s.c.syncs.declined(s.w.ID)
 		if err != nil {
 			return p, err
 		}

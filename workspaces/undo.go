@@ -26,12 +26,12 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 		return nil, err
 	}
 	defer release()
-	host, err := g.c.given(ctx, w, dir)
+	host, err := g.c.syncs.given(ctx, w, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	if err := g.c.recover(ctx, w, host); err != nil {
+	if err := g.c.syncs.recover(ctx, w, host); err != nil {
 		return nil, err
 	}
 	if receipt, err = g.GetReceipt(ctx, id); err != nil {
@@ -46,7 +46,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	}
 	defer saved.Close()
 	// The intent: if the daemon dies, recover asks the journal what has become of it.
-	if err := g.c.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
+	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
 	out, err := g.c.Tool.Undo(ctx, host, saved)
@@ -55,18 +55,18 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 		if err != nil {
 			g.c.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
 		}
-		return g.c.undone(context.WithoutCancel(ctx), w, host, receipt)
+		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:
 		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; the daemon's log has the details")
 	case out.State == gate.OutcomeNone && caisson.KindOf(err) == caisson.Internal:
 		return nil, err // nobody knows; recover finds out
 	}
-	return nil, errors.Join(err, g.c.rename(w.ID, id, pendingSuffix, doneSuffix))
+	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
 }
 
 // undone records that a receipt was undone. What it had applied is shown as changes again, and is not applied automatically.
-func (c *Core) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
-	list, err := c.declined(w.ID)
+func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
+	list, err := c.syncs.declined(w.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +95,11 @@ func (c *Core) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 		step.Before.Mode &= 0o777
 		back[i] = gate.Applied{Path: step.Path, Node: step.Before}
 	}
-	c.rebase(ctx, w, host, back)
+	c.syncs.rebase(ctx, w, host, back)
 	if fresh {
 		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
 	}
-	if err := c.unsave(w.ID, r.ID); err != nil {
+	if err := c.syncs.unsave(w.ID, r.ID); err != nil {
 		return nil, err
 	}
 	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
@@ -113,7 +113,7 @@ func (c *Core) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 }
 
 // pending returns the receipts of syncs and undos of which the store does not know what has become of them.
-func (c *Core) pending(w caisson.ID) ([]caisson.ID, error) {
+func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a direct one, or one that was not made whole
@@ -128,30 +128,30 @@ func (c *Core) pending(w caisson.ID) ([]caisson.ID, error) {
 }
 
 // recoverAt is recover with the directory where it is.
-func (c *Core) recoverAt(ctx context.Context, w *caisson.Workspace) error {
+func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	return c.recover(ctx, w, host)
+	return c.syncs.recover(ctx, w, host)
 }
 
 // recover ends what syncs and undos of w have left unfinished, and tells the store. The caller holds w.
-func (c *Core) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
-	list, err := c.pending(w.ID)
+func (c syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
+	list, err := c.syncs.pending(w.ID)
 	if err != nil {
 		return err
 	}
 	for _, id := range list {
-		if err := c.recoverOne(ctx, w, host, id); err != nil {
+		if err := c.syncs.recoverOne(ctx, w, host, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Core) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
+func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
 	var p pendingSync
 	if err := readJSON(c.dir(w.ID, savedDir, string(id)+pendingSuffix), &p); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (c *Core) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	}
 	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c.unsave(w.ID, id) // it had not begun
+		return c.syncs.unsave(w.ID, id) // it had not begun
 	}
 	if err != nil {
 		return err
@@ -178,10 +178,10 @@ func (c *Core) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	c.Log.InfoContext(ctx, "an earlier sync was ended", "workspace", w.ID, "receipt", id, "outcome", out.State)
 	switch out.State {
 	case gate.OutcomeApplied:
-		return c.applied(ctx, w, host, p.Receipt, p.Steps)
+		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)
 	case gate.OutcomeUndone:
-		_, err = c.undone(ctx, w, host, p.Receipt)
+		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
 		return err
 	}
-	return c.unsave(w.ID, id)
+	return c.syncs.unsave(w.ID, id)
 }

@@ -68,11 +68,12 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	data  *os.File // Dir
-	hide  []string
-	locks keylock.Locks // held by whoever looks at a workspace or changes it, by id
-	still keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
-	jobs  chan struct{} // a token for each that may read trees at the same time
+	data    *os.File // Dir
+	reviews reviews
+	syncs   syncs
+	locks   keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	still   keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
+	jobs    chan struct{} // a token for each that may read trees at the same time
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -107,6 +108,7 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4)}
+	c.reviews, c.syncs = reviews{c}, syncs{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
