@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"sort"
+
+	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
 // A manifest is a header, blocks of records in the order of walks, an index with the first path of each block, and a trailer
@@ -44,7 +46,8 @@ func newManifestWriter(w io.Writer, m *Mask, dev uint64) *manifestWriter {
 	out := &manifestWriter{w: w}
 	var head packer
 	head.uint(dev)
-	for _, list := range m.lists {
+	hide, show := m.Lists()
+	for _, list := range [][]string{hide, show} {
 		head.uint(uint64(len(list)))
 		for _, s := range list {
 			head.string(s)
@@ -202,18 +205,18 @@ func (m *Manifest) header(head []byte) (int64, error) {
 	var lists [2][]string
 	for i := range lists {
 		count := u.size()
-		if count > maxPatterns {
+		if count > namemask.MaxPatterns {
 			return 0, errManifest
 		}
 		for range count {
-			lists[i] = append(lists[i], u.string(maxPatternLen))
+			lists[i] = append(lists[i], u.string(namemask.MaxPattern))
 		}
 	}
 	if u.bad || len(u.b) > 0 {
 		return 0, errManifest
 	}
 	var err error
-	if m.mask, err = NewMask(lists[0], lists[1]); err != nil {
+	if m.mask, err = namemask.New(lists[0], lists[1]); err != nil {
 		return 0, errManifest
 	}
 	return start + n, nil

@@ -67,7 +67,7 @@ func (s *scanner) walk(dir string, children []child) error {
 			continue // its directory is closed
 		}
 		s.left--
-		r := Record{Path: path, stat: c.stat, Hidden: s.mask.hidesHere(path)}
+		r := Record{Path: path, stat: c.stat, Hidden: s.mask.HidesHere(path)}
 		if r.Hidden {
 			s.sum.HiddenCount++
 			if len(s.sum.Hidden) < maxHiddenShown {

@@ -1,11 +1,9 @@
 package gate
 
 import (
-	"path"
 	"slices"
-	"strings"
 
-	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
 // hidden is what sandboxes do not see unless somebody shows it to them: names that hold credentials by convention.
@@ -33,117 +31,11 @@ var shown = []string{".env.example", ".env.sample", ".env.template", ".env.dist"
 // DefaultHidden returns the patterns of names that hold credentials by convention, for [NewMask].
 func DefaultHidden() []string { return slices.Clone(hidden) }
 
-// Bounds of masks.
-const (
-	maxPatterns   = 1000
-	maxPatternLen = 255
-)
+// A Mask says which files of a directory a sandbox does not see.
+type Mask = namemask.Mask
 
-// A Mask says which files of a directory a sandbox does not see. It is safe for concurrent use.
-type Mask struct {
-	hide, show []pattern
-	exact      map[string]bool // last names of hide's patterns without wildcards
-	globs      []string        // those with wildcards
-	lists      [2][]string     // as given
-}
-
-// pattern is one pattern, in lower case and split at slashes.
-type pattern struct {
-	names  []string
-	rooted bool
-}
-
-const wildcards = `*?[\`
-
-// NewMask returns a mask of patterns. A pattern is one or more names as in [path.Match], with slashes between them, and matches at
-// any depth, or only at the top if it begins with a slash. Case does not matter: some file systems do not care either. What is
-// below a hidden directory is hidden, too. A pattern in show wins over those in hide, but not over a hidden directory above.
-//
-// Templates (.env.example and the like) are always shown. Invalid if a pattern is malformed.
+// NewMask returns a mask of patterns, see [namemask.New]. Templates (.env.example and the like) are always shown. Invalid if a pattern
+// is malformed.
 func NewMask(hide, show []string) (*Mask, error) {
-	m := &Mask{lists: [2][]string{slices.Clone(hide), slices.Clone(show)}}
-	if len(hide)+len(show) > maxPatterns {
-		return nil, caisson.Errorf(caisson.Invalid, "%d patterns are too many; use at most %d", len(hide)+len(show), maxPatterns)
-	}
-	var err error
-	if m.hide, err = patterns("hide", hide); err != nil {
-		return nil, err
-	}
-	if m.show, err = patterns("show", append(slices.Clone(shown), show...)); err != nil {
-		return nil, err
-	}
-	m.exact = map[string]bool{}
-	for _, p := range m.hide {
-		last := p.names[len(p.names)-1]
-		if strings.ContainsAny(last, wildcards) {
-			m.globs = append(m.globs, last)
-		} else {
-			m.exact[last] = true
-		}
-	}
-	return m, nil
-}
-
-func patterns(field string, list []string) ([]pattern, error) {
-	var all []pattern
-	for _, s := range list {
-		p := pattern{rooted: strings.HasPrefix(s, "/")}
-		clean := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(s, "/"), "/"))
-		if len(s) > maxPatternLen || strings.ContainsRune(s, 0) {
-			return nil, caisson.Invalidf(field, "%.40q is too long for a pattern", s)
-		}
-		for name := range strings.SplitSeq(clean, "/") {
-			if _, err := path.Match(name, ""); err != nil || name == "" || name == "." || name == ".." {
-				return nil, caisson.Invalidf(field, "%.40q is not a pattern of names; write for example *.pem or .aws/credentials", s)
-			}
-			p.names = append(p.names, name)
-		}
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-// Hides reports whether a sandbox does not see path, which is relative and clean.
-func (m *Mask) Hides(path string) bool {
-	for i := range len(path) {
-		if path[i] == '/' && m.hidesHere(path[:i]) {
-			return true
-		}
-	}
-	return m.hidesHere(path)
-}
-
-// hidesHere is Hides for a path whose directory is known not to be hidden. Scans ask it of every name there is.
-func (m *Mask) hidesHere(path string) bool {
-	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
-	if !m.exact[last] && !slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) }) {
-		return false
-	}
-	return m.hides(strings.Split(strings.ToLower(path), "/"))
-}
-
-func (m *Mask) hides(names []string) bool {
-	matches := func(p pattern) bool { return p.matches(names) }
-	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
-}
-
-func (p pattern) matches(names []string) bool {
-	if len(names) < len(p.names) || p.rooted && len(names) != len(p.names) {
-		return false
-	}
-	for i, name := range names[len(names)-len(p.names):] {
-		if !match(p.names[i], name) {
-			return false
-		}
-	}
-	return true
-}
-
-// match is path.Match with a short way for what most patterns are.
-func match(pattern, name string) bool {
-	if end, ok := strings.CutPrefix(pattern, "*"); ok && !strings.ContainsAny(end, wildcards) {
-		return strings.HasSuffix(name, end)
-	}
-	ok, _ := path.Match(pattern, name)
-	return ok
+	return namemask.New(hide, append(slices.Clone(shown), show...))
 }

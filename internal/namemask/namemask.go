@@ -12,8 +12,8 @@ import (
 
 // Bounds of masks.
 const (
-	maxPatterns   = 1000
-	maxPatternLen = 255
+	MaxPatterns = 1000 // in all
+	MaxPattern  = 255  // bytes of one
 )
 
 // A Mask says which files of a directory a sandbox does not see. It is safe for concurrent use.
@@ -38,8 +38,8 @@ const wildcards = `*?[\`
 // Invalid if a pattern is malformed.
 func New(hide, show []string) (*Mask, error) {
 	m := &Mask{lists: [2][]string{slices.Clone(hide), slices.Clone(show)}}
-	if len(hide)+len(show) > maxPatterns {
-		return nil, caisson.Errorf(caisson.Invalid, "%d patterns are too many; use at most %d", len(hide)+len(show), maxPatterns)
+	if len(hide)+len(show) > MaxPatterns {
+		return nil, caisson.Errorf(caisson.Invalid, "%d patterns are too many; use at most %d", len(hide)+len(show), MaxPatterns)
 	}
 	var err error
 	if m.hide, err = patterns("hide", hide); err != nil {
@@ -65,7 +65,7 @@ func patterns(field string, list []string) ([]pattern, error) {
 	for _, s := range list {
 		p := pattern{rooted: strings.HasPrefix(s, "/")}
 		clean := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(s, "/"), "/"))
-		if len(s) > maxPatternLen || strings.ContainsRune(s, 0) {
+		if len(s) > MaxPattern || strings.ContainsRune(s, 0) {
 			return nil, caisson.Invalidf(field, "%.40q is too long for a pattern", s)
 		}
 		for name := range strings.SplitSeq(clean, "/") {

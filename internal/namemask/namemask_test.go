@@ -26,7 +26,7 @@ func TestHides(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	for _, p := range []string{"", "/", "a//b", "..", "a/../b", ".", "[", strings.Repeat("x", maxPatternLen+1), "a\x00"} {
+	for _, p := range []string{"", "/", "a//b", "..", "a/../b", ".", "[", strings.Repeat("x", MaxPattern+1), "a\x00"} {
 		if _, err := New([]string{p}, nil); caisson.KindOf(err) != caisson.Invalid || caisson.FieldOf(err) != "hide" {
 			t.Errorf("%q in hide: %v", p, err)
 		}
@@ -34,7 +34,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q in show: %v", p, err)
 		}
 	}
-	if _, err := New(make([]string, maxPatterns+1), nil); caisson.KindOf(err) != caisson.Invalid {
+	if _, err := New(make([]string, MaxPatterns+1), nil); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("too many: %v", err)
 	}
 }
