@@ -36,7 +36,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		Agents: cfg.agents(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Gateway: cfg.Gateway.engine(a.getenv),
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
-			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
+			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, DiskReserve: cfg.Limits.DiskReserve, PIDsReserve: cfg.Limits.PIDsReserve,
 		},
 		EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
 	})
