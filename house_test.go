@@ -94,6 +94,7 @@ var directions = map[string][]string{
 	".":                           {},
 	"worker":                      {},
 	"image":                       {"worker"}, // what strangers wrote is read by jobs
+	"gate":                        {"worker"},
 	"inside":                      {},
 	"agent":                       {},
 	"agent/task":                  {},
@@ -138,13 +139,14 @@ var directions = map[string][]string{
 	"internal/workertest":         {"worker"},
 	"sandboxes":                   {"inside"},              // the host's side of file access; drivers come as interfaces
 	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
-	"engine":                      {"runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
+	"workspaces":                  {"gate"},
+	"engine":                      {"gate", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
-		"runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
+		"gate", "runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
 		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
 	"cmd/caisson-agent":  {"agent/drive", "agent/inside", "agent/openclaw/driver", "agent/openclaw/install"},

@@ -64,10 +64,13 @@ type RunRequest struct {
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Source is what people call the directory that is copied into the workspace; Directory is it, opened by the client and only over
+	// Source is what people call the directory that becomes the workspace; Directory is it, opened by the client and only over
 	// the unix socket. The callee owns and closes it.
-	Source    string `json:"source,omitempty"`
-	Directory Handle `json:"-"`
+	Source    string        `json:"source,omitempty"`
+	Directory Handle        `json:"-"`
+	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory"`
+	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
+	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
 	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
 	Workspace io.Reader `json:"-"`
 }
@@ -82,9 +85,11 @@ type Run struct {
 	Attempt int        `json:"attempt" doc:"From 1"`
 	Session ID         `json:"session,omitempty"`
 	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
-	Parent  ID         `json:"parent,omitempty" doc:"The run whose agent started this one"`
-	Lineage []ID       `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
-	Trace   string     `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
+	// Workspace has what this attempt has changed in the directory it was given.
+	Workspace ID     `json:"workspace,omitempty"`
+	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
+	Lineage   []ID   `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
+	Trace     string `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
 	// Limits are those that hold, resolved.
 	Limits       AgentLimits `json:"limits"`
 	Model        string      `json:"model,omitempty" doc:"Alias that holds"`

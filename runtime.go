@@ -47,7 +47,8 @@ type Checkpointer interface {
 	// keep the sandbox runs on afterwards, exec'd processes included, else it is left paused, to be destroyed.
 	Checkpoint(ctx context.Context, id ID, dir string, keep bool) error
 	// Restore makes the sandbox from what Checkpoint left in dir, which is only read: any number of restores may share
-	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one. A failed
+	// it. spec is the one of the checkpointed sandbox with host name, etc layer, network and logs of the new one, and perhaps
+	// other directories in place of those in Mounts with an Overlay: a Conflict if they lack what was open there. A failed
 	// Restore leaves nothing behind.
 	Restore(ctx context.Context, id ID, spec RuntimeSpec, dir string) error
 	// SaveFiles writes the changes to the root file system as a tar archive; RuntimeSpec.Files takes it.
@@ -86,6 +87,24 @@ type RuntimeMount struct {
 	Source   *os.File // O_PATH descriptor
 	Target   string
 	Writable bool
+	// Overlay, if not nil, takes what is written; Source is only read, and Writable is not looked at.
+	Overlay *RuntimeOverlay
+}
+
+// A RuntimeOverlay is the layers that make a workspace of a host directory. Its directories are made by the caller and belong to
+// the guest's root (UIDBase).
+type RuntimeOverlay struct {
+	// Upper gets what is written, in the format of Linux's overlayfs (character devices 0:0, trusted.overlay.opaque; no
+	// redirects, no metacopy, no index). Work is beside it, on the same file system.
+	Upper, Work *os.File
+	// Mask is a layer between the two, with a whiteout for each name that is hidden; nil hides nothing.
+	Mask *os.File
+	// Hide are patterns of names that are hidden as well when they appear in Source later, unless one of Show matches: see
+	// package namemask. What the guest makes itself it sees.
+	Hide, Show []string
+	// Root says that Source's owner is shown as the guest's root even if that is the host's root: because the host's root
+	// asked for it.
+	Root bool
 }
 
 // RuntimeExec is a process to start.

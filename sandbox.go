@@ -49,6 +49,10 @@ type Spec struct {
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Randomness is what is done about random state in forks of a snapshot of it: see [Warm].
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
+	// Workspace is the id of its workspace; "" if it has none.
+	Workspace ID `json:"workspace,omitempty"`
+	// WorkspaceAt is where its workspace is or, if it has none, where an empty directory waits for those of its forks.
+	WorkspaceAt string `json:"workspaceAt,omitempty"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -97,6 +101,11 @@ type CreateRequest struct {
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
+	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes; only over the
+	// unix socket.
+	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
+	// Placeholder is the path of an empty directory, instead of which forks of a snapshot can have a workspace of their own.
+	Placeholder string `json:"-"`
 }
 
 // A Handle is an open descriptor of a host directory or file that a local client passed.

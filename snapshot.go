@@ -46,6 +46,8 @@ type ForkRequest struct {
 	// budget is not multiplied by forking.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
+	// Workspace is as in [CreateRequest]; for one fork only, and where the origin has a workspace or a placeholder for one.
+	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// Assigned is the run that the fork is made for.
 	Assigned *Assignment `json:"-"`
 	// Resources, where not zero, are the fork's own; its memory limit cannot be less than what the snapshot has.

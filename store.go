@@ -24,6 +24,7 @@ type Store interface {
 	Agents() Table[Agent]
 	Runs() RunStore
 	Sessions() Table[Session]
+	Workspaces() WorkspaceStore
 	Close() error
 }
 

@@ -50,6 +50,7 @@ type Client struct {
 	gatewayRuns
 	agents
 	runs
+	workspaces
 	daemon
 	c *conn
 }
@@ -71,6 +72,7 @@ var (
 	_ caisson.GatewayRuns = (*Client)(nil)
 	_ caisson.Agents      = (*Client)(nil)
 	_ caisson.Runs        = (*Client)(nil)
+	_ caisson.Workspaces  = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -82,7 +84,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, daemon{c}, c,
 	}, nil
 }
 

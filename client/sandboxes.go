@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,14 +32,25 @@ func createHeader(ctx context.Context) http.Header {
 type sandboxes struct{ c *conn }
 
 // Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts itself, with the rights of
-// this process, unless req.Directories has them already.
+// this process, and that of the workspace, unless the request has them already.
 func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	dirs := req.Directories
 	if len(dirs) == 0 {
 		var err error
 		if dirs, err = s.c.openMounts(req.Mounts); err != nil {
+			if req.Workspace != nil && req.Workspace.Directory != nil {
+				req.Workspace.Directory.Close()
+			}
 			return nil, err
 		}
+	}
+	if req.Workspace != nil {
+		dir, err := s.c.openWorkspace(req.Workspace)
+		if err != nil {
+			closeHandles(dirs)
+			return nil, err
+		}
+		dirs = append(slices.Clip(dirs), dir)
 	}
 	header := createHeader(ctx)
 	if err := s.c.pass(ctx, dirs, header); err != nil {

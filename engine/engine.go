@@ -24,6 +24,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/workspaces"
 )
 
 // Host uids that are nobody's: of the process that pulls images. The wire process's is wire.DefaultUID; accounts begin at
@@ -44,6 +45,7 @@ type Config struct {
 	Listen             []string // the daemon's own listeners: no sandbox may reach them
 	Gateway            GatewayConfig
 	Agents             AgentConfig
+	Workspaces         WorkspaceConfig
 	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
 	CredentialKey credential.KeySource
 	Version       string
@@ -52,8 +54,9 @@ type Config struct {
 
 // Engine is everything below the front doors. The exported fields are the services that these call.
 type Engine struct {
-	Core  *sandboxes.Core
-	Store caisson.Store
+	Core       *sandboxes.Core
+	Workspaces *workspaces.Core
+	Store      caisson.Store
 
 	cfg      Config
 	runtime  *gvisor.Runtime
@@ -65,6 +68,7 @@ type Engine struct {
 	vault    *credential.Vault
 	models   *models
 	runs     *gatewayRuns
+	runner   *worker.Runner
 	tasks    *runs.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
@@ -128,13 +132,17 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Push(e.runtime.Close)
+	if e.Workspaces, err = newWorkspaces(e); err != nil {
+		return nil, err
+	}
+	back.Push(e.Workspaces.Close)
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager},
+		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -151,14 +159,14 @@ func (e *Engine) drivers() error {
 	if err != nil {
 		return err
 	}
-	runner, err := worker.New(worker.Config{
+	e.runner, err = worker.New(worker.Config{
 		Exe: selfExe, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
 	})
 	if err != nil {
 		return err
 	}
 	e.images, err = image.New(image.Config{
-		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
+		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: e.runner, InsecureRegistries: e.cfg.InsecureRegistries,
 		RegistryCA: e.cfg.RegistryCA, Log: e.cfg.Log.With("component", "image"),
 	})
 	if err != nil {
@@ -273,6 +281,10 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		for _, x := range garbage {
 			e.cfg.Log.WarnContext(ctx, "removed what an earlier daemon had left", "kind", x.Kind, "name", x.Name)
 		}
+		if err := e.Workspaces.Reconcile(ctx); err != nil {
+			return fmt.Errorf("reconcile workspaces: %w", err)
+		}
+		g.Go(func() error { return e.Workspaces.Run(ctx) })
 		// A claim whose daemon died will never be answered.
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
@@ -323,7 +335,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Core.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

@@ -42,6 +42,7 @@ type Config struct {
 	Daemon      caisson.Daemon
 	Agents      caisson.Agents
 	Runs        caisson.Runs
+	Workspaces  caisson.Workspaces
 	// DefaultAgent is the agent of chats that name none; "" means "caisson".
 	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
@@ -66,7 +67,7 @@ func New(cfg Config) (*API, error) {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
 		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
-		cfg.Agents == nil, cfg.Runs == nil:
+		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -97,6 +98,7 @@ func New(cfg Config) (*API, error) {
 	agentRoutes{cfg.Agents}.register(a.router)
 	runRoutes{cfg.Runs, once, a.handles}.register(a.router)
 	sessionRoutes{cfg.Runs}.register(a.router)
+	workspaceRoutes{cfg.Workspaces, once, a.handles}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }

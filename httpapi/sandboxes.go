@@ -52,15 +52,28 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
 	}
+	wanted := len(req.Mounts)
+	if req.Workspace != nil {
+		wanted++
+	}
 	switch {
-	case !caller.Local && len(req.Mounts) > 0:
+	case !caller.Local && wanted > 0:
 		return nil, errHostPath()
-	case len(in.Handles) != len(req.Mounts):
+	case len(in.Handles) == wanted:
+	case req.Workspace != nil && len(in.Handles) == len(req.Mounts):
+		return nil, caisson.Invalidf("workspace", "needs the descriptor of its directory, after those of mounts")
+	default:
 		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
 	}
 	sb, err := once(ctx, h.once, in.Key, "create", req, func() (*caisson.Sandbox, error) {
-		if req.Directories, err = h.handles.take(caller.Account, in.Handles); err != nil {
+		dirs, err := h.handles.take(caller.Account, in.Handles)
+		if err != nil {
 			return nil, err
+		}
+		req.Directories = dirs[:len(req.Mounts):len(req.Mounts)]
+		if req.Workspace != nil {
+			w := *req.Workspace
+			w.Directory, req.Workspace = dirs[len(req.Mounts)], &w
 		}
 		sb, err := h.core.Create(ctx, req)
 		if err != nil {

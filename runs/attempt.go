@@ -210,6 +210,7 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	}
 	if _, err := x.update(ctx, func(r *caisson.Run) {
 		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.ID, now(), deadline.UTC()
+		r.Workspace = x.box.Spec.Workspace
 	}); err != nil {
 		return err
 	}

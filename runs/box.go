@@ -147,9 +147,13 @@ func (x lodging) asOwner(ctx context.Context) context.Context {
 // fork makes the sandbox of the warm snapshot.
 func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
-	err := x.whileFull(ctx, func() (err error) {
+	err := x.whileFull(ctx, func() error {
+		workspace, err := x.workspace()
+		if err != nil {
+			return err
+		}
 		forks, err = x.c.Sandboxes.Fork(ctx, string(snap.ID), caisson.ForkRequest{
-			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(), Resources: limits,
+			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(), Resources: limits, Workspace: workspace,
 		})
 		return err
 	})
@@ -180,6 +184,9 @@ func (x lodging) create(ctx context.Context, template *prepared) error {
 	}
 	var box *caisson.Sandbox
 	err := x.whileFull(ctx, func() (err error) {
+		if req.Workspace, err = x.workspace(); err != nil {
+			return err
+		}
 		box, err = x.c.Sandboxes.Create(ctx, req)
 		return err
 	})
@@ -242,7 +249,7 @@ func resources(l caisson.AgentLimits) caisson.Resources {
 
 // copyIn unpacks the run's archive into the workspace.
 func (x lodging) copyIn(ctx context.Context) error {
-	if !x.r.HasWorkspace {
+	if !x.r.HasWorkspace || x.mounted() {
 		return nil
 	}
 	x.start()

@@ -60,6 +60,7 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
 	x.start()
+	x.changes(ctx)
 	if err := x.release(ctx, failed); err != nil {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.boxID(), "err", err)
 		// Stopped, it keeps its files; if not even that can be had, nobody can go on in it.

@@ -105,6 +105,8 @@ type Config struct {
 	Sandboxes Sandboxes
 	Catalog   Catalog
 	Models    caisson.Models
+	// Workspaces says what has changed in directories that runs were given; nil if directories can only be copied.
+	Workspaces Workspaces
 	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.
 	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 	// Forget makes the model gateway ask for these budgets anew.

@@ -139,6 +139,9 @@ func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	if err == nil {
 		err = x.narrow(ctx)
 	}
+	if err == nil {
+		err = x.sameWorkspace(ctx)
+	}
 	if err == nil && started {
 		err = x.serve(ctx)
 		x.phase("resume")

@@ -6,13 +6,13 @@ import (
 	"io"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
@@ -61,7 +61,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
 	}
 	defer root.Close()
-	if err := c.notOurs(root); err != nil {
+	if err := c.notOurs(r.Request.Directory); err != nil {
 		return err
 	}
 	return tree.Pack(root, ".", workspaceName, w)
@@ -124,51 +124,20 @@ func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
 const workspaceName = "workspace"
 
 // notOurs refuses a directory that is the data directory, has it below it, or lies in it: it holds every account's secrets.
-func (c entrance) notOurs(root *os.Root) error {
+func (c entrance) notOurs(dir caisson.Handle) error {
 	own, err := c.Dir.Open(".")
 	if err != nil {
 		return err
 	}
 	defer own.Close()
-	asked, err := root.Open(".")
+	overlap, err := hostdir.Overlap(own.Fd(), dir.Fd())
 	if err != nil {
 		return err
 	}
-	defer asked.Close()
-	ours, err := above(int(own.Fd()))
-	if err != nil {
-		return err
-	}
-	theirs, err := above(int(asked.Fd()))
-	if err != nil {
-		return err
-	}
-	if slices.Contains(ours, theirs[0]) || slices.Contains(theirs, ours[0]) {
+	if overlap {
 		return caisson.Invalidf("source", "the directory contains Caisson's own data or lies in it, which no sandbox may see; choose another")
 	}
 	return nil
-}
-
-// place is what a directory is, whatever it is called.
-type place struct{ dev, ino uint64 }
-
-// above returns a directory and all that it lies in, the directory first. Names are not asked for: they can be changed meanwhile.
-func above(dir int) (list []place, err error) {
-	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
-	fd, err := unix.Openat(dir, ".", flags, 0)
-	for err == nil {
-		var st unix.Stat_t
-		err = unix.Fstat(fd, &st)
-		p := place{st.Dev, st.Ino}
-		if err != nil || len(list) > 0 && list[len(list)-1] == p { // the root lies in itself
-			return list, errors.Join(err, unix.Close(fd))
-		}
-		list = append(list, p)
-		up, uerr := unix.Openat(fd, "..", flags, 0)
-		unix.Close(fd)
-		fd, err = up, uerr
-	}
-	return nil, err
 }
 
 // bounded fails once more than left bytes were written, or ctx has ended.

@@ -48,6 +48,9 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if req.Prompt == "" {
 		return nil, caisson.Invalidf("prompt", "is empty; say what the agent is to do")
 	}
+	if err := c.planWorkspace(&req, a); err != nil {
+		return nil, err
+	}
 	for k := range req.Labels {
 		if strings.HasPrefix(k, ourLabels) {
 			return nil, caisson.Invalidf("labels", "%.80q begins with %s, as only Caisson's own do", k, ourLabels)
@@ -100,7 +103,7 @@ func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, er
 		})
 	}
 	back.Push(func() error { return c.removeDir(r.ID) })
-	if err := c.spool(ctx, r); err != nil {
+	if err := c.keepWorkspace(ctx, r); err != nil {
 		return nil, err
 	}
 	r.HasWorkspace = r.Request.Directory != nil || r.Request.Workspace != nil

@@ -39,6 +39,9 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
 		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.first, Session: string(x.r.ID),
 	}
+	if x.box.Spec.Workspace != "" {
+		t.Track = "" // the host knows better what has changed
+	}
 	if t.Time <= 0 {
 		t.Time = caisson.Duration(left / 2)
 	}

@@ -261,6 +261,9 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	req := template.create(a)
 	warmup := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Agent: a.ID, Attempt: 1, Trace: newTrace(), Model: WarmModel, Limits: a.Limits}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: key}
+	if c.Workspaces != nil {
+		req.Placeholder = a.Workdir
+	}
 	req.Policy = &caisson.Policy{} // nothing of what it may reach later is in the snapshot
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},

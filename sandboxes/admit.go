@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 )
 
@@ -86,6 +88,15 @@ func (h *host) room(need caisson.Size) error {
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this and what is being restored already need %s; stop or pause a sandbox", available, reserve, need)
 		}
 	}
+	if reserve := h.c.Limits.DiskReserve; reserve > 0 {
+		var st unix.Statfs_t
+		if err := unix.Statfs(h.c.Dir, &st); err != nil {
+			return err
+		}
+		if free := caisson.Size(st.Bavail) * caisson.Size(st.Bsize); free < reserve {
+			return caisson.Errorf(caisson.Exhausted, "the disk of the data directory has %s left and %s are kept in reserve; remove sandboxes, snapshots or workspaces", free, reserve)
+		}
+	}
 	if h.c.Limits.PIDsReserve > 0 {
 		used, most, err := hostTasks()
 		if err != nil {
@@ -135,7 +146,7 @@ func memoryOf(dir string) caisson.Size {
 	}
 	var n caisson.Size
 	for _, e := range entries {
-		if e.Name() != filesTar {
+		if e.Name() != filesTar && e.Name() != workspaceDir {
 			n += diskUse(filepath.Join(dir, e.Name()))
 		}
 	}

@@ -38,10 +38,16 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 			d.Close()
 		}
 	}()
+	var release func()
+	req.Workspace, release = ownDirectory(req.Workspace)
+	defer release()
 	if err := validateCreate(&req); err != nil {
 		return nil, err
 	}
 	if err := checkDirectories(ctx, &req); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(l.c.spaces.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(&req)); err != nil {
 		return nil, err
 	}
 	if err := l.c.network.check(ctx, "", req.Policy, req.Models); err != nil {
@@ -119,6 +125,9 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	defer admitted()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
+	var handles []caisson.Handle
+	sb.Spec.Mounts, handles = direct(req.Workspace, req.Mounts, req.Directories)
+	sb.Spec.WorkspaceAt = req.Placeholder
 	if err := l.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
@@ -128,7 +137,10 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if err := l.c.makeDir(sb); err != nil {
 		return nil, err
 	}
-	if err := l.c.recordMounts(sb.ID, req.Mounts, req.Directories); err != nil {
+	if err := l.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
+		return nil, err
+	}
+	if err := l.c.spaces.lay(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
 	if from.files != "" {
@@ -161,5 +173,6 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	}
 	l.c.deadlines.arm(made)
 	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
+	l.c.spaces.warn(ctx, made, req.Workspace)
 	return made, nil
 }

@@ -122,23 +122,9 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	}
 	records := make([]mountRecord, len(mounts))
 	for i, m := range mounts {
-		fd := int(handles[i].Fd())
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return err
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return caisson.Invalidf("mounts", "%.100q is not a directory", m.Source)
-		}
-		p, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		p, st, err := d.outside(handles[i], m.Source, "mounts")
 		if err != nil {
 			return err
-		}
-		if rel, err := filepath.Rel(p, d.root); err == nil && filepath.IsLocal(rel) {
-			return caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", m.Source)
-		}
-		if rel, err := filepath.Rel(d.root, p); err == nil && filepath.IsLocal(rel) {
-			return caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", m.Source)
 		}
 		records[i] = mountRecord{Mount: m, Path: p, Device: st.Dev, Inode: st.Ino}
 	}
@@ -147,6 +133,28 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 		return err
 	}
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
+}
+
+// outside returns path and identity of a directory of the host's that a client has opened, and refuses what is Caisson's own or
+// not a directory. source is what the client calls it, field where it says so.
+func (d dirs) outside(dir caisson.Handle, source, field string) (p string, st unix.Stat_t, err error) {
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return "", st, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return "", st, caisson.Invalidf(field, "%.100q is not a directory", source)
+	}
+	p, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	if err != nil {
+		return "", st, err
+	}
+	if rel, err := filepath.Rel(p, d.root); err == nil && filepath.IsLocal(rel) {
+		return "", st, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", source)
+	}
+	if rel, err := filepath.Rel(d.root, p); err == nil && filepath.IsLocal(rel) {
+		return "", st, caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", source)
+	}
+	return p, st, nil
 }
 
 // openMounts opens the directories of a sandbox for a start. The caller closes them.
@@ -186,7 +194,15 @@ func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err erro
 
 func closeMounts(mounts []caisson.RuntimeMount) {
 	for _, m := range mounts {
-		m.Source.Close()
+		files := []*os.File{m.Source}
+		if o := m.Overlay; o != nil {
+			files = append(files, o.Upper, o.Work, o.Mask)
+		}
+		for _, f := range files {
+			if f != nil {
+				f.Close()
+			}
+		}
 	}
 }
 

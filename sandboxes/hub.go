@@ -53,6 +53,11 @@ func (h *hub) recordAll(ctx context.Context, list []*caisson.Event) error {
 // Record adds an event that did not happen to a sandbox, template, image or snapshot.
 func (c *Core) Record(ctx context.Context, e *caisson.Event) error { return c.events.record(ctx, e) }
 
+// RecordAll does so with a list, in its order: with all or none.
+func (c *Core) RecordAll(ctx context.Context, list []*caisson.Event) error {
+	return c.events.recordAll(ctx, list)
+}
+
 // page is how many events are read from the store at once.
 const page = 256
 

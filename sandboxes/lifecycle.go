@@ -362,6 +362,9 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.host.halt(ctx, id); err != nil {
 		return err
 	}
+	if err := l.c.spaces.leave(ctx, sb); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(l.c.sandboxDir(id)); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]int{}} }
 
 // claim returns a ready sandbox that is what was prepared, or nil.
 func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
-	if req.NoPool || req.NoStart || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
+	if req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
 	}
 	tpl, err := p.c.Templates().template(ctx, want.Template)

@@ -220,7 +220,8 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := c.known(ctx)
+	r := &reconciler{c}
+	known, err := r.known(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +233,6 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 			found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
 		}
 	}
-	r := &reconciler{c}
 	for _, e := range boxDirs {
 		if !known[caisson.ID(e.Name())] {
 			errs = append(errs, r.sweep("sandboxes", e.Name(), &found))
@@ -249,7 +249,8 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 }
 
 // known returns the ids of sandboxes and snapshots that are in the store or in use.
-func (c *Core) known(ctx context.Context) (map[caisson.ID]bool, error) {
+func (r *reconciler) known(ctx context.Context) (map[caisson.ID]bool, error) {
+	c := r.c
 	c.mu.Lock()
 	known := maps.Clone(c.hidden)
 	c.mu.Unlock()

@@ -11,6 +11,7 @@
 //	    output       FIFO to which the command writes; the sandbox keeps it open
 //	    log, log.old what came out of it, bounded
 //	    mounts.json  host directories it was made with
+//	    placeholder/ empty directory for the workspaces of forks
 //	    depends.json what it was started on
 //	    files.tar    changes to the root file system while it is stopped
 //	    pause/       memory and files while it is paused
@@ -65,10 +66,12 @@ type Config struct {
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
 	Egress  Egress        // required with Wires
 	Gateway Gateway       // nil: no sandbox can be granted models
-	Node    string
-	Build   string
-	Limits  Limits
-	Log     *slog.Logger
+	// Workspaces makes the workspaces of sandboxes; nil: none can have one.
+	Workspaces caisson.WorkspaceLayers
+	Node       string
+	Build      string
+	Limits     Limits
+	Log        *slog.Logger
 	// Available is how much memory of the host can be had; nil asks the kernel.
 	Available func() (caisson.Size, error)
 }
@@ -78,6 +81,9 @@ type Limits struct {
 	MaxSandboxes  int          // that are live at once
 	MemoryReserve caisson.Size // memory of the host that must remain available
 	PIDsReserve   int          // processes of the host that must remain available
+	// DiskReserve must remain available on the file system of the data directory. What a sandbox writes to its workspace has no
+	// limit but this one, and that only when a sandbox starts.
+	DiskReserve caisson.Size
 	// Budget is that of a sandbox whose grant of models has none.
 	Budget caisson.Limits
 }
@@ -95,6 +101,7 @@ type Core struct {
 	deadlines *deadlines
 	pool      *pool
 	network   network
+	spaces    workspaces
 	decisions *decisions
 
 	mu     sync.Mutex
@@ -127,7 +134,7 @@ func New(cfg Config) (*Core, error) {
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.events = newHub(cfg.Store.Events(), cfg.Log, c.ctx.Done())
-	c.network = network{c}
+	c.network, c.spaces = network{c}, workspaces{c}
 	c.decisions = &decisions{c: c}
 	return c, nil
 }

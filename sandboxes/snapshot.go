@@ -38,7 +38,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	}
 	defer c.hide(snap.ID)() // until it is in the store
 	dir := c.snapshotDir(snap.ID)
-	if err := c.Snapshots().capture(ctx, sb, dir, snap.Memory); err != nil {
+	if err := c.Snapshots().captureAll(ctx, sb, dir, snap.Memory); err != nil {
 		return nil, err
 	}
 	var back undo.Stack
@@ -76,47 +76,6 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 	return sb, release, nil
 }
 
-// capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
-func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
-	return writeDir(dir, func(part string) error {
-		if sb.State == caisson.Paused {
-			// What it depends on is among it: what the sandbox was paused on, not what is here now.
-			return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
-		}
-		tar := filepath.Join(part, filesTar)
-		var err error
-		switch {
-		case sb.State == caisson.Running && memory:
-			err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
-		case sb.State == caisson.Running:
-			err = writeTar(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
-		default:
-			err = linkFile(s.c.inDir(sb.ID, filesTar), tar)
-		}
-		if err != nil {
-			return err
-		}
-		return copyDepends(s.c.sandboxDir(sb.ID), part)
-	})
-}
-
-// linkCheckpoint makes the same checkpoint in another directory. Nobody writes to a checkpoint, so files can be shared.
-func linkCheckpoint(from, to string, memory bool) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !memory && e.Name() != filesTar && e.Name() != dependsFile {
-			continue
-		}
-		if err := linkFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // GetSnapshot implements [caisson.Snapshots].
 func (s *Snapshots) GetSnapshot(ctx context.Context, ref string) (*caisson.Snapshot, error) {
 	in, _, err := scope(ctx)
@@ -152,6 +111,9 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 // Fork implements [caisson.Snapshots].
 func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	c := s.c
+	var closeDir func()
+	req.Workspace, closeDir = ownDirectory(req.Workspace)
+	defer closeDir()
 	if req.Count == 0 {
 		req.Count = 1
 	}
@@ -167,6 +129,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if err := errors.Join(c.network.checkAssignment(ctx, req.Assigned), validateResources("resources", req.Resources)); err != nil {
 		return nil, err
 	}
+	if err := c.spaces.check(ctx, req.Workspace, nil); err != nil {
+		return nil, err
+	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
 		return c.Snapshots().forkFrom(ctx, originOf(snap), c.snapshotDir(snap.ID), req)
 	} else if caisson.KindOf(err) != caisson.NotFound {
@@ -178,6 +143,9 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	}
 	defer release()
 	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
+	if err := errors.Join(c.spaces.forkable(&from, &req), c.spaces.isEmpty(sb)); err != nil {
+		return nil, err
+	}
 	if sb.State == caisson.Paused {
 		return c.Snapshots().forkFrom(ctx, from, c.inDir(sb.ID, pauseDir), req)
 	}
@@ -227,6 +195,9 @@ const maxParallelForks = 4
 
 // forkFrom makes running sandboxes from the capture in dir. If one fails, none remains.
 func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
+	if err := s.c.spaces.forkable(&from, &req); err != nil {
+		return nil, err
+	}
 	forks := make([]*caisson.Sandbox, req.Count)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxParallelForks)
@@ -272,6 +243,11 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		return nil, err
 	}
 	sb.Spec.Models = req.Models
+	var handles []caisson.Handle
+	sb.Spec.Workspace = ""
+	if sb.Spec.Mounts, handles = direct(req.Workspace, nil, nil); len(handles) > 0 {
+		sb.Spec.WorkspaceAt = ""
+	}
 	if req.Policy != nil {
 		sb.Spec.Policy = *req.Policy
 	}
@@ -289,9 +265,6 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		return nil, err
 	}
 	defer admitted()
-	if len(sb.Spec.Mounts) > 0 {
-		return nil, caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
-	}
 	if err := s.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
@@ -301,6 +274,12 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	back.Push(func() error { return s.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
 	back.Push(func() error { return os.RemoveAll(s.c.sandboxDir(sb.ID)) })
 	if err := s.c.makeDir(sb); err != nil {
+		return nil, err
+	}
+	if err := s.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
+		return nil, err
+	}
+	if err := s.c.spaces.lay(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
 	if err := s.c.network.budget(ctx, sb); err != nil {
@@ -329,6 +308,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	s.c.watches.watch(made)
 	s.c.deadlines.arm(made)
 	s.c.event(ctx, made, "sandbox.forked", map[string]string{"parent": string(from.id), "reason": reason})
+	s.c.spaces.warn(ctx, made, req.Workspace)
 	return made, nil
 }
 
@@ -349,6 +329,7 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	}
 	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
+		Workspace: req.Workspace,
 	})
 	if err != nil {
 		return nil, err

@@ -121,6 +121,12 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	if err != nil {
 		return spec, release, err
 	}
+	space, err := h.c.spaces.open(ctx, sb)
+	if err != nil {
+		closeMounts(mounts)
+		return spec, release, err
+	}
+	mounts = append(mounts, space...)
 	spec.Mounts = mounts
 	if len(sb.Spec.Command) > 0 {
 		// Read-write: the sandbox then holds a reader too, and a daemon that is gone costs it no more than a full pipe.

@@ -52,6 +52,7 @@ type Store struct {
 	agents      *table[caisson.Agent]
 	runs        *runs
 	sessions    *table[caisson.Session]
+	workspaces  *workspaces
 	close       func() error
 }
 
@@ -128,6 +129,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.agents = newTable(p, agentKind())
 	s.runs = newRuns(p, c.Now)
 	s.sessions = newTable(p, sessionKind())
+	s.workspaces = newWorkspaces(p)
 	return s.db.explain(p.err)
 }
 
@@ -172,6 +174,9 @@ func (s *Store) Runs() caisson.RunStore { return s.runs }
 
 // Sessions implements [caisson.Store].
 func (s *Store) Sessions() caisson.Table[caisson.Session] { return s.sessions }
+
+// Workspaces implements [caisson.Store].
+func (s *Store) Workspaces() caisson.WorkspaceStore { return s.workspaces }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

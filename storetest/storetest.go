@@ -31,6 +31,7 @@ func Test(t *testing.T, open Opener) {
 	t.Run("Sessions", func(t *testing.T) { sessionKind().test(t, open) })
 	t.Run("SessionNames", func(t *testing.T) { testSessionNames(t, open(t)) })
 	t.Run("Runs", func(t *testing.T) { testRuns(t, open) })
+	t.Run("Workspaces", func(t *testing.T) { testWorkspaces(t, open) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 
@@ -94,6 +95,8 @@ func testClosed(t *testing.T, s caisson.Store) {
 	wantKind(t, err, caisson.Unavailable)
 	wantKind(t, s.Runs().Append(ctx, "x", []caisson.RunEvent{{Seq: 1}}), caisson.Unavailable)
 	_, err = s.Runs().Trim(ctx, noon(), 1)
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Workspaces().Get(ctx, caisson.In("a"), "x")
 	wantKind(t, err, caisson.Unavailable)
 	_, err = s.Accounts().Ensure(ctx, "new")
 	wantKind(t, err, caisson.Unavailable)

@@ -54,8 +54,8 @@ func failureOf(err error) *failure {
 // err returns what the parent makes of f: a job cannot invent kinds, and neither file names nor registries get control
 // characters into messages.
 func (f *failure) err() error {
-	kinds := []caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Denied, caisson.Unauthed, caisson.Exhausted,
-		caisson.Unavailable}
+	kinds := []caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed,
+		caisson.Exhausted, caisson.Unavailable}
 	kind := f.Kind
 	if !slices.Contains(kinds, kind) {
 		kind = caisson.Internal

@@ -91,8 +91,10 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &p.stderr
 	cmd.WaitDelay = 5 * time.Second
-	cmd.ExtraFiles = append(cmd.ExtraFiles, req.Files...)
 	p.cmd = cmd
+	if err := p.give(req); err != nil {
+		return err
+	}
 	if err := p.input(req.Input); err != nil {
 		return err
 	}
@@ -121,7 +123,13 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 		switch {
 		case req.Access == Populate:
 			c.Keep = []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID}
-		case st.Uid == 0:
+		case req.Access == ReadGuest && st.Uid < caisson.UIDRange:
+			return errors.New("the directory belongs to a user of the host and to no guest")
+		case req.Access == ReadGuest:
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: caisson.UIDRange}}
+			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
+			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
+		case st.Uid == 0 && req.Access == ReadAsOwner:
 			// Only root can have put this here, and it is shown read-only: read all of it, whoever the files belong to.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
 			gids = ids
@@ -130,7 +138,7 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: 1}}
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: 1}}
 		}
-		root, err := detach(req.Root, req.Access != Populate)
+		root, err := detach(req.Root, req.Access != Populate && req.Access != WriteAsOwner)
 		if err != nil {
 			return err
 		}
@@ -146,6 +154,34 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 		Credential:                 &syscall.Credential{Uid: 0, Gid: 0},
 		Pdeathsig:                  syscall.SIGKILL,
 		Setsid:                     true,
+	}
+	return nil
+}
+
+// give lists the descriptors of the request for the job. From a plain descriptor of a directory, ".." leads to all that its
+// user may see.
+func (p *process) give(req Request) error {
+	for _, f := range req.Files {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return os.NewSyscallError("fstat", err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR || req.Network {
+			p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, f)
+			continue
+		}
+		mount, err := detach(f, false)
+		if err != nil {
+			return err
+		}
+		p.mine = append(p.mine, mount) // the mount lasts as long as this descriptor
+		fd, err := unix.Openat(int(mount.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("open", err)
+		}
+		dir := os.NewFile(uintptr(fd), f.Name())
+		p.theirs = append(p.theirs, dir)
+		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, dir)
 	}
 	return nil
 }

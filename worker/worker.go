@@ -70,7 +70,8 @@ func New(cfg Config) (*Runner, error) {
 type Request struct {
 	Job  string // name in the table given to [Main]
 	Args any    // marshalled to JSON; may hold secrets, they travel over a pipe only
-	// Files are the job's descriptors, in order; see [Call.File].
+	// Files are the job's descriptors, in order; see [Call.File]. A job without network gets directories as mounts of their
+	// own, so what is above them, or mounted below them, is out of its reach.
 	Files []*os.File
 	// Input is what [Call.Input] reads; nil for none. An *os.File goes to the job as it is.
 	Input io.Reader
@@ -94,8 +95,13 @@ const (
 	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If that is root, it
 	// reads everything.
 	ReadAsOwner Access = iota
+	// ReadGuest reads everything in a directory that belongs to a guest: of the 65536 uids and gids from its owner's on.
+	ReadGuest
 	// Populate makes files of any guest uid and gid: the job is root of the uids from Config.UIDBase on.
 	Populate
+	// WriteAsOwner reads and writes with the rights of the user and group who own the directory, and with no others: it has
+	// no capabilities and no other groups, even if the owner is root. What it makes belongs to them.
+	WriteAsOwner
 )
 
 // Limits bound a job; zero fields mean the default.

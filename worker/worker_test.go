@@ -45,6 +45,8 @@ var jobs = []worker.Job{
 	{Name: "probe", Run: probe},
 	{Name: "populate", Run: populate},
 	{Name: "read", Run: read},
+	{Name: "write", Run: write},
+	{Name: "above", Run: above},
 	{Name: "fail", Run: func(_ context.Context, c *worker.Call) (any, error) {
 		var e struct{ Kind, Message string }
 		if err := c.Args(&e); err != nil {
@@ -202,6 +204,50 @@ func read(_ context.Context, c *worker.Call) (any, error) {
 	return string(b), err
 }
 
+// written is what a job that writes could do.
+type written struct {
+	Made, Overwrote, Chowned, Executed bool
+	UID                                int
+	Groups                             []int
+	Caps                               uint64
+}
+
+func write(_ context.Context, c *worker.Call) (any, error) {
+	w := written{UID: os.Getuid()}
+	w.Made = os.WriteFile("/made", []byte("x"), 0o755) == nil
+	if f, err := os.OpenFile("/f", os.O_WRONLY|os.O_TRUNC, 0); err == nil {
+		w.Overwrote = true
+		f.Close()
+	}
+	w.Chowned = os.Chown("/made", 1, 1) == nil
+	w.Executed = unix.Exec("/made", []string{"made"}, nil) == nil
+	var err error
+	if w.Groups, err = os.Getgroups(); err != nil {
+		return nil, err
+	}
+	var data [2]unix.CapUserData
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	err = unix.Capget(&hdr, &data[0])
+	w.Caps = uint64(data[1].Permitted|data[1].Effective)<<32 | uint64(data[0].Permitted|data[0].Effective)
+	return w, err
+}
+
+// above lists what can be found above the directory that it was given.
+func above(_ context.Context, c *worker.Call) (any, error) {
+	dir, err := c.File(0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dir.Readdirnames(-1); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(int(dir.Fd()), "../..", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "above").Readdirnames(-1)
+}
+
 func TestEcho(t *testing.T) {
 	r := program.Runner(t)
 	var got string
@@ -354,6 +400,67 @@ func TestReadAsOwner(t *testing.T) {
 				t.Errorf("could %v", f.Could)
 			}
 		})
+	}
+}
+
+func TestWriteAsOwner(t *testing.T) {
+	r := program.Runner(t)
+	tests := []struct {
+		name             string
+		owner, fileOwner int
+		mode             os.FileMode
+		ok               bool
+	}{
+		{"own file", 1234, 1234, 0o600, true},
+		{"another's file", 1234, 1235, 0o644, false},
+		{"root's file", 1234, 0, 0o644, false},
+		{"everybody's file", 1234, 0, 0o666, true},
+		{"own read-only file", 1234, 1234, 0o400, false},
+		{"root writes root's", 0, 0, 0o600, true},
+		{"root has no rights over others", 0, 1234, 0o600, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir, root := ownedDir(t, tt.owner)
+			path := filepath.Join(dir, "f")
+			if err := os.WriteFile(path, []byte("hi"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Chmod(path, tt.mode), os.Chown(path, tt.fileOwner, tt.fileOwner)); err != nil {
+				t.Fatal(err)
+			}
+			var got written
+			if err := r.Run(t.Context(), worker.Request{Job: "write", Root: root, Access: worker.WriteAsOwner}, &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.Overwrote != tt.ok || !got.Made || got.Chowned || got.Executed || got.Caps != 0 || got.UID != 0 || len(got.Groups) > 0 {
+				t.Errorf("%+v", got)
+			}
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(dir, "made"), &st); err != nil || int(st.Uid) != tt.owner || int(st.Gid) != tt.owner {
+				t.Errorf("what it made belongs to %d:%d, %v", st.Uid, st.Gid, err)
+			}
+		})
+	}
+}
+
+func TestPromise4NothingAboveADirectory(t *testing.T) {
+	r := program.Runner(t)
+	_, root := ownedDir(t, 0)
+	outer, _ := ownedDir(t, 0)
+	inner := filepath.Join(outer, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	var got []string
+	err = r.Run(t.Context(), worker.Request{Job: "above", Root: root, Access: worker.WriteAsOwner, Files: []*os.File{dir}}, &got)
+	if err != nil || len(got) > 0 {
+		t.Errorf("above a directory there is %q, %v", got, err)
 	}
 }
 

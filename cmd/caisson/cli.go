@@ -43,6 +43,9 @@ type cli struct {
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
+	Diff       diffCmd       `cmd:"" help:"Show what has changed in a workspace."`
+	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
+	Workspace  workspaceCmd  `cmd:"" help:"List and forget host directories as sandboxes have them."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`
 	Policy     policyCmd     `cmd:"" help:"Decide what sandboxes may reach, and see why."`
 	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`

@@ -26,6 +26,7 @@ type api interface {
 	caisson.GatewayRuns
 	caisson.Agents
 	caisson.Runs
+	caisson.Workspaces
 	caisson.Daemon
 }
 

@@ -117,7 +117,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		case w == "--":
 			return nil // the words after it belong to a program inside
 		case strings.HasPrefix(w, "-") && w != "-":
-			if f := findFlag(node, w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
+			if f := findFlag(unnamed(node), w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
 				wants = f
 			}
 		default:
@@ -129,7 +129,11 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		}
 	}
 	last := words[len(words)-1]
-	var out []string
+	var out, children []string
+	if args == 0 {
+		children = childrenOf(node)
+	}
+	node = unnamed(node)
 	switch flag, _, found := strings.Cut(last, "="); {
 	case wants != nil:
 		out = k.values(wants.Value)
@@ -142,9 +146,17 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	case strings.HasPrefix(last, "-"):
 		out = flagsOf(node)
 	default:
-		out = append(childrenOf(node), k.positional(node, args)...)
+		out = append(children, k.positional(node, args)...)
 	}
 	return slices.DeleteFunc(out, func(s string) bool { return s != ":file" && !strings.HasPrefix(s, last) })
+}
+
+// unnamed returns the command that is meant if no more commands are named.
+func unnamed(node *kong.Node) *kong.Node {
+	if node.DefaultCmd != nil {
+		return node.DefaultCmd
+	}
+	return node
 }
 
 func findFlag(node *kong.Node, word string) *kong.Flag {
@@ -231,6 +243,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		return strings.Split(joined(caisson.States(), " "), " ")
 	case "runstate":
 		return strings.Split(joined(runStates, " "), " ")
+	case "workspacestate":
+		return strings.Split(joined(workspaceStates, " "), " ")
 	case "logged":
 		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}
@@ -280,6 +294,16 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		}
 	case "run":
 		items, _, _ := api.ListRuns(ctx, caisson.RunFilter{Limit: 50})
+		for _, r := range items {
+			add(string(r.ID), "")
+		}
+	case "workspace":
+		items, _, _ := api.ListWorkspaces(ctx, caisson.WorkspaceFilter{Limit: 50})
+		for _, w := range items {
+			add(string(w.ID), "")
+		}
+	case "receipt":
+		items, _, _ := api.ListReceipts(ctx, caisson.WorkspaceFilter{Limit: 50})
 		for _, r := range items {
 			add(string(r.ID), "")
 		}

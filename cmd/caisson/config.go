@@ -68,6 +68,7 @@ type config struct {
 type limits struct {
 	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
 	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
+	DiskReserve   caisson.Size `yaml:"diskReserve" json:"diskReserve"`
 	PIDsReserve   int          `yaml:"pidsReserve" json:"pidsReserve"`
 }
 
@@ -75,7 +76,7 @@ func defaultConfig() *config {
 	return &config{
 		DataDir:        defaultDataDir,
 		Platform:       "auto",
-		Limits:         limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, PIDsReserve: 1024},
+		Limits:         limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024},
 		LogLevel:       "info",
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
@@ -186,6 +187,9 @@ func (c *config) validate() error {
 	}
 	if c.Limits.MaxSandboxes < 1 {
 		bad("limits.maxSandboxes", "%d is not at least 1", c.Limits.MaxSandboxes)
+	}
+	if c.Limits.DiskReserve < 0 {
+		bad("limits.diskReserve", "is negative")
 	}
 	if c.Limits.MemoryReserve < 0 {
 		bad("limits.memoryReserve", "is negative")

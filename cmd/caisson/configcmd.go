@@ -39,6 +39,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #limits:
 #  maxSandboxes: 1000
 #  memoryReserve: 512MiB
+#  diskReserve: 1GiB
 #  pidsReserve: 1024
 
 # Registries that may be spoken to without TLS, as host or host:port. Only for tests and closed networks. Holders of a

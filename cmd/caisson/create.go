@@ -23,10 +23,12 @@ type newSandbox struct {
 	Disk      caisson.Size      `help:"Limit of what may be written to the root file system." group:"new" placeholder:"SIZE"`
 	OpenFiles int               `help:"Limit of open files of one process." group:"new" placeholder:"N"`
 	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
+	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`
 	Label     []string          `help:"Label it; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
 	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
+	workspaceFlags
 	grants
 }
 
@@ -57,6 +59,7 @@ type createCmd struct {
 func (c *createCmd) Help() string {
 	return examples("caisson sandbox create", "caisson sandbox create --name web debian:12 -- sleep infinity",
 		"caisson sandbox create --mount .:/work:rw --memory 4G --ttl 1h host",
+		"caisson sandbox create --workspace ~/project --name dev debian:12",
 		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
@@ -110,6 +113,18 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 			return nil, err
 		}
 		req.Mounts = append(req.Mounts, mount)
+	}
+	switch {
+	case f.Workspace != "":
+		dir, target, err := parseWorkspace(f.Workspace)
+		if err != nil {
+			return nil, err
+		}
+		if req.Workspace, err = f.workspaceFlags.request(m.app, dir, target); err != nil {
+			return nil, err
+		}
+	case f.workspaceFlags.given():
+		return nil, usagef("sandbox create", "--workspace-kind, --sync and --show-hidden need --workspace")
 	}
 	req.Name, req.TTL, req.HardTTL, req.NoPool = f.Name, f.TTL, f.HardTTL, f.NoPool
 	req.Resources = caisson.Resources{CPUs: f.CPUs, Memory: f.Memory, PIDs: f.PIDs, Disk: f.Disk, OpenFiles: f.OpenFiles}

@@ -74,7 +74,7 @@ func (c *execCmd) Run(ctx context.Context, a *app) error {
 func (n *newSandbox) given() bool {
 	return n.Name != "" || n.Image != "" || n.CPUs != 0 || n.Memory != 0 || n.PIDs != 0 || n.Disk != 0 || n.OpenFiles != 0 ||
 		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool ||
-		n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
+		n.Workspace != "" || n.workspaceFlags.given() || n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
 }
 
 // shellCmd opens a shell.

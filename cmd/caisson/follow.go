@@ -282,6 +282,9 @@ func (v *runView) summary(run *caisson.Run) {
 		parts = append(parts, fmt.Sprintf("%d runs within", run.Children))
 	}
 	v.line("run %s %s in %s: %s", run.ID, run.State, took(run), strings.Join(parts, ", "))
+	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
+		v.line("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
+	}
 	if run.Request.Keep && run.Sandbox != "" {
 		v.line("sandbox %s is kept", run.Sandbox)
 	}

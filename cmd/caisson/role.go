@@ -6,6 +6,7 @@ import (
 
 	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/inside"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
@@ -19,7 +20,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(image.Jobs()...)
+		worker.Main(append(image.Jobs(), gate.Jobs()...)...)
 	case wire.IsWire():
 		os.Exit(wire.Main(edge.Process()))
 	case sentry.IsRole(): // where this build carries no lean binary for it

@@ -14,7 +14,7 @@ type runCmd struct {
 	Agent     string           `arg:"" help:"Id of the agent; see agent ls." complete:"agent"`
 	Prompt    []string         `arg:"" optional:"" help:"What it is to do; without it, --file or standard input says so."`
 	File      string           `help:"Read the prompt from a file; - is standard input." short:"f" placeholder:"FILE" complete:"file"`
-	Directory string           `help:"Copy this directory into the workspace, .git included." short:"C" placeholder:"DIR" complete:"file"`
+	Directory string           `help:"Work on this directory. What the agent writes stays aside until it is applied with sync." short:"C" placeholder:"DIR" complete:"file"`
 	Model     string           `help:"Model to use, by its alias." placeholder:"ALIAS"`
 	Image     string           `help:"Image instead of the agent's." placeholder:"REF" complete:"image"`
 	Persona   string           `help:"Which of several agents it is to be." placeholder:"ID"`
@@ -32,6 +32,7 @@ type runCmd struct {
 	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
 	Keep      bool             `help:"Keep the sandbox when the run has ended."`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
+	workspaceFlags
 }
 
 func (c *runCmd) Help() string {
@@ -42,7 +43,7 @@ Ctrl-C cancels the run and keeps its record; a second one leaves at once.
 With -o json the record is printed when the run has ended, with -o jsonl each event as it comes.
 
 ` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
-		"git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
+		"caisson run caisson -C . --sync yolo 'mend the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
 		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
 }
 
@@ -56,11 +57,13 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.Directory != "" {
-		done, err := a.takeAlong(&req, c.Directory)
+		done, err := a.takeAlong(&req, c.Directory, &c.workspaceFlags)
 		if err != nil {
 			return err
 		}
 		defer done()
+	} else if c.given() {
+		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
 	}
 	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }

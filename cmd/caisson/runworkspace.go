@@ -16,7 +16,7 @@ import (
 
 // takeAlong makes dir the workspace of a run: as an open directory where the daemon is on this machine, else as an archive. done is to be
 // called when the run has been started, or could not be.
-func (a *app) takeAlong(req *caisson.RunRequest, dir string) (done func(), err error) {
+func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -29,12 +29,20 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string) (done func(), err e
 		return nil, err
 	}
 	if a.local() {
+		ws, err := flags.request(a, abs, "")
+		if err != nil {
+			return nil, err
+		}
+		req.Kind, req.Sync, req.Show = ws.Kind, ws.Mode, ws.Show
 		f, err := os.OpenFile(abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, caisson.Invalidf("directory", "%s", err)
 		}
 		req.Source, req.Directory = abs, f
 		return func() { f.Close() }, nil // the client has closed it already, unless it never got it
+	}
+	if flags.given() {
+		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind, --sync and --show-hidden out")
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {

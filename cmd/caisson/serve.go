@@ -36,7 +36,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		Agents: cfg.agents(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Gateway: cfg.Gateway.engine(a.getenv),
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
-			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, PIDsReserve: cfg.Limits.PIDsReserve,
+			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, DiskReserve: cfg.Limits.DiskReserve, PIDsReserve: cfg.Limits.PIDsReserve,
 		},
 		EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
 	})
@@ -54,7 +54,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
 		Images: e.Core.ImageService(), Files: e.Core.Files(), Events: e.Core.Events(), Tokens: tokens, Daemon: e,
 		Policies: e.Core.Policies(), Credentials: e.Credentials(), Ledger: e.Ledger(), Models: e.Models(), GatewayRuns: e.GatewayRuns(), Audit: e,
-		Agents: e.Agents(), Runs: e.Runs(),
+		Agents: e.Agents(), Runs: e.Runs(), Workspaces: e.Workspaces.Workspaces(),
 		Answers: e.Store.Answers(), FindToken: tokens.FindToken, Log: log.With("component", "httpapi"),
 	})
 	if err != nil {

@@ -35,6 +35,7 @@ type Cores struct {
 	Daemon      caisson.Daemon
 	Agents      caisson.Agents
 	Runs        caisson.Runs
+	Workspaces  caisson.Workspaces
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
@@ -55,6 +56,8 @@ type Memory struct {
 	agents      map[string]*caisson.Agent      // by account and id
 	runs        []*task
 	sessions    []*caisson.Session
+	spaces      []*space
+	receipts    []*receipt
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -87,6 +90,7 @@ func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
 		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m}, agentCore{m}, runCore{m},
+		spaceCore{m},
 	}
 }
 

@@ -34,6 +34,12 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 	if err != nil {
 		return nil, err
 	}
+	var s *space
+	if req.Workspace != nil {
+		if s, err = newSpace(caller.Account, *req.Workspace, files); err != nil {
+			return nil, err
+		}
+	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	if req.Name == "full" {
@@ -60,6 +66,10 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 	}, files: files, procs: map[int]*proc{}}
 	if req.Policy != nil {
 		b.Spec.Policy = *req.Policy
+	}
+	if s != nil {
+		s.box, s.Sandbox, b.Spec.Workspace = b, b.ID, s.ID
+		c.m.spaces = append(c.m.spaces, s)
 	}
 	c.m.creates++
 	c.m.sandboxes = append(c.m.sandboxes, b)
@@ -166,6 +176,7 @@ func (c sandboxCore) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	c.m.sandboxes = slices.DeleteFunc(c.m.sandboxes, func(o *box) bool { return o == b })
+	c.m.leave(b)
 	c.m.event(b.Account, "sandbox.removed", string(b.ID))
 	return nil
 }

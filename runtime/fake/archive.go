@@ -37,7 +37,11 @@ func (t *tree) copyLayer(dir string) error {
 				return err
 			}
 		}
-		if err := t.copyFile(layer, name, info); err != nil {
+		var o owner
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			o = owner{guestID(st.Uid), guestID(st.Gid)}
+		}
+		if err := t.copyFile(layer, name, name, info, o); err != nil {
 			return fmt.Errorf("copy %s: %w", name, err)
 		}
 		return nil
@@ -51,8 +55,8 @@ func opaque(name string, info fs.FileInfo) bool {
 	return info.IsDir() && err == nil && string(b[:n]) == "y"
 }
 
-// copyFile makes name as it is in layer. Whiteouts and special files have no copy.
-func (t *tree) copyFile(layer *os.Root, name string, info fs.FileInfo) error {
+// copyFile makes the file to, o's, as name is in layer. Whiteouts and special files have no copy.
+func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o owner) error {
 	switch info.Mode().Type() {
 	case 0:
 		in, err := layer.Open(name)
@@ -60,11 +64,11 @@ func (t *tree) copyFile(layer *os.Root, name string, info fs.FileInfo) error {
 			return err
 		}
 		defer in.Close()
-		if err := create(t.root, name, in); err != nil {
+		if err := create(t.root, to, in); err != nil {
 			return err
 		}
 	case fs.ModeDir:
-		if err := t.root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := t.root.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	case fs.ModeSymlink:
@@ -72,17 +76,13 @@ func (t *tree) copyFile(layer *os.Root, name string, info fs.FileInfo) error {
 		if err != nil {
 			return err
 		}
-		if err := t.root.Symlink(target, name); err != nil {
+		if err := t.root.Symlink(target, to); err != nil {
 			return err
 		}
 	default:
 		return nil
 	}
-	var o owner
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		o = owner{guestID(st.Uid), guestID(st.Gid)}
-	}
-	return t.dress(name, info.Mode(), info.ModTime(), o)
+	return t.dress(to, info.Mode(), info.ModTime(), o)
 }
 
 // guestID returns whom a file of a layer belongs to inside. Files outside the range of layers are root's: they were made
@@ -129,8 +129,8 @@ func (t *tree) save(w io.Writer) error {
 	for _, name := range names(t.lower) {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
-		if there || !parent && path.Dir(name) != "." {
-			continue // there, or gone with its parent
+		if there || !parent && path.Dir(name) != "." || t.overlays.cover(name) {
+			continue // there, or gone with its parent, or not to be seen
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {
 			return err

@@ -98,7 +98,7 @@ func (s *sandbox) capture(dir string) error {
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot write the checkpoint")
 	}
-	err = s.tree.save(f)
+	err = errors.Join(s.tree.save(f), s.tree.overlays.flush())
 	return caisson.Wrap(errors.Join(err, f.Close()), caisson.Internal, "cannot write the checkpoint's files")
 }
 
@@ -237,5 +237,5 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	if opened {
 		defer s.gate.open()
 	}
-	return caisson.Wrap(s.tree.save(w), caisson.Internal, "cannot save the files of sandbox %s", id)
+	return caisson.Wrap(errors.Join(s.tree.save(w), s.tree.overlays.flush()), caisson.Internal, "cannot save the files of sandbox %s", id)
 }

@@ -49,6 +49,9 @@ func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec
 		return caisson.Wrap(err, caisson.Invalid, "cannot use the standard error given")
 	}
 	if s.tree, err = newTree(filepath.Join(spec.Dir, treeName), &s.spec); err != nil {
+		if caisson.KindOf(err) != caisson.Internal {
+			return err
+		}
 		return caisson.Wrap(err, caisson.Internal, "cannot put the root file system together")
 	}
 	if err := s.tree.loadArchive(spec.Files); err != nil {
@@ -63,6 +66,7 @@ func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sandboxes[id] = s
+	s.follow()
 	return nil
 }
 

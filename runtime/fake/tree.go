@@ -23,11 +23,12 @@ import (
 // Absolute symlinks are not followed, and writes that programs make behind the tree's back count against the disk limit
 // only at the next write that goes through it.
 type tree struct {
-	dir    string // absolute
-	root   *os.Root
-	mounts []mount // longest target first
-	lower  map[string]entry
-	limit  int64 // bytes of files that differ from lower; 0 is none
+	dir      string // absolute
+	root     *os.Root
+	mounts   []mount // longest target first
+	overlays overlays
+	lower    map[string]entry
+	limit    int64 // bytes of files that differ from lower; 0 is none
 
 	mu     sync.Mutex
 	owners map[inode]owner // guarded by mu; who is not in it is 0:0
@@ -98,6 +99,12 @@ func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 		}
 	}
 	for _, m := range spec.Mounts {
+		if m.Overlay != nil {
+			if err := t.overlays.mount(t, &m, spec.UIDBase); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := t.mount("/proc/self/fd/"+strconv.Itoa(int(m.Source.Fd())), m.Target, m.Writable); err != nil {
 			return err
 		}
@@ -117,6 +124,9 @@ func (t *tree) makeProc(hostname string) error {
 
 // close lets go of descriptors; files stay.
 func (t *tree) close() {
+	for _, o := range t.overlays {
+		o.close()
+	}
 	t.root.Close()
 	for _, m := range t.mounts {
 		m.root.Close()
@@ -243,17 +253,24 @@ func (t *tree) entries() (map[string]entry, error) {
 	return t.entriesLocked()
 }
 
-// entriesLocked returns what is in the tree, by path relative to its root, the root left out.
+// entriesLocked returns what is in the tree and not mounted there, by path relative to its root, the root left out.
 func (t *tree) entriesLocked() (map[string]entry, error) {
+	return t.entriesOf(t.root, func(name string) bool {
+		return name == procName || t.overlays.cover(name)
+	})
+}
+
+// entriesOf returns what is in root but for the directories that skip names; t.mu is held.
+func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string]entry, error) {
 	out := map[string]entry{}
-	err := fs.WalkDir(t.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // removed meanwhile
 		}
 		if err != nil || name == "." {
 			return err
 		}
-		if name == procName && d.IsDir() {
+		if d.IsDir() && skip(name) {
 			return fs.SkipDir
 		}
 		info, err := d.Info()
@@ -263,7 +280,7 @@ func (t *tree) entriesLocked() (map[string]entry, error) {
 		if err != nil {
 			return err
 		}
-		id := inodeOf(t.root, name)
+		id := inodeOf(root, name)
 		e := entry{inode: id, mode: info.Mode(), owner: t.owners[id]}
 		if !d.IsDir() { // a directory changes with its entries, which count themselves
 			e.size, e.mtime = info.Size(), info.ModTime().UnixNano()

@@ -193,10 +193,11 @@ func (s *sandbox) freeze(ctx context.Context) error {
 	if _, err := s.gate.close(ctx); err != nil {
 		return err
 	}
+	err := s.tree.overlays.flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen = s.running
-	return nil
+	return caisson.Wrap(err, caisson.Internal, "cannot write the upper layers of sandbox %s", s.id)
 }
 
 // Thaw implements [caisson.Freezer].

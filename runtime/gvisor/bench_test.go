@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/caisson-dev/caisson"
 )
 
 // BenchmarkRestore measures forks of a Node with a heap of that many megabytes: until Restore returns, and until the program
@@ -32,6 +34,33 @@ func BenchmarkRestore(b *testing.B) {
 			}
 			b.ReportMetric(float64(restored.Milliseconds())/float64(b.N), "ms-restore")
 			b.ReportMetric(float64(answered.Milliseconds())/float64(b.N), "ms-answer")
+		})
+	}
+}
+
+// BenchmarkOverlay creates sandboxes without and with a workspace; what the mount itself takes is in package sentry's.
+func BenchmarkOverlay(b *testing.B) {
+	for _, with := range []bool{false, true} {
+		b.Run(fmt.Sprint(with), func(b *testing.B) {
+			r := open(b)
+			host := b.TempDir()
+			for b.Loop() {
+				b.StopTimer()
+				id := caisson.NewID(caisson.SandboxPrefix)
+				spec := newSpec(b, r, id)
+				if with {
+					spec.Mounts = []caisson.RuntimeMount{newWorkspace(b, host, 1000, 1000).mount}
+				}
+				b.StartTimer()
+				if err := r.Create(b.Context(), id, spec); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := r.Destroy(b.Context(), id); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +72,13 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 // Restore implements [caisson.Checkpointer].
 func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
 	spec.Files = "" // they are in the checkpoint
-	return r.launch(ctx, id, spec, dir)
+	err := r.launch(ctx, id, spec, dir)
+	// gVisor looks up each file that is open, and each working directory, by its name. Its errors are text.
+	if err != nil && caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), "failed to walk") &&
+		slices.ContainsFunc(spec.Mounts, func(m caisson.RuntimeMount) bool { return m.Overlay != nil }) {
+		return caisson.Wrap(err, caisson.Conflict, "what runs there has files open in its workspace that the directory given instead does not have; end it before the snapshot, or let it leave the workspace")
+	}
+	return err
 }
 
 // SaveFiles implements [caisson.Checkpointer].

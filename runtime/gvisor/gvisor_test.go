@@ -117,7 +117,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 	}
 }
 
-func run(t *testing.T, r *Runtime, id caisson.ID, argv ...string) (string, caisson.ExitStatus) {
+func run(t testing.TB, r *Runtime, id caisson.ID, argv ...string) (string, caisson.ExitStatus) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

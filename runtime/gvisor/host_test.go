@@ -25,7 +25,7 @@ func start(t *testing.T, r *Runtime, command ...string) (*sandbox, caisson.Runti
 	return create(t, r, id, spec), spec
 }
 
-func create(t *testing.T, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) *sandbox {
+func create(t testing.TB, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) *sandbox {
 	t.Helper()
 	if err := r.Create(t.Context(), id, spec); err != nil {
 		t.Fatalf("create: %v", err)

@@ -72,12 +72,20 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		req.NetNSFD = give(spec.NetNS)
 	}
 	for _, m := range spec.Mounts {
-		tree, err := l.cloneMount(m, spec.UIDBase)
+		lm := sentry.LaunchMount{Target: m.Target, Writable: m.Writable}
+		trees, err := l.cloneAny(m, spec.UIDBase, &lm)
 		if err != nil {
 			return nil, nil, owned, err
 		}
-		owned = append(owned, tree)
-		req.Mounts = append(req.Mounts, sentry.LaunchMount{FD: give(tree), Target: m.Target, Writable: m.Writable})
+		owned = append(owned, trees...)
+		lm.FD = give(trees[0])
+		if lm.Overlay != nil {
+			lm.Overlay.DirFD, lm.Overlay.MaskFD = give(trees[1]), -1
+			if len(trees) > 2 {
+				lm.Overlay.MaskFD = give(trees[2])
+			}
+		}
+		req.Mounts = append(req.Mounts, lm)
 	}
 	return req, files, owned, nil
 }
@@ -134,6 +142,9 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 			return nil, context.Cause(ctx)
 		}
 		return nil, fmt.Errorf("the launcher died: %w", err)
+	}
+	if reply.Refused != "" {
+		return nil, overlayRefused(errors.New(reply.Error), reply.Refused)
 	}
 	if reply.Error != "" {
 		return nil, fmt.Errorf("gvisor: %s", reply.Error)

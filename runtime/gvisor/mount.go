@@ -9,6 +9,16 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
+// cloneAny returns the detached mounts that a launcher needs for m, and says in lm what to make of them.
+func (l *launcher) cloneAny(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
+	if m.Overlay != nil {
+		lm.Overlay, trees, err = l.cloneOverlay(m, uidBase)
+		return trees, err
+	}
+	tree, err := l.cloneMount(m, uidBase)
+	return []*os.File{tree}, err
+}
+
 // cloneMount returns a detached mount of a host directory as a sandbox may see it.
 func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	owner, err := l.ownerMap(m, uidBase)

@@ -45,6 +45,18 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 			return f, nil
 		}
 	}
+	ids := func(id uint32) []syscall.SysProcIDMap {
+		return []syscall.SysProcIDMap{{ContainerID: int(id), HostID: int(to), Size: n}}
+	}
+	f, err := l.userNS(ids(uid), ids(gid))
+	if err == nil && cache {
+		l.idmaps[key] = f
+	}
+	return f, err
+}
+
+// userNS returns a new user namespace with these maps.
+func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	// A user namespace comes with a process. This one waits for a request that never comes.
 	pr, pw, err := os.Pipe()
 	if err != nil {
@@ -58,8 +70,8 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	cmd.ExtraFiles = []*os.File{pr}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: int(uid), HostID: int(to), Size: n}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: int(gid), HostID: int(to), Size: n}},
+		UidMappings: uids,
+		GidMappings: gids,
 		Pdeathsig:   unix.SIGKILL,
 	}
 	runtime.LockOSThread() // with this thread would end that process
@@ -69,9 +81,5 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	if err == nil && cache {
-		l.idmaps[key] = f
-	}
-	return f, err
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 }

@@ -48,6 +48,16 @@ func installHooks(args []string) {
 			new(renaming).install()
 		}
 	}
+	if hasCommand(args, "gofer") {
+		hidden, targets, err := hiddenIn(args)
+		if err == nil {
+			err = drawVeil(hidden, targets)
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "caisson: cannot hide what the sandbox must not see: %v\n", err)
+			os.Exit(1)
+		}
+	}
 	linux.AMD64.Init()
 }
 

@@ -54,6 +54,7 @@ type LaunchMount struct {
 	FD       int // detached mount, from [CloneMount]
 	Target   string
 	Writable bool
+	Overlay  *LaunchOverlay // nil: the directory itself
 }
 
 // A LaunchReply says what was made, or why not.
@@ -61,6 +62,7 @@ type LaunchReply struct {
 	PID      int // the sandbox's main process
 	GoferPID int
 	Error    string
+	Refused  string // where the workspace was to be that the kernel did not mount; with Error
 }
 
 // launch makes the sandbox that the request describes and returns the exit code. Mounts are made in a mount namespace of
@@ -83,7 +85,7 @@ func launch() int {
 		res, err = req.run()
 	}
 	if err != nil {
-		res = LaunchReply{Error: err.Error()}
+		res = LaunchReply{Error: err.Error(), Refused: refusedTarget(err)}
 	}
 	if json.NewEncoder(reply).Encode(res) != nil || err != nil {
 		return 1

@@ -155,12 +155,19 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 		if err := os.Mkdir(dir, 0o711); err != nil {
 			return err
 		}
-		if err := attach(m.FD, dir); err != nil {
-			return fmt.Errorf("mount at %s: %w", m.Target, err)
-		}
 		mode := "ro"
-		if m.Writable {
+		if m.Writable || m.Overlay != nil {
 			mode = "rw"
+		}
+		if m.Overlay != nil {
+			if err := m.Overlay.mountOverlay(m.FD, dir); err != nil {
+				return &overlayError{m.Target, err}
+			}
+			if err := r.veil(m, dir); err != nil {
+				return &overlayError{m.Target, err}
+			}
+		} else if err := attach(m.FD, dir); err != nil {
+			return fmt.Errorf("mount at %s: %w", m.Target, err)
 		}
 		r.Spec.Mounts = append(r.Spec.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: dir, Options: []string{mode}})
 	}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// diffCmd shows what has changed.
+type diffCmd struct {
+	workspaceArg
+	Stat  bool     `help:"One line for each path." xor:"form"`
+	Names bool     `help:"Only the paths." xor:"form"`
+	Only  []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
+}
+
+func (c *diffCmd) Help() string {
+	return `Compares the workspace with the host's directory as it was when the workspace began, and says what the checks think of each change:
+what is denied is never applied, what asks is applied only by a person, and a clash is a file that has changed on the host, too.
+
+Characters that could deceive are shown as escapes. git apply takes the output where there are none, else with --raw-tty.
+
+` + examples("caisson diff", "caisson diff --stat rn-abcdefghijklmnop", "caisson diff --only 'src/**' web", "caisson diff -o json | jq -r '.changes[].path'")
+}
+
+func (c *diffCmd) Run(ctx context.Context, a *app) error {
+	api, w, err := c.find(ctx, a)
+	if err != nil {
+		return err
+	}
+	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only, Patch: !c.Stat && !c.Names})
+	if err != nil {
+		return err
+	}
+	warnCut(a, d)
+	switch {
+	case a.globals.Output == "jsonl":
+		return printList(a, d.Changes, changePath, nil)
+	case a.globals.Output != "table":
+		return a.encode(d)
+	case c.Names || a.globals.Quiet:
+		for _, ch := range d.Changes {
+			if _, err := fmt.Fprintln(a.out, safetext.Escape(ch.Path)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case len(d.Changes) == 0:
+		a.say("caisson: nothing has changed")
+		return nil
+	case c.Stat:
+		return printStat(a, d)
+	}
+	var b strings.Builder
+	p := patchPrinter{&b, a.color(), a.globals.RawTTY}
+	for i := range d.Changes {
+		p.change(&d.Changes[i])
+	}
+	_, err = fmt.Fprint(a.out, b.String())
+	return err
+}
+
+// warnCut says that not everything is shown, whatever the form of the output.
+func warnCut(a *app, d *caisson.Diff) {
+	if d.Cut {
+		fmt.Fprintln(a.err, "caisson: there are more changes than are shown; choose fewer with --only")
+	}
+}
+
+func changePath(ch caisson.Change) string { return ch.Path }
+
+// printStat prints a line for each change, and how many there are of each kind.
+func printStat(a *app, d *caisson.Diff) error {
+	err := printList(a, d.Changes, changePath, []column[caisson.Change]{
+		{name: "CHANGE", value: func(ch caisson.Change) string { return ch.Kind }},
+		{name: "PATH", value: func(ch caisson.Change) string {
+			if ch.OldPath != "" {
+				return ch.OldPath + " -> " + ch.Path
+			}
+			return ch.Path
+		}},
+		{name: "SIZE", value: changeSize},
+		{name: "VERDICT", value: func(ch caisson.Change) string { return verdictWord(ch.Verdict) }, color: func(ch caisson.Change) string {
+			return verdictColors[ch.Verdict]
+		}},
+		{name: "WHY", value: func(ch caisson.Change) string { return strings.Join(reasons(&ch), "; ") }},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, tally(d.Changes))
+	return err
+}
+
+// changeSize says how much of a file has changed.
+func changeSize(ch caisson.Change) string {
+	switch {
+	case ch.Added > 0 || ch.Removed > 0:
+		return fmt.Sprintf("+%d -%d", ch.Added, ch.Removed)
+	case ch.Type == "dir" || ch.OldType == "dir" || ch.Size == ch.OldSize && !ch.Binary:
+		return ""
+	}
+	return fmt.Sprintf("%s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
+}
+
+// verdictWord is a verdict for people. What this program does not know may not be applied.
+func verdictWord(v string) string {
+	switch v {
+	case caisson.VerdictPass:
+		return "passes"
+	case caisson.VerdictAsk:
+		return "asks"
+	case caisson.VerdictClash:
+		return "clash"
+	case caisson.VerdictDeny:
+		return "denied"
+	}
+	return "denied (" + v + ")"
+}
+
+var verdictColors = map[string]string{
+	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictClash: "35", caisson.VerdictDeny: "31",
+}
+
+// reasons returns why a change has its verdict, a line for each finding.
+func reasons(ch *caisson.Change) []string {
+	var out []string
+	for _, f := range ch.Finding {
+		s := f.Check + ": " + f.Message
+		if f.Line > 0 {
+			s += " (line " + strconv.Itoa(f.Line) + ")"
+		}
+		out = append(out, s)
+	}
+	switch {
+	case ch.Merge:
+		out = append(out, "host: its file has changed, too; both changes are put together")
+	case ch.Moved && len(out) == 0:
+		out = append(out, "host: its file has changed, too")
+	}
+	return out
+}
+
+// tally says how many changes there are of each verdict.
+func tally(list []caisson.Change) string {
+	n := map[string]int{}
+	added, removed := 0, 0
+	for _, ch := range list {
+		n[ch.Verdict]++
+		added, removed = added+ch.Added, removed+ch.Removed
+	}
+	parts := []string{plural(len(list), "change")}
+	for _, v := range []struct{ verdict, word string }{
+		{caisson.VerdictPass, "pass"}, {caisson.VerdictAsk, "ask"}, {caisson.VerdictClash, "clash"}, {caisson.VerdictDeny, "denied"},
+	} {
+		if n[v.verdict] > 0 {
+			parts = append(parts, strconv.Itoa(n[v.verdict])+" "+v.word)
+		}
+	}
+	return fmt.Sprintf("%s; +%d -%d", strings.Join(parts, ", "), added, removed)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}

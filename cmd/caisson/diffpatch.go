@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// patchPrinter writes changes as git does, with what the checks say in lines that begin with #, which git apply skips.
+type patchPrinter struct {
+	b     *strings.Builder
+	color bool
+	raw   bool // contents as they are; names never
+}
+
+// line writes a line that begins with what is ours. Only its content may be raw.
+func (p *patchPrinter) line(sgr, format string, args ...any) {
+	p.b.WriteString(paint(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
+}
+
+// gitTypes are the first digits of git's modes.
+var gitTypes = map[string]string{"file": "100", "symlink": "120", "dir": "040"}
+
+func gitMode(typ string, mode uint32) string {
+	if typ == "symlink" {
+		mode = 0
+	}
+	return fmt.Sprintf("%s%03o", gitTypes[typ], mode)
+}
+
+// change writes a change, with its whole patch.
+func (p *patchPrinter) change(ch *caisson.Change) {
+	p.header(ch)
+	p.names(ch)
+	for _, h := range hunksOf(ch.Patch) {
+		p.hunk(h)
+	}
+}
+
+// header writes what the checks say of a change, and what it is besides its lines. What is not for git comes before what is.
+func (p *patchPrinter) header(ch *caisson.Change) {
+	p.notes(ch)
+	if ch.Type == "dir" || ch.Type == "none" && ch.OldType == "dir" {
+		p.line("01", "# directory %s: %s", ch.Kind, ch.Path)
+		return // git knows none
+	}
+	from := ch.Path
+	if ch.OldPath != "" {
+		from = ch.OldPath
+	}
+	p.line("01", "diff --git a/%s b/%s", from, ch.Path)
+	switch {
+	case ch.OldType == "none":
+		p.line("", "new file mode %s", gitMode(ch.Type, ch.Mode))
+	case ch.Type == "none":
+		p.line("", "deleted file mode %s", gitMode(ch.OldType, ch.OldMode))
+	case ch.Mode != ch.OldMode || ch.Type != ch.OldType:
+		p.line("", "old mode %s", gitMode(ch.OldType, ch.OldMode))
+		p.line("", "new mode %s", gitMode(ch.Type, ch.Mode))
+	}
+	if ch.OldPath != "" {
+		p.line("", "rename from %s", ch.OldPath)
+		p.line("", "rename to %s", ch.Path)
+	}
+	if ch.Binary {
+		p.line("", "Binary files a/%s and b/%s differ", from, ch.Path)
+	}
+}
+
+// notes writes what people should know of a change.
+func (p *patchPrinter) notes(ch *caisson.Change) {
+	why := reasons(ch)
+	if len(why) == 0 && ch.Verdict != caisson.VerdictPass {
+		why = []string{"no reason was given"}
+	}
+	for _, s := range why {
+		p.line(verdictColors[ch.Verdict], "# %s: %s", verdictWord(ch.Verdict), s)
+	}
+	if ch.Type != ch.OldType && ch.Type != "none" && ch.OldType != "none" {
+		p.line("33", "# a %s became a %s", ch.OldType, ch.Type)
+	}
+	switch {
+	case ch.Type == "symlink":
+		p.line("33", "# a symlink that leads to %s", ch.Link)
+	case ch.Type == "file" && ch.Mode&0o111&^ch.OldMode != 0 && !slices.ContainsFunc(ch.Finding, func(f caisson.Finding) bool { return f.Check == "mode" }):
+		p.line("33", "# may be executed")
+	}
+	if ch.Binary {
+		p.line("", "# binary, %s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
+	}
+}
+
+// names writes the names that a patch begins with.
+func (p *patchPrinter) names(ch *caisson.Change) {
+	if !strings.Contains(ch.Patch, "@@") {
+		return
+	}
+	from, to := "a/"+ch.Path, "b/"+ch.Path
+	if ch.OldPath != "" {
+		from = "a/" + ch.OldPath
+	}
+	if ch.OldType == "none" {
+		from = "/dev/null"
+	}
+	if ch.Type == "none" {
+		to = "/dev/null"
+	}
+	p.line("01", "--- %s", from)
+	p.line("01", "+++ %s", to)
+}
+
+// hunk writes one hunk.
+func (p *patchPrinter) hunk(h string) {
+	for line := range strings.Lines(h) {
+		text := strings.TrimSuffix(line, "\n")
+		if !p.raw {
+			text = safetext.EscapeLines(text)
+		}
+		sgr := ""
+		switch line[0] {
+		case '+':
+			sgr = "32"
+		case '-':
+			sgr = "31"
+		case '@':
+			sgr = "36"
+		}
+		p.b.WriteString(paint(p.color && sgr != "", sgr, text) + "\n")
+	}
+}
+
+// hunksOf cuts a unified diff into its hunks; the names before them are left out. Lines of files begin with a space, + or -, so what
+// begins with @@ is the beginning of a hunk.
+func hunksOf(patch string) []string {
+	var out []string
+	for line := range strings.Lines(patch) {
+		switch {
+		case strings.HasPrefix(line, "@@"):
+			out = append(out, line)
+		case len(out) > 0:
+			out[len(out)-1] += line
+		}
+	}
+	return out
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// parseReceipt reads the id of a receipt.
+func parseReceipt(s string) (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.ReceiptPrefix, s)
+	if err != nil {
+		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", s)
+	}
+	return id, nil
+}
+
+// printSynced prints what a sync has done: the receipt, and for people what is in it.
+func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
+	var did []string
+	if len(r.Entries) > 0 || dropped == 0 {
+		did = append(did, "applied "+plural(len(r.Entries), "path"))
+	}
+	if dropped > 0 {
+		did = append(did, "dropped "+plural(dropped, "change"))
+	}
+	if r.Waiting > 0 {
+		did = append(did, plural(r.Waiting, "change")+" left in the workspace")
+	}
+	a.say("caisson: %s", strings.Join(did, ", "))
+	if r.ID == "" {
+		if a.globals.Output != "table" {
+			return a.encode(r)
+		}
+		return nil
+	}
+	return printDone(a, r, string(r.ID))
+}
+
+// syncUndoCmd undoes a sync.
+type syncUndoCmd struct {
+	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
+}
+
+func (c *syncUndoCmd) Help() string {
+	return `Puts back what the sync has changed, all of it or nothing: if one of the files has changed on the host since, it is a conflict. The
+changes wait in the workspace again.
+
+` + examples("caisson sync undo rc-abcdefghijklmnop")
+}
+
+func (c *syncUndoCmd) Run(ctx context.Context, a *app) error {
+	id, err := parseReceipt(c.Receipt)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.GetReceipt(ctx, id)
+	if err != nil {
+		return err
+	}
+	w, err := api.GetWorkspace(ctx, string(r.Workspace))
+	if err != nil {
+		return err
+	}
+	dir, err := openWorkspace(a, w)
+	if err != nil {
+		return err
+	}
+	if r, err = api.Undo(ctx, id, dir); err != nil {
+		return err
+	}
+	a.say("caisson: %s put back as before", plural(len(r.Entries), "path"))
+	return printDone(a, r, string(r.ID))
+}
+
+// syncLogCmd lists receipts.
+type syncLogCmd struct {
+	Ref   string `arg:"" optional:"" name:"workspace" help:"Only of the workspace, sandbox or run with this id." complete:"workspace"`
+	Count int    `help:"How many." short:"n" default:"20" placeholder:"N"`
+}
+
+func (c *syncLogCmd) Help() string {
+	return examples("caisson sync log", "caisson sync log -n 100 -o json", "caisson sync log rn-abcdefghijklmnop")
+}
+
+// filter returns which receipts are meant.
+func (c *syncLogCmd) filter() (f caisson.WorkspaceFilter, err error) {
+	if c.Count < 1 {
+		return f, usagef("sync log", "--count must be at least 1")
+	}
+	if c.Ref == "" {
+		return f, nil
+	}
+	for prefix, to := range map[string]*caisson.ID{
+		caisson.WorkspacePrefix: &f.Workspace, caisson.SandboxPrefix: &f.Sandbox, caisson.RunPrefix: &f.Run,
+	} {
+		if id, err := caisson.ParseID(prefix, c.Ref); err == nil {
+			*to = id
+			return f, nil
+		}
+	}
+	return f, caisson.Invalidf("workspace", "%.40q is not the id of a workspace, sandbox or run; see caisson workspace ls", c.Ref)
+}
+
+func (c *syncLogCmd) Run(ctx context.Context, a *app) error {
+	f, err := c.filter()
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.SyncReceipt, bool, error) {
+		f.Before, f.Limit = before, limit
+		return api.ListReceipts(ctx, f)
+	}, func(r *caisson.SyncReceipt) caisson.ID { return r.ID })
+	if err != nil {
+		return err
+	}
+	id := func(r *caisson.SyncReceipt) string { return string(r.ID) }
+	return printList(a, list, id, []column[*caisson.SyncReceipt]{
+		{name: "ID", value: id},
+		{name: "STATE", value: func(r *caisson.SyncReceipt) string { return r.State }, color: func(r *caisson.SyncReceipt) string {
+			if r.State == caisson.ReceiptApplied {
+				return "32"
+			}
+			return plainColor
+		}},
+		{name: "AGE", value: func(r *caisson.SyncReceipt) string { return age(r.At) }},
+		{name: "BY", value: func(r *caisson.SyncReceipt) string { return r.By }},
+		{name: "SYNC", value: func(r *caisson.SyncReceipt) string { return string(r.Mode) }},
+		{name: "PATHS", value: func(r *caisson.SyncReceipt) string { return strconv.Itoa(len(r.Entries)) }},
+		{name: "WORKSPACE", value: func(r *caisson.SyncReceipt) string { return string(r.Workspace) }},
+	})
+}
+
+// syncShowCmd shows a receipt.
+type syncShowCmd struct {
+	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
+}
+
+func (c *syncShowCmd) Help() string {
+	return examples("caisson sync show rc-abcdefghijklmnop", "caisson sync show rc-abcdefghijklmnop -o json")
+}
+
+func (c *syncShowCmd) Run(ctx context.Context, a *app) error {
+	id, err := parseReceipt(c.Receipt)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.GetReceipt(ctx, id)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{
+		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},
+		{"By", r.By}, {"Sync", string(r.Mode)}, {"Applied", when(r.At)}, {"Undone", when(r.UndoneAt)}, {"Checks", strings.Join(r.Checks, ", ")},
+		{"Left", strconv.Itoa(r.Waiting)},
+	}
+	for _, e := range r.Entries {
+		note := ""
+		if e.Merged {
+			note = " (merged)"
+		}
+		rows = append(rows, [2]string{"Path", fmt.Sprintf("%s %s%s", e.Kind, e.Path, note)})
+	}
+	return printOne(a, r, string(r.ID), rows)
+}

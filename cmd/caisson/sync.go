@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type syncCmd struct {
+	Apply syncApplyCmd `cmd:"" default:"withargs" help:"Review changes and apply them; the word apply may be left out."`
+	Undo  syncUndoCmd  `cmd:"" help:"Put back what a sync has changed."`
+	Log   syncLogCmd   `cmd:"" help:"List what was applied, newest first."`
+	Show  syncShowCmd  `cmd:"" help:"Show what one sync has applied."`
+}
+
+func (c *syncCmd) Help() string {
+	return "Its flags are those of caisson sync apply.\n\n" + c.Apply.Help()
+}
+
+// syncApplyCmd applies changes.
+type syncApplyCmd struct {
+	workspaceArg
+	Only   []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
+	DryRun bool     `help:"Only say what --auto would apply."`
+	Auto   bool     `help:"Apply what passes every check; the rest waits."`
+	Yes    bool     `help:"Apply everything that may be applied, what the checks ask about, too; with --reset, do not ask." short:"y"`
+	Reset  bool     `help:"Drop all changes in the workspace instead; its sandbox must not be running."`
+	Status bool     `help:"Only say how much waits."`
+}
+
+func (c *syncApplyCmd) Help() string {
+	return `On a terminal each change is shown, and each part of one if you like: y applies it, n leaves it for later, d drops it from the
+workspace, a applies it and all later ones that pass every check, q ends the review and applies what was chosen, ? explains. Ctrl-C
+ends it and applies nothing. Elsewhere say --auto, --yes or --dry-run.
+
+What is chosen is applied as a whole or not at all, exactly as it was shown. The receipt that is printed takes it back.
+
+` + examples("caisson sync", "caisson sync --status rn-abcdefghijklmnop", "caisson sync --dry-run --only 'src/**'", "caisson sync --auto web",
+		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
+}
+
+// check refuses flags that do not go together.
+func (c *syncApplyCmd) check(a *app) error {
+	modes := 0
+	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
+		if is {
+			modes++
+		}
+	}
+	switch {
+	case modes > 1, c.Yes && modes == 1 && !c.Reset:
+		return usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
+	case len(c.Only) > 0 && (c.Reset || c.Status):
+		return usagef("sync", "--only does not go with --reset and --status")
+	case modes == 0 && !c.Yes && !interactive(a):
+		return usagef("sync", "without a terminal nobody can review; give --auto, --yes or --dry-run")
+	case c.Reset && !c.Yes && !interactive(a):
+		return usagef("sync", "without a terminal --reset needs --yes")
+	}
+	return nil
+}
+
+// interactive reports whether somebody can be asked.
+func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
+
+func (c *syncApplyCmd) Run(ctx context.Context, a *app) error {
+	if err := c.check(a); err != nil {
+		return err
+	}
+	api, w, err := c.find(ctx, a)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.Status:
+		return syncStatus(ctx, a, api, w)
+	case c.Reset:
+		return c.reset(ctx, a, api, w)
+	case c.DryRun:
+		d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only})
+		if err != nil {
+			return err
+		}
+		return printDryRun(a, d)
+	}
+	// Held from before the review: what is written is written in the directory that there was.
+	dir, err := openWorkspace(a, w)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // the client has closed it already, unless it never got it
+	req := caisson.SyncRequest{Auto: c.Auto, Only: c.Only, Directory: dir}
+	if !c.Auto {
+		if req, err = c.choose(ctx, a, api, w); err != nil {
+			return err
+		}
+		if len(req.Apply) == 0 && len(req.Drop) == 0 {
+			a.say("caisson: nothing was applied")
+			return nil
+		}
+		req.Directory = dir
+	}
+	r, err := api.Sync(ctx, string(w.ID), req)
+	if err != nil {
+		return err
+	}
+	return printSynced(a, r, len(req.Drop))
+}
+
+// choose looks at the changes and returns a request for those that are wanted.
+func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.Workspace) (req caisson.SyncRequest, err error) {
+	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only, Patch: !c.Yes, Freeze: true})
+	if err != nil {
+		return req, err
+	}
+	warnCut(a, d)
+	req.Review = d.Review
+	if len(d.Changes) == 0 {
+		return req, nil
+	}
+	if c.Yes {
+		for i := range d.Changes {
+			ch := &d.Changes[i]
+			if ch.Verdict != caisson.VerdictPass {
+				for _, why := range reasons(ch) {
+					a.say("caisson: %s %s: %s", quoteName(ch.Path), verdictWord(ch.Verdict), quoteName(why))
+				}
+			}
+			if applicable(ch) {
+				req.Apply = append(req.Apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash})
+			}
+		}
+		req.Asked = true
+		return req, nil
+	}
+	r := reviewer{in: bufio.NewReader(a.in), out: a.out, color: a.color(), raw: a.globals.RawTTY, droppable: stands(ctx, api, w), mend: a.mend}
+	if err := r.review(ctx, d.Changes); err != nil {
+		return req, err
+	}
+	req.Apply, req.Drop, req.Asked = r.apply, r.drop, r.asked
+	return req, nil
+}
+
+// stands reports whether nothing runs in the workspace, so that changes in it may be dropped.
+func stands(ctx context.Context, api api, w *caisson.Workspace) bool {
+	if w.State != caisson.WorkspaceLive {
+		return true
+	}
+	sb, err := api.Get(ctx, string(w.Sandbox))
+	return err == nil && (sb.State == caisson.Stopped || sb.State == caisson.Created || sb.State == caisson.Failed)
+}
+
+// applicable reports whether a person may apply a change. What this program does not know is not.
+func applicable(ch *caisson.Change) bool {
+	return ch.Verdict == caisson.VerdictPass || ch.Verdict == caisson.VerdictAsk
+}
+
+// printDryRun says what --auto would do.
+func printDryRun(a *app, d *caisson.Diff) error {
+	warnCut(a, d)
+	if a.globals.Output != "table" {
+		return a.encode(d)
+	}
+	pass := 0
+	for _, ch := range d.Changes {
+		if ch.Verdict == caisson.VerdictPass {
+			pass++
+		}
+	}
+	if len(d.Changes) > 0 {
+		if err := printStat(a, d); err != nil {
+			return err
+		}
+	}
+	a.say("caisson: --auto would apply %s and leave %d", plural(pass, "change"), len(d.Changes)-pass)
+	return nil
+}
+
+// waiting is how much waits in a workspace, as -o json shows it.
+type waiting struct {
+	Workspace *caisson.Workspace `json:"workspace"`
+	Changes   int                `json:"changes"`
+	Pass      int                `json:"pass"`
+	Ask       int                `json:"ask"`
+	Clash     int                `json:"clash"`
+	Denied    int                `json:"denied"`
+	Cut       bool               `json:"cut,omitempty"`
+}
+
+func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
+	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})
+	if err != nil {
+		return err
+	}
+	s := waiting{Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut}
+	for _, ch := range d.Changes {
+		switch ch.Verdict {
+		case caisson.VerdictPass:
+			s.Pass++
+		case caisson.VerdictAsk:
+			s.Ask++
+		case caisson.VerdictClash:
+			s.Clash++
+		default:
+			s.Denied++
+		}
+	}
+	n := strconv.Itoa
+	changes := n(s.Changes)
+	if s.Cut {
+		changes += " or more"
+	}
+	return printOne(a, s, n(s.Changes), [][2]string{
+		{"Workspace", string(w.ID)}, {"Of", owner(w)}, {"Directory", w.Source}, {"State", string(w.State)}, {"Sync", string(w.Mode)},
+		{"Synced", when(w.SyncedAt)}, {"Changes", changes}, {"Pass", n(s.Pass)}, {"Ask", n(s.Ask)}, {"Clash", n(s.Clash)}, {"Denied", n(s.Denied)},
+	})
+}
+
+// reset drops all changes.
+func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
+	if !c.Yes {
+		d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})
+		if err != nil {
+			return err
+		}
+		if len(d.Changes) == 0 {
+			a.say("caisson: nothing waits in %s", w.ID)
+			return nil
+		}
+		r := reviewer{in: bufio.NewReader(a.in), out: a.out, mend: a.mend}
+		key, err := r.ask(ctx, fmt.Sprintf("Drop %s of %s? They are lost.", plural(len(d.Changes), "change"), w.ID), "yn")
+		if err != nil {
+			return err
+		}
+		if key != 'y' {
+			a.say("caisson: nothing was dropped")
+			return nil
+		}
+	}
+	w, err := api.Reset(ctx, string(w.ID))
+	if err != nil {
+		return err
+	}
+	return printDone(a, w, string(w.ID))
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// reviewer asks a person about changes.
+type reviewer struct {
+	in        *bufio.Reader
+	out       io.Writer
+	color     bool
+	raw       bool
+	droppable bool
+	mend      func() // for a panic in the goroutine that reads; nil for none
+
+	all   bool // whatever passes every check is wanted
+	apply []caisson.Selection
+	drop  []string
+	asked bool // whether something is wanted that the checks asked about
+}
+
+// keys says what each key does to a change.
+var keys = map[byte]string{
+	'y': "apply it",
+	'n': "leave it for later",
+	's': "decide for each part of it",
+	'd': "drop it: the sandbox's file becomes what it was",
+	'a': "apply it, and all later ones that pass every check without being shown",
+	'q': "end the review, and apply what was chosen before",
+	'?': "explain",
+}
+
+// hunkKeys is keys for a part of a change.
+var hunkKeys = map[byte]string{
+	'y': "apply this part",
+	'n': "leave this part for later",
+	'a': "apply this part and the later ones of the file",
+	'd': "leave this part and the later ones of the file",
+	'q': "end the review, and apply what was chosen before",
+	'?': "explain",
+}
+
+// errStop ends a review; what was chosen is kept.
+var errStop = errors.New("stop")
+
+// review asks about each change. What is wanted is in r then; on an error nothing is to be applied.
+func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
+	for i := range changes {
+		err := r.change(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
+		if errors.Is(err, errStop) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string) error {
+	if r.all && ch.Verdict == caisson.VerdictPass {
+		r.want(ch, nil)
+		return nil
+	}
+	hunks := hunksOf(ch.Patch)
+	if err := r.show(func(p *patchPrinter) { p.change(ch) }); err != nil {
+		return err
+	}
+	name := quoteName(ch.Path)
+	if !applicable(ch) && !r.droppable {
+		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and stays in the workspace.\n", place, name)
+		return err
+	}
+	question, can := "Apply this change to "+name+"?", "yn"
+	if !applicable(ch) {
+		question, can = name+" cannot be applied. Drop it?", "n"
+	} else if len(hunks) > 1 && ch.Kind == caisson.ChangeModified && !ch.Binary {
+		can += "s"
+	}
+	if r.droppable {
+		can += "d"
+	}
+	if applicable(ch) {
+		can += "a"
+	}
+	key, err := r.choose(ctx, "("+place+") "+question, can+"q?", keys)
+	if err != nil {
+		return err
+	}
+	switch key {
+	case 'y':
+		r.want(ch, nil)
+	case 'a':
+		r.all = true
+		r.want(ch, nil)
+	case 'd':
+		r.drop = append(r.drop, ch.Path)
+	case 's':
+		return r.parts(ctx, ch, hunks)
+	case 'q':
+		return errStop
+	}
+	return nil
+}
+
+// parts asks about each hunk.
+func (r *reviewer) parts(ctx context.Context, ch *caisson.Change, hunks []string) error {
+	var wanted []int
+	var stop error
+	all := false
+parts:
+	for i, h := range hunks {
+		if all {
+			wanted = append(wanted, i)
+			continue
+		}
+		if err := r.show(func(p *patchPrinter) { p.hunk(h) }); err != nil {
+			return err
+		}
+		key, err := r.choose(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), quoteName(ch.Path)), "ynadq?", hunkKeys)
+		if err != nil {
+			return err
+		}
+		switch key {
+		case 'y':
+			wanted = append(wanted, i)
+		case 'a':
+			wanted, all = append(wanted, i), true
+		case 'd':
+			break parts
+		case 'q':
+			stop = errStop
+			break parts
+		}
+	}
+	switch len(wanted) {
+	case 0:
+	case len(hunks):
+		r.want(ch, nil)
+	default:
+		r.want(ch, wanted)
+	}
+	return stop
+}
+
+func (r *reviewer) want(ch *caisson.Change, hunks []int) {
+	r.apply = append(r.apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash, Hunks: hunks})
+	r.asked = r.asked || ch.Verdict == caisson.VerdictAsk
+}
+
+// show writes a part of a patch.
+func (r *reviewer) show(write func(*patchPrinter)) error {
+	var b strings.Builder
+	write(&patchPrinter{&b, r.color, r.raw})
+	_, err := io.WriteString(r.out, b.String())
+	return err
+}
+
+// choose is ask, until the answer is not a wish for an explanation.
+func (r *reviewer) choose(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
+	for {
+		key, err := r.ask(ctx, question, can)
+		if err != nil || key != '?' {
+			return key, err
+		}
+		for _, k := range []byte(can) {
+			fmt.Fprintf(r.out, "  %c  %s\n", k, meaning[k])
+		}
+	}
+}
+
+// ask asks until one of the keys is the answer. The end of the input is an error: nobody is there any more.
+func (r *reviewer) ask(ctx context.Context, question, can string) (byte, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	for {
+		prompt := paint(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "
+		if _, err := io.WriteString(r.out, prompt); err != nil {
+			return 0, err
+		}
+		typed := make(chan line, 1)
+		go func() { // reading a terminal cannot be interrupted; on a signal the program ends
+			if r.mend != nil {
+				defer r.mend()
+			}
+			s, err := r.in.ReadString('\n')
+			typed <- line{s, err}
+		}()
+		var l line
+		select {
+		case <-ctx.Done():
+			fmt.Fprintln(r.out)
+			return 0, context.Cause(ctx)
+		case l = <-typed:
+		}
+		answer := strings.ToLower(strings.TrimSpace(l.text))
+		if len(answer) == 1 && strings.Contains(can, answer) {
+			return answer[0], nil
+		}
+		if errors.Is(l.err, io.EOF) {
+			return 0, caisson.Errorf(caisson.Conflict, "the review ended before its end; nothing was applied")
+		}
+		if l.err != nil {
+			return 0, l.err
+		}
+	}
+}
+
+// quoteName shows a name in a sentence.
+func quoteName(s string) string { return safetext.Escape(s) }

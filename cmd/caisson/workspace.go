@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type workspaceCmd struct {
+	Ls   workspaceLsCmd   `cmd:"" help:"List workspaces, newest first."`
+	Show workspaceShowCmd `cmd:"" help:"Show everything about a workspace, with the files that are hidden in it."`
+	Rm   workspaceRmCmd   `cmd:"" help:"Forget workspaces whose sandboxes are gone, with all changes in them."`
+}
+
+// workspaceStates are the states of workspaces, in the order of their life.
+var workspaceStates = []caisson.WorkspaceState{caisson.WorkspaceLive, caisson.WorkspaceResting, caisson.WorkspaceSettled}
+
+func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
+
+// workspaceLsCmd lists workspaces.
+type workspaceLsCmd struct {
+	State   []string `help:"Only in this state: live, resting (its sandbox is gone, changes wait), settled; may be repeated." placeholder:"STATE" complete:"workspacestate"`
+	OfRun   string   `name:"run" help:"Only of this run." placeholder:"RUN" complete:"run"`
+	Sandbox string   `help:"Only of the sandbox with this id." placeholder:"ID" complete:"sandbox"`
+	Count   int      `help:"How many." short:"n" default:"20" placeholder:"N"`
+}
+
+func (c *workspaceLsCmd) Help() string {
+	return examples("caisson workspace ls", "caisson workspace ls --state resting", "caisson workspace ls --run rn-abcdefghijklmnop -o json")
+}
+
+func (c *workspaceLsCmd) filter() (f caisson.WorkspaceFilter, err error) {
+	if c.Count < 1 {
+		return f, usagef("workspace ls", "--count must be at least 1")
+	}
+	for _, s := range c.State {
+		if !slices.Contains(workspaceStates, caisson.WorkspaceState(s)) {
+			return f, caisson.Invalidf("state", "%.40q is not a state of workspaces; there are %s", s, joined(workspaceStates, ", "))
+		}
+		f.States = append(f.States, caisson.WorkspaceState(s))
+	}
+	if c.OfRun != "" {
+		if f.Run, err = parseRun(c.OfRun); err != nil {
+			return f, err
+		}
+	}
+	if c.Sandbox != "" {
+		if f.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, c.Sandbox); err != nil {
+			return f, caisson.Invalidf("sandbox", "%.40q is not the id of a sandbox; see caisson sandbox ls", c.Sandbox)
+		}
+	}
+	return f, nil
+}
+
+func (c *workspaceLsCmd) Run(ctx context.Context, a *app) error {
+	f, err := c.filter()
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.Workspace, bool, error) {
+		f.Before, f.Limit = before, limit
+		return api.ListWorkspaces(ctx, f)
+	}, func(w *caisson.Workspace) caisson.ID { return w.ID })
+	if err != nil {
+		return err
+	}
+	return printList(a, list, workspaceID, []column[*caisson.Workspace]{
+		{name: "ID", value: workspaceID},
+		{name: "STATE", value: func(w *caisson.Workspace) string { return string(w.State) }, color: func(w *caisson.Workspace) string {
+			switch w.State {
+			case caisson.WorkspaceLive:
+				return "32"
+			case caisson.WorkspaceResting:
+				return "33"
+			}
+			return plainColor
+		}},
+		{name: "KIND", value: func(w *caisson.Workspace) string { return string(w.Kind) }},
+		{name: "SYNC", value: func(w *caisson.Workspace) string { return string(w.Mode) }},
+		{name: "CHANGES", value: func(w *caisson.Workspace) string { return strconv.Itoa(w.Changes) }},
+		{name: "AGE", value: func(w *caisson.Workspace) string { return age(w.CreatedAt) }},
+		{name: "OF", value: owner},
+		{name: "DIRECTORY", value: func(w *caisson.Workspace) string { return w.Source }},
+	})
+}
+
+// newestOf reads pages, from new to old, until there are count items.
+func newestOf[T any](count int, next func(before caisson.ID, limit int) ([]T, bool, error), id func(T) caisson.ID) ([]T, error) {
+	var all []T
+	var before caisson.ID
+	for more := true; more && len(all) < count; {
+		page, again, err := next(before, min(count-len(all), 1000))
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		all, more, before = append(all, page...), again, id(page[len(page)-1])
+	}
+	return all, nil
+}
+
+// owner is the run that a workspace was made for, or its sandbox.
+func owner(w *caisson.Workspace) string {
+	if w.Run != "" {
+		return string(w.Run)
+	}
+	return string(w.Sandbox)
+}
+
+// workspaceShowCmd shows one workspace.
+type workspaceShowCmd struct {
+	workspaceArg
+}
+
+// workspaceArg names a workspace.
+type workspaceArg struct {
+	Ref string `arg:"" optional:"" name:"run|sandbox|workspace" help:"Whose; default the newest workspace of this directory or of one above it." complete:"workspace"`
+}
+
+func (c *workspaceShowCmd) Help() string {
+	return examples("caisson workspace show", "caisson workspace show rn-abcdefghijklmnop", "caisson workspace show ws-abcdefghijklmnop -o json")
+}
+
+func (c *workspaceShowCmd) Run(ctx context.Context, a *app) error {
+	_, w, err := c.find(ctx, a)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{
+		{"ID", string(w.ID)}, {"State", string(w.State)}, {"Directory", w.Source}, {"Target", w.Target}, {"Kind", string(w.Kind)},
+		{"Sync", string(w.Mode)}, {"Run", string(w.Run)}, {"Agent", w.Agent}, {"Sandbox", string(w.Sandbox)},
+		{"Owner", strconv.FormatUint(uint64(w.UID), 10) + ":" + strconv.FormatUint(uint64(w.GID), 10)},
+		{"Entries", strconv.FormatInt(w.Files, 10)}, {"Changes", strconv.Itoa(w.Changes)}, {"Created", when(w.CreatedAt)},
+		{"Ended", when(w.EndedAt)}, {"Synced", when(w.SyncedAt)}, {"Warning", w.Warning},
+	}
+	for _, p := range w.Hidden {
+		rows = append(rows, [2]string{"Hidden", p})
+	}
+	if more := w.HiddenCount - len(w.Hidden); more > 0 {
+		rows = append(rows, [2]string{"Hidden", "and " + strconv.Itoa(more) + " more"})
+	}
+	return printOne(a, w, string(w.ID), rows)
+}
+
+// find returns the workspace that the argument names.
+func (c *workspaceArg) find(ctx context.Context, a *app) (api, *caisson.Workspace, error) {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Ref == "" {
+		w, err := workspaceHere(ctx, a, api)
+		if err == nil {
+			a.say("caisson: workspace %s of %s, %s old", w.ID, owner(w), age(w.CreatedAt))
+		}
+		return api, w, err
+	}
+	ref := c.Ref
+	if !slices.ContainsFunc([]string{caisson.WorkspacePrefix, caisson.SandboxPrefix, caisson.RunPrefix}, func(prefix string) bool {
+		_, err := caisson.ParseID(prefix, ref)
+		return err == nil
+	}) {
+		sb, err := api.Get(ctx, ref)
+		switch {
+		case caisson.KindOf(err) == caisson.NotFound:
+			return nil, nil, caisson.Errorf(caisson.NotFound, "there is no workspace, sandbox or run %.80q; see caisson workspace ls", ref)
+		case err != nil:
+			return nil, nil, err
+		case sb.Spec.Workspace == "":
+			return nil, nil, caisson.Errorf(caisson.NotFound, "the sandbox %.80q has no workspace; see caisson workspace ls", ref)
+		}
+		ref = string(sb.Spec.Workspace)
+	}
+	w, err := api.GetWorkspace(ctx, ref)
+	return api, w, err
+}
+
+// workspaceHere returns the newest workspace of the current directory or of one above it. One in which something may wait goes
+// before those that are settled.
+func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
+	if !a.local() {
+		return nil, caisson.Invalidf("run|sandbox|workspace", "must be named, for the daemon is on another machine; see caisson workspace ls")
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var above []os.FileInfo
+	for d := dir; ; d = filepath.Dir(d) {
+		if info, err := os.Stat(d); err == nil {
+			above = append(above, info)
+		}
+		if d == filepath.Dir(d) {
+			break
+		}
+	}
+	var settled *caisson.Workspace
+	f := caisson.WorkspaceFilter{Limit: 1000}
+	for more := true; more; {
+		var page []*caisson.Workspace
+		if page, more, err = api.ListWorkspaces(ctx, f); err != nil {
+			return nil, err
+		}
+		for _, w := range page {
+			f.Before = w.ID
+			info, err := os.Stat(w.Source)
+			if err != nil || w.Kind == caisson.WorkspaceDirect || !slices.ContainsFunc(above, func(d os.FileInfo) bool { return os.SameFile(d, info) }) {
+				continue
+			}
+			if w.State != caisson.WorkspaceSettled {
+				return w, nil
+			}
+			if settled == nil {
+				settled = w
+			}
+		}
+		more = more && len(page) > 0
+	}
+	if settled == nil {
+		return nil, caisson.Errorf(caisson.NotFound, "no workspace is of %s or a directory above it; see caisson workspace ls", dir)
+	}
+	return settled, nil
+}
+
+// openWorkspace opens the directory of a workspace with the rights of whoever runs this command: who may not write there, applies
+// nothing.
+func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
+	if !a.local() {
+		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")
+	}
+	if !filepath.IsAbs(w.Source) {
+		return nil, caisson.Errorf(caisson.Conflict, "the workspace %s is of %s, which is not the path of a directory", w.ID, w.Source)
+	}
+	f, err := os.OpenFile(w.Source, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Conflict, "the workspace's directory cannot be opened: %s", strings.TrimPrefix(err.Error(), "open "))
+	}
+	if err := unix.Faccessat(int(f.Fd()), ".", unix.W_OK, unix.AT_EACCESS); err != nil {
+		f.Close()
+		return nil, caisson.Wrap(err, caisson.Denied, "you may not write in %s", w.Source)
+	}
+	return f, nil
+}
+
+// workspaceRmCmd forgets workspaces.
+type workspaceRmCmd struct {
+	Refs []string `arg:"" name:"run|sandbox|workspace" help:"Whose." complete:"workspace"`
+}
+
+func (c *workspaceRmCmd) Help() string {
+	return "What was not applied is lost, and what was cannot be undone any more.\n\n" +
+		examples("caisson workspace rm ws-abcdefghijklmnop", "caisson workspace rm $(caisson workspace ls -q --state settled)")
+}
+
+func (c *workspaceRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Refs, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveWorkspace(ctx, ref)
+	})
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// workspaceFlags decide how a host directory is shown in a new sandbox.
+type workspaceFlags struct {
+	Kind       string   `name:"workspace-kind" help:"overlay shows the directory as it is and takes what is written aside; copy does so with a copy of it; direct lets the sandbox write in it, and nothing is reviewed." group:"new" placeholder:"KIND" enum:",overlay,copy,direct" default:""`
+	Sync       string   `help:"How changes get to the directory: secure (somebody reviews them), yolo (what passes every check is applied by itself), yolo-unsafe (the same as the kind direct)." group:"new" placeholder:"MODE" enum:",secure,yolo,yolo-unsafe" default:""`
+	ShowHidden []string `help:"Do not hide secret-looking files of this name or path from the sandbox; may be repeated." group:"new" placeholder:"PATTERN" sep:"none"`
+}
+
+// given reports whether any flag was set.
+func (f *workspaceFlags) given() bool { return f.Kind != "" || f.Sync != "" || len(f.ShowHidden) > 0 }
+
+// request returns what the flags say of dir. It warns of what cannot be reviewed.
+func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.WorkspaceRequest, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	req := &caisson.WorkspaceRequest{
+		Kind: caisson.WorkspaceKind(f.Kind), Mode: caisson.SyncMode(f.Sync), Source: abs, Target: target, Show: f.ShowHidden,
+	}
+	switch direct, unsafe := req.Kind == caisson.WorkspaceDirect, req.Mode == caisson.SyncUnsafe; {
+	case direct && req.Mode == "":
+		req.Mode = caisson.SyncUnsafe
+	case unsafe && req.Kind == "":
+		req.Kind = caisson.WorkspaceDirect
+	case direct != unsafe:
+		return nil, caisson.Invalidf("sync", "%s does not go with the workspace kind %s: what is written directly cannot be reviewed", req.Mode, req.Kind)
+	}
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	if !a.local() {
+		return nil, caisson.Invalidf("workspace", "a daemon elsewhere cannot see directories of this machine; use cp")
+	}
+	if err := apart(abs, cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if req.Kind == caisson.WorkspaceDirect {
+		a.say("caisson: the sandbox writes in %s itself: nothing is reviewed, hidden or undone", quoteCommand([]string{abs}))
+	}
+	return req, nil
+}
+
+// parseWorkspace reads DIR[:TARGET]. DIR may hold colons; TARGET begins with a slash and holds none.
+func parseWorkspace(s string) (dir, target string, err error) {
+	dir = s
+	if i := strings.LastIndex(s, ":/"); i >= 0 && !strings.Contains(s[i+1:], ":") {
+		dir, target = s[:i], filepath.Clean(s[i+1:])
+	}
+	if dir == "" || target == "/" || strings.ContainsRune(s, 0) {
+		return "", "", caisson.Invalidf("workspace", "%.80q is not DIR or DIR:TARGET, with an absolute path below / inside the sandbox", s)
+	}
+	return dir, target, nil
+}

@@ -1,0 +1,37 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/workspaces"
+)
+
+// WorkspaceConfig is about workspaces and what may be applied from them.
+type WorkspaceConfig struct {
+	Hide  []string      // patterns of names that sandboxes do not see; nil for the gate's own
+	Rules gate.Rules    // beside what is never applied
+	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
+}
+
+// newWorkspaces constructs the core of workspaces. Its events go to the record that the lifecycle core keeps.
+func newWorkspaces(e *Engine) (*workspaces.Core, error) {
+	return workspaces.New(workspaces.Config{
+		Dir: e.cfg.Dir, Store: e.Store, Tool: gate.NewTool(e.runner),
+		Record:  func(ctx context.Context, list []*caisson.Event) error { return e.Core.RecordAll(ctx, list) },
+		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) }, Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Log: e.cfg.Log.With("component", "workspaces"),
+	})
+}
+
+// usesWorkspace reports whether a sandbox has its workspace mounted, or may have at any moment.
+func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
+	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return false, err
+	}
+	// Paused, its memory remembers what the files were like.
+	return sb.State.Live() || sb.State.Transient() || sb.State == caisson.Paused, nil
+}

@@ -1,0 +1,140 @@
+package gate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// checkSecrets searches what would be written.
+func (c *checker) checkSecrets(ctx context.Context) error {
+	rules, err := loadSecretRules()
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the rules for secrets cannot be read")
+	}
+	timed, cancel := context.WithDeadline(ctx, c.scanDeadline())
+	defer cancel()
+	var todo []int
+	for i := range c.changes {
+		ch := &c.changes[i]
+		if ch.Type != typeFile || ch.Kind == caisson.ChangeMode || ch.Kind == caisson.ChangeRemoved || c.denied(i) {
+			continue
+		}
+		if ch.Size > int64(c.rules.MaxScan) {
+			c.add(i, checkSecret, caisson.VerdictAsk, 0, "the file is larger than %v, and was not searched for secrets", c.rules.MaxScan)
+			continue
+		}
+		todo = append(todo, i)
+	}
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(runtime.GOMAXPROCS(0), len(todo)) {
+		wg.Go(func() {
+			for i := range next {
+				c.scan(timed, rules, i)
+			}
+		})
+	}
+	for _, i := range todo {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return ctx.Err()
+}
+
+// denied reports whether the change is denied already. Looking at it would only cost time.
+func (c *checker) denied(i int) bool {
+	for _, f := range c.findings[i] {
+		if f.Verdict == caisson.VerdictDeny {
+			return true
+		}
+	}
+	return false
+}
+
+// scan searches the file of the change i. Each change is scanned by one goroutine only.
+func (c *checker) scan(ctx context.Context, rules *secretRules, i int) {
+	ch := &c.changes[i]
+	unseen := func(why string) {
+		c.add(i, checkSecret, caisson.VerdictDeny, 0, "the file was not searched for secrets: %s", why)
+	}
+	defer func() {
+		if recover() != nil {
+			unseen("the search broke down")
+		}
+	}()
+	if ctx.Err() != nil {
+		unseen("the time for all files was over; apply the others, then look again, or raise scanTime")
+		return
+	}
+	text, err := c.content(ch)
+	if err != nil {
+		unseen(caisson.MessageOf(err))
+		return
+	}
+	found, err := rules.find(ctx, ch.Path, text)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		unseen("it took too long; raise scanTime if that is wanted")
+	} else if err != nil {
+		unseen(caisson.MessageOf(err))
+	}
+	if len(found) == 0 {
+		return
+	}
+	old := c.hostContent(ch)
+	for _, s := range found {
+		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
+			continue // the host has it there already
+		}
+		c.add(i, checkSecret, caisson.VerdictAsk, s.line, "this looks like a secret (%s): %s", s.rule, s.description)
+	}
+}
+
+// content reads all of what a change would write.
+func (c *checker) content(ch *caisson.Change) (string, error) {
+	r, err := c.read(ch.Hash)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	b.Grow(int(min(max(ch.Size, 0), maxScan)) + bytes.MinRead)
+	if _, err := io.Copy(&b, io.LimitReader(r, int64(c.rules.MaxScan)+1)); err != nil {
+		return "", err
+	}
+	if b.Len() > int(c.rules.MaxScan) {
+		return "", caisson.Errorf(caisson.Conflict, "it is larger than it was said to be")
+	}
+	return b.String(), nil
+}
+
+// hostContent returns what the host has where the file of a change was, or nothing.
+func (c *checker) hostContent(ch *caisson.Change) []byte {
+	path := cmpOr(ch.OldPath, ch.Path)
+	if ch.OldType != typeFile || !validPath(path) {
+		return nil
+	}
+	f, err := openUnder(c.tree.host, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(f), "host")
+	defer file.Close()
+	if st, err := lookAt(f, ""); err != nil || st.typ != typeFile {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(file, int64(c.rules.MaxScan)))
+	if err != nil {
+		return nil
+	}
+	return text
+}

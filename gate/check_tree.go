@@ -1,0 +1,249 @@
+package gate
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of looking at the host's directory.
+const (
+	maxCheckedNames = 200_000 // in one directory
+	maxHops         = 40      // symlinks in one path, as in Linux
+)
+
+// tree is the directory as it would be with all changes: of the host what no change touches.
+type tree struct {
+	host    int // descriptor
+	changed map[string]*caisson.Change
+	gone    map[string]bool     // what is removed or renamed away
+	added   map[string][]string // names of changes by their directory
+	names   map[string][]string // cache of children
+}
+
+func newTree(host *os.File, changes []caisson.Change) *tree {
+	t := &tree{host: int(host.Fd()), changed: map[string]*caisson.Change{}, gone: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
+	for i := range changes {
+		c := &changes[i]
+		if c.OldPath != "" && c.Kind == caisson.ChangeRenamed {
+			t.gone[c.OldPath] = true
+		}
+		if c.Type == typeNone || c.Kind == caisson.ChangeRemoved {
+			t.gone[c.Path] = true
+			continue
+		}
+		t.changed[c.Path] = c
+	}
+	for path := range t.changed {
+		delete(t.gone, path)
+		dir := parentOf(path)
+		t.added[dir] = append(t.added[dir], path[len(dir):])
+	}
+	return t
+}
+
+// lookup says what is at path, type none if nothing, and where a symlink leads.
+func (t *tree) lookup(path string) (typ, link string, err error) {
+	if c := t.changed[path]; c != nil {
+		return c.Type, c.Link, nil
+	}
+	if t.covered(path) {
+		return typeNone, "", nil
+	}
+	dir, err := openDir(t.host, parentOf(path))
+	if err != nil {
+		return absent(err)
+	}
+	defer unix.Close(dir)
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	st, err := lookAt(dir, name)
+	if err != nil {
+		return absent(err)
+	}
+	if st.typ != typeSymlink {
+		return st.typ, "", nil
+	}
+	buf := make([]byte, maxPathLen+1)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return absent(err)
+	}
+	return st.typ, string(buf[:n]), nil
+}
+
+// absent is the answer to a failed look: what is not there is nothing, all else is an error.
+func absent(err error) (string, string, error) {
+	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return typeNone, "", nil
+		}
+	}
+	return "", "", err
+}
+
+// covered reports whether a change takes away what the host has at path: there or above.
+func (t *tree) covered(path string) bool {
+	if t.gone[path] {
+		return true
+	}
+	for dir := parentOf(path); dir != ""; dir = parentOf(dir) {
+		if c := t.changed[dir]; t.gone[dir] || c != nil && c.Type != typeDir {
+			return true
+		}
+	}
+	return false
+}
+
+// children returns the names in dir. errTooMany if the host has more than can be looked at.
+func (t *tree) children(dir string) ([]string, error) {
+	if names, ok := t.names[dir]; ok {
+		return names, nil
+	}
+	var names []string
+	if dir == "" || !t.covered(dir) {
+		fd, err := openDir(t.host, dir)
+		if err == nil {
+			names, err = readNames(fd, maxCheckedNames)
+			unix.Close(fd)
+		} else if _, _, err = absent(err); err == nil {
+			names = nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	prefix := dir
+	if dir != "" {
+		prefix += "/"
+	}
+	names = slices.DeleteFunc(names, func(n string) bool { return t.gone[prefix+n] })
+	for _, n := range t.added[dir] {
+		names = append(names, strings.TrimPrefix(n, "/"))
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(t.names) > 1000 {
+		clear(t.names)
+	}
+	t.names[dir] = names
+	return names, nil
+}
+
+// errOutside and the others say why a symlink is denied.
+var (
+	errOutside = errors.New("leads out of the directory")
+	errLoop    = errors.New("leads to itself or through too many symlinks")
+	errGitLink = errors.New("leads to what belongs to git")
+)
+
+// follow finds out where a symlink at path leads, step by step. What is not there yet counts as a directory.
+func (t *tree) follow(path, link string) error {
+	var at []string
+	if dir := parentOf(path); dir != "" {
+		at = strings.Split(dir, "/")
+	}
+	if strings.HasPrefix(link, "/") {
+		return errOutside
+	}
+	todo := strings.Split(link, "/")
+	for hops := 0; len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(at) == 0 {
+				return errOutside
+			}
+			at = at[:len(at)-1]
+			continue
+		}
+		if gitName(name) {
+			return errGitLink
+		}
+		at = append(at, name)
+		typ, next, err := t.lookup(strings.Join(at, "/"))
+		if err != nil {
+			return err
+		}
+		if typ != typeSymlink {
+			continue
+		}
+		if hops++; hops > maxHops {
+			return errLoop
+		}
+		if strings.HasPrefix(next, "/") {
+			return errOutside
+		}
+		at = at[:len(at)-1]
+		todo = append(strings.Split(next, "/"), todo...)
+	}
+	return nil
+}
+
+// above returns the nearest directory of path that would be none.
+func (t *tree) above(path string) string {
+	for dir := parentOf(path); dir != ""; dir = parentOf(dir) {
+		if c := t.changed[dir]; c != nil && c.Type != typeDir || c == nil && t.gone[dir] {
+			return dir
+		}
+	}
+	return ""
+}
+
+// collisions returns the groups of names in dir that are one name on other systems, and of which a change adds at least one.
+func (t *tree) collisions(dir string) (map[string][]string, error) {
+	names, err := t.children(dir)
+	if err != nil {
+		return nil, err
+	}
+	groups := map[string][]string{}
+	for _, n := range names {
+		key := nameKey(n)
+		groups[key] = append(groups[key], n)
+	}
+	for key, g := range groups {
+		if len(g) < 2 {
+			delete(groups, key)
+		}
+	}
+	return groups, nil
+}
+
+// repository reports whether dir would be what git takes for a repository without a work tree, whose configuration it then obeys.
+func (t *tree) repository(dir string) (bool, error) {
+	names, err := t.children(dir)
+	if err != nil {
+		return false, err
+	}
+	has := map[string]bool{}
+	for _, n := range names {
+		has[nameKey(n)] = true
+	}
+	return has["head"] && (has["objects"] && has["refs"] || has["commondir"]), nil
+}
+
+// repositoryNames are what makes a directory a repository.
+var repositoryNames = []string{"head", "objects", "refs", "config", "commondir", "hooks"}
+
+// worse returns the stricter of two verdicts.
+func worse(a, b string) string {
+	order := []string{"", caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictClash, caisson.VerdictDeny}
+	rank := func(v string) int {
+		if i := slices.Index(order, v); i >= 0 {
+			return i
+		}
+		return len(order) // unknown is strictest
+	}
+	if cmp.Compare(rank(a), rank(b)) >= 0 {
+		return a
+	}
+	return b
+}

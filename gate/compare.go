@@ -1,0 +1,265 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxDifferences bounds what one comparison returns.
+const maxDifferences = 100_000
+
+// permissions are the mode bits that can be applied.
+const permissions = 0o777
+
+// maxHeld bounds the contents that are kept in memory because they may be needed again.
+const maxHeld = 64 << 20
+
+// A Difference is a change, with what it takes to apply it.
+type Difference struct {
+	// Change has the verdicts and findings of the comparison itself: clash, if the host has moved and the two cannot be put
+	// together, and deny for what can never be applied or is hidden. Otherwise the verdict is empty, for the checks to fill in;
+	// they never make it milder.
+	Change caisson.Change `json:"change"`
+	// Steps apply the change to the host as it was when the change was found: one, or two for a rename. Their contents are
+	// objects of the frozen copy. Empty if the change can never be applied as it is. A step needs the directory that it is in:
+	// whoever applies a part of the changes takes those of the directories above along.
+	Steps []Step `json:"steps,omitempty"`
+}
+
+// CompareOptions say what a comparison is to have besides.
+type CompareOptions struct {
+	Patch bool `json:"patch,omitempty"` // unified diffs of text files
+}
+
+// A Comparison is what has changed.
+type Comparison struct {
+	Differences []Difference // by path, in the order of walks
+	Cut         bool         // there is more, which cannot be applied
+}
+
+// Compare says what a sandbox has changed: the frozen copy in frozen against the directory as manifest (and base, see [Base] and
+// [Rebase]) has recorded it, and against host as it is now. Only paths that the sandbox touched are looked at. Copies without a
+// change are no change, nor is what both sides have changed in the same way.
+//
+// If the host's file has changed since, the change is Moved. If what was there at the start is known and the two changes can be put
+// together, it is a Merge, and the result is an object of the frozen copy; else it clashes. merged is the directory of that name in
+// frozen, see [MergedDir].
+func Compare(ctx context.Context, host, manifest, base, frozen, merged *os.File, opts CompareOptions) (*Comparison, error) {
+	defer keepAlive(host, merged)
+	m, err := OpenManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	store, err := openBase(base)
+	if err != nil {
+		return nil, err
+	}
+	defer store.close()
+	f, err := OpenFrozen(frozen)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c := &comparer{
+		ctx: ctx, host: newHostReader(ctx, int(host.Fd())), start: startOf{m: m, base: store}, frozen: f, cut: f.Cut(),
+		objects: newKeeper(int(merged.Fd()), FreezeLimits{}.withDefaults()), blocked: map[string]*obstacle{},
+	}
+	if err := c.run(); err != nil {
+		return nil, err
+	}
+	if err := c.finish(opts); err != nil {
+		return nil, err
+	}
+	if err := c.saveMerged(int(merged.Fd())); err != nil {
+		return nil, err
+	}
+	result := &Comparison{Cut: c.cut}
+	for _, d := range c.found {
+		result.Differences = append(result.Differences, d.Difference)
+	}
+	return result, nil
+}
+
+// MergedDir opens the directory in a frozen one that [Compare] writes to, and makes it if need be.
+func MergedDir(frozen *os.File) (*os.File, error) {
+	if err := unix.Mkdirat(int(frozen.Fd()), mergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, os.NewSyscallError("mkdir", err)
+	}
+	return openFile(frozen, mergedDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+}
+
+// difference is a Difference in the making.
+type difference struct {
+	Difference
+	path    string // as on disk
+	oldPath string
+	base    state
+	host    state // now; of oldPath in renames
+	box     state // in the sandbox, or merged
+}
+
+// obstacle is why what is in a directory, or the directory itself, cannot be changed.
+type obstacle struct{ verdict, message string }
+
+type comparer struct {
+	ctx     context.Context
+	host    *hostReader
+	start   startOf
+	frozen  *Frozen
+	objects *keeper
+	found   []*difference
+	merged  []Entry
+	held    int // bytes of host.data in found
+	cut     bool
+	// blocked are directories that are not on the host as the sandbox's changes in them need it.
+	blocked map[string]*obstacle
+	// emptied is the last directory of which nothing that the host has is left, but for what is in the frozen copy.
+	emptied string
+}
+
+func (c *comparer) run() error {
+	for _, e := range c.frozen.Entries() {
+		if len(c.found) >= maxDifferences {
+			c.cut = true
+			break
+		}
+		if err := c.entry(&e); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(c.found, func(a, b *difference) int { return comparePaths(a.path, b.path) })
+	return nil
+}
+
+// entry judges what the sandbox has at one path, and what it has removed below that.
+func (c *comparer) entry(e *Entry) error {
+	base, err := c.start.at(e.Path)
+	if err != nil {
+		return err
+	}
+	box := state{stat: stat{typ: e.Type, mode: e.Mode, size: e.Size}, content: e.Content, link: e.Link}
+	if e.Type == typeDir {
+		box.mode &= permissions // directories inherit the others, which are not applied
+	}
+	if e.Denied != "" {
+		c.deny(e, &base, &box)
+		return nil
+	}
+	if err := c.judge(e.Path, &base, &box); err != nil {
+		return err
+	}
+	if base.typ != typeDir || e.Type == typeDir && !e.Opaque || c.emptied != "" && below(e.Path, c.emptied) {
+		return nil
+	}
+	c.emptied = e.Path
+	return c.start.below(e.Path, func(path string, base *origin) error {
+		if len(c.found) >= maxDifferences {
+			c.cut = true
+			return errEnough
+		}
+		if e.Type == typeDir && c.kept(path, e.Path) {
+			return nil
+		}
+		if e.Type == typeDir && c.frozen.Cut() {
+			// It may be among what was left out.
+			d := c.add(path, &base.state, &nothing, nil)
+			d.finding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
+			return nil
+		}
+		return c.judge(path, base, &nothing)
+	})
+}
+
+// kept reports whether path, which is below the emptied directory dir, is in the frozen copy or in what could not be frozen.
+func (c *comparer) kept(path, dir string) bool {
+	if _, ok := c.frozen.Lookup(path); ok {
+		return true
+	}
+	for above := parentOf(path); above != dir; above = parentOf(above) {
+		if e, ok := c.frozen.Lookup(above); ok {
+			return e.Denied != ""
+		}
+	}
+	return false
+}
+
+// deny reports an entry that could not be frozen.
+func (c *comparer) deny(e *Entry, base *origin, box *state) {
+	d := c.add(e.Path, &base.state, box, nil)
+	d.Change.Hash = ""
+	check := "type"
+	if e.Type == typeFile || e.Type == typeDir {
+		check = "size"
+	}
+	d.finding(check, caisson.VerdictDeny, "This cannot be applied: "+e.Denied+".")
+	if e.Type == typeDir {
+		c.blocked[e.Path] = &obstacle{caisson.VerdictDeny, "The directory cannot be applied."}
+	}
+}
+
+// add appends a difference between base and box, to be applied to what the host has now: nil if it cannot be.
+func (c *comparer) add(path string, base, box *state, host *state) *difference {
+	d := &difference{path: path, base: *base, box: *box}
+	d.Change = caisson.Change{
+		Path: ShowPath(path), Kind: kindOf(base, box), Type: box.typ, OldType: base.typ, Mode: box.mode, OldMode: base.mode,
+		Size: box.size, OldSize: base.size, Link: ShowPath(box.link), Hash: box.hash(),
+	}
+	if host != nil {
+		d.host = *host
+		if c.held += len(host.data); c.held > maxHeld {
+			d.host.data = nil // to be read again
+		}
+		d.Steps = []Step{{Path: path, Before: host.node(), After: box.node()}}
+	}
+	if !utf8.ValidString(path) || !utf8.ValidString(box.link) {
+		d.finding("name", caisson.VerdictDeny, "The name, or where the link leads, is not UTF-8.")
+	}
+	c.found = append(c.found, d)
+	return d
+}
+
+func kindOf(base, box *state) string {
+	switch {
+	case base.none():
+		return caisson.ChangeAdded
+	case box.none():
+		return caisson.ChangeRemoved
+	case base.typ != box.typ:
+		return caisson.ChangeType
+	case box.typ == typeDir, box.typ == typeFile && base.content != "" && base.content == box.content:
+		return caisson.ChangeMode
+	}
+	return caisson.ChangeModified
+}
+
+// finding adds what the comparison has to say of d. Whatever it says keeps d from being applied.
+func (d *difference) finding(check, verdict, message string) {
+	d.Change.Finding = append(d.Change.Finding, caisson.Finding{Check: check, Verdict: verdict, Message: message})
+	if d.Change.Verdict != caisson.VerdictDeny {
+		d.Change.Verdict = verdict
+	}
+	d.Steps = nil
+}
+
+func (d *difference) stuck() bool { return d.Change.Verdict != "" }
+
+// saveMerged writes the index of what was merged.
+func (c *comparer) saveMerged(dir int) error {
+	if len(c.merged) == 0 {
+		err := unix.Unlinkat(dir, "index", 0)
+		if err == unix.ENOENT {
+			err = nil
+		}
+		return os.NewSyscallError("unlink", err)
+	}
+	slices.SortFunc(c.merged, func(a, b Entry) int { return comparePaths(a.Path, b.Path) })
+	return writeIndex(dir, "index", c.merged, false)
+}

@@ -1,0 +1,259 @@
+package gate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// What is in a frozen directory.
+const (
+	frozenIndex   = "index"        // of what the upper layer had
+	frozenObjects = "objects"      // contents of files, by their sha256
+	mergedDir     = "merged"       // the same of what Compare has put together
+	mergedIndex   = "merged/index" // absent unless there is something
+	frozenMagic   = "caisson frozen 1\n"
+	maxIndex      = 1 << 30 // bytes
+)
+
+// An Entry is what an upper layer has at one path.
+type Entry struct {
+	Path string // as it is on disk: any bytes but NUL, relative, clean
+	// Type is one of those of [caisson.Change]; none if the path was removed.
+	Type string
+	Mode uint32 // permission bits, with setuid, setgid and sticky
+	Size int64  // of files, in bytes
+	// Content is the sha256 of a file's content, in hex; empty if it was not kept.
+	Content string
+	// Hash is [HashOf] all that is applied; empty if it was not kept.
+	Hash    string
+	Link    string // where a symlink leads
+	Removed bool   // what the host has here is not there any more, nor what is below it
+	Opaque  bool   // of what the host has in this directory nothing is there any more
+	// Denied says why the entry was not kept, and cannot be applied; empty for most.
+	Denied string
+}
+
+// HashOf names what is applied to one path: type, permission bits, and the content's sha256 in hex (files) or the target
+// (symlinks). The hash of nothing is that of type none.
+func HashOf(typ string, mode uint32, contentSHA256, link string) string {
+	h := sha256.New()
+	switch typ {
+	case typeNone, typeSymlink:
+		mode = 0 // that of symlinks means nothing
+	}
+	fmt.Fprintf(h, "caisson 1\n%s\n%o\n%s\n%d\n%s", typ, mode&modeBits, contentSHA256, len(link), link)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// Frozen is a copy of what a sandbox wrote, which does not change any more. It is safe for concurrent use.
+type Frozen struct {
+	dir     *os.File
+	entries []Entry
+	cut     bool
+	content map[string]string // by Hash, and by itself
+}
+
+// OpenFrozen reads the index that [Freeze] has written to dir, and what [Compare] has merged since. The caller closes the result
+// and keeps dir, which may be closed before it.
+func OpenFrozen(dir *os.File) (*Frozen, error) {
+	entries, cut, err := readIndex(dir, frozenIndex)
+	if err != nil {
+		return nil, err
+	}
+	merged, _, err := readIndex(dir, mergedIndex)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
+	}
+	f := &Frozen{dir: os.NewFile(uintptr(fd), dir.Name()), entries: entries, cut: cut, content: map[string]string{}}
+	for _, list := range [][]Entry{entries, merged} {
+		for _, e := range list {
+			if e.Content != "" {
+				f.content[e.Hash], f.content[e.Content] = e.Content, e.Content
+			}
+		}
+	}
+	return f, nil
+}
+
+// Close lets go of the directory.
+func (f *Frozen) Close() error { return f.dir.Close() }
+
+// Entries returns all entries in the order of walks: each directory before what is in it. The caller does not change them.
+func (f *Frozen) Entries() []Entry { return f.entries }
+
+// Cut reports whether the layer had more than the limits let through. What was left out cannot be applied.
+func (f *Frozen) Cut() bool { return f.cut }
+
+// Lookup returns the entry of a path.
+func (f *Frozen) Lookup(path string) (Entry, bool) {
+	i := f.search(path)
+	if i < len(f.entries) && f.entries[i].Path == path {
+		return f.entries[i], true
+	}
+	return Entry{}, false
+}
+
+func (f *Frozen) search(path string) int {
+	return sort.Search(len(f.entries), func(i int) bool { return comparePaths(f.entries[i].Path, path) >= 0 })
+}
+
+// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content alone
+// as [Entry.Content] and [Node.Hash] have it. Its last Read fails if the content is not what the hash says. NotFound if there is no
+// such file here.
+func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
+	content, ok := f.content[hash]
+	if !ok {
+		return nil, caisson.Errorf(caisson.NotFound, "the review has no content named %.80q; look at the changes again", hash)
+	}
+	return f.open(content)
+}
+
+func (f *Frozen) open(content string) (io.ReadCloser, error) {
+	file, err := openFile(f.dir, frozenObjects+"/"+content, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = openFile(f.dir, mergedDir+"/"+content, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	}
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "a content of the review is gone; look at the changes again")
+	}
+	return &object{file: file, sum: sha256.New(), want: content}, nil
+}
+
+// object reads a content and checks it on the way.
+type object struct {
+	file *os.File
+	want string
+
+	mu  sync.Mutex // Close may come from elsewhere
+	sum hash.Hash
+}
+
+func (o *object) Read(b []byte) (int, error) {
+	n, err := o.file.Read(b)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sum.Write(b[:n])
+	if err == io.EOF && hex.EncodeToString(o.sum.Sum(nil)) != o.want {
+		return n, caisson.Errorf(caisson.Conflict, "a content of the review is not what was reviewed; look at the changes again")
+	}
+	return n, err
+}
+
+func (o *object) Close() error { return o.file.Close() }
+
+// packIndex writes entries in the format of indexes: magic, number, entries, and the sha256 of all that.
+func packIndex(entries []Entry, cut bool) []byte {
+	p := &packer{b: []byte(frozenMagic)}
+	p.uint(uint64(len(entries)))
+	p.byte(flag(cut, 1))
+	for _, e := range entries {
+		p.string(e.Path)
+		p.byte(typeNumber(e.Type))
+		p.byte(flag(e.Removed, 1) | flag(e.Opaque, 2) | flag(e.Content != "", 4) | flag(e.Hash != "", 8))
+		p.uint(uint64(e.Mode))
+		p.uint(uint64(e.Size))
+		if e.Content != "" {
+			raw, _ := hex.DecodeString(e.Content)
+			p.b = append(p.b, raw...)
+		}
+		p.string(e.Link)
+		p.string(e.Denied)
+	}
+	sum := sha256.Sum256(p.b)
+	return append(p.b, sum[:]...)
+}
+
+func flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
+}
+
+func readIndex(dir *os.File, name string) ([]Entry, bool, error) {
+	file, err := openFile(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, false, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxIndex+1))
+	if err != nil {
+		return nil, false, err
+	}
+	entries, cut, err := parseIndex(data)
+	return entries, cut, err
+}
+
+// parseIndex accepts nothing but what packIndex makes.
+func parseIndex(data []byte) ([]Entry, bool, error) {
+	bad := malformed("the index of a review")
+	body, ok := strings.CutPrefix(string(data), frozenMagic)
+	if !ok || len(body) < sha256.Size {
+		return nil, false, bad
+	}
+	end := len(data) - sha256.Size
+	if sum := sha256.Sum256(data[:end]); string(sum[:]) != string(data[end:]) {
+		return nil, false, bad
+	}
+	u := &unpacker{b: data[len(frozenMagic):end]}
+	n := u.size()
+	cut := u.byte()
+	if u.bad || cut > 1 || n > int64(len(u.b)) {
+		return nil, false, bad
+	}
+	entries := make([]Entry, 0, min(n, 1<<16))
+	for range n {
+		e, ok := unpackEntry(u)
+		if !ok || len(entries) > 0 && comparePaths(entries[len(entries)-1].Path, e.Path) >= 0 {
+			return nil, false, bad
+		}
+		entries = append(entries, e)
+	}
+	if len(u.b) > 0 {
+		return nil, false, bad
+	}
+	return entries, cut == 1, nil
+}
+
+func unpackEntry(u *unpacker) (Entry, bool) {
+	e := Entry{Path: u.string(maxPathLen)}
+	typ, flags := u.byte(), u.byte()
+	mode := u.uint()
+	e.Size = u.size()
+	if flags&4 != 0 {
+		e.Content = hex.EncodeToString(u.bytes(sha256.Size))
+	}
+	e.Link, e.Denied = u.string(maxPathLen), u.string(maxReasonLen)
+	if u.bad || int(typ) >= len(types) || flags > 15 || mode > modeBits || !validPath(e.Path) {
+		return e, false
+	}
+	e.Type, e.Mode, e.Removed, e.Opaque = types[typ], uint32(mode), flags&1 != 0, flags&2 != 0
+	kept := flags&8 != 0
+	switch {
+	case e.Removed != (e.Type == typeNone), e.Opaque && e.Type != typeDir, (e.Link != "") != (e.Type == typeSymlink && kept),
+		e.Content != "" && e.Type != typeFile, kept && e.Type == typeFile && e.Content == "", kept == (e.Denied != ""),
+		strings.IndexByte(e.Link, 0) >= 0:
+		return e, false
+	}
+	if kept {
+		e.Hash = HashOf(e.Type, e.Mode, e.Content, e.Link)
+	}
+	return e, true
+}

@@ -1,0 +1,21 @@
+package gate
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/caisson-dev/caisson/internal/workertest"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+var program workertest.Program
+
+func TestMain(m *testing.M) {
+	if worker.IsWorker() {
+		worker.Main(slices.Concat(ReadJobs(), CheckJobs(), WriteJobs())...)
+	}
+	code := m.Run()
+	program.Close()
+	os.Exit(code)
+}

@@ -1,0 +1,125 @@
+package gate
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Scan records what is in the directory root in a manifest, for [OpenManifest]. It walks once, opens nothing but directories,
+// follows no symlinks and stays on root's file system. Directories that it may not look into are recorded as closed. At 5,000,000
+// entries, 256 levels, or paths of 4095 bytes it stops recording, and says so in Cut or by closed directories.
+//
+// Errors are of the file system, or manifest's own.
+func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (ScanResult, error) {
+	return scan(ctx, root, mask, manifest, maxRecords)
+}
+
+func scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
+	defer keepAlive(root)
+	own, err := lookAt(int(root.Fd()), "")
+	if err != nil {
+		return ScanResult{}, fmt.Errorf("stat of the directory: %w", err)
+	}
+	out := bufio.NewWriterSize(manifest, 256<<10)
+	s := &scanner{ctx: ctx, root: int(root.Fd()), mask: mask, left: limit, dev: own.dev}
+	s.out = newManifestWriter(out, mask, own.dev)
+	children, _, err := readChildren(s.root, "", limit)
+	if err != nil && !errors.Is(err, errTooMany) {
+		return ScanResult{}, fmt.Errorf("read the directory: %w", err)
+	}
+	s.sum.Cut = err != nil
+	if err := s.walk("", children); err != nil {
+		return ScanResult{}, err
+	}
+	if err := s.out.close(s.sum.Cut); err != nil {
+		return ScanResult{}, err
+	}
+	return s.sum, out.Flush()
+}
+
+type scanner struct {
+	ctx  context.Context
+	root int
+	mask *Mask
+	left int
+	dev  uint64
+	out  *manifestWriter
+	sum  ScanResult
+}
+
+// walk records children, which are those of dir, and what is below them.
+func (s *scanner) walk(dir string, children []child) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	for _, c := range children {
+		path := join(dir, c.name)
+		if s.left == 0 {
+			s.sum.Cut = true
+			return nil
+		}
+		if len(path) > maxPathLen {
+			continue // its directory is closed
+		}
+		s.left--
+		r := Record{Path: path, stat: c.stat, Hidden: s.mask.HidesHere(path)}
+		if r.Hidden {
+			s.sum.HiddenCount++
+			if len(s.sum.Hidden) < maxHiddenShown {
+				s.sum.Hidden = append(s.sum.Hidden, ShowPath(path))
+			}
+		}
+		if c.typ != typeDir {
+			s.sum.Files++
+			if c.typ == typeFile {
+				s.sum.Bytes += c.size
+			}
+			s.out.add(&r)
+			continue
+		}
+		s.sum.Dirs++
+		if r.Hidden {
+			s.out.add(&r)
+			continue
+		}
+		below, err := s.open(&r)
+		if err != nil {
+			return err
+		}
+		s.out.add(&r)
+		if err := s.walk(path, below); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open reads the directory at r, or closes it.
+func (s *scanner) open(r *Record) ([]child, error) {
+	if r.dev != s.dev || depth(r.Path) >= maxDepth {
+		r.Closed = true
+		s.sum.Closed++
+		return nil, nil
+	}
+	below, _, err := readChildren(s.root, r.Path, s.left)
+	switch {
+	case err == nil:
+	case errors.Is(err, errTooMany):
+		s.sum.Cut = true
+	case shut(err):
+		r.Closed = true
+		s.sum.Closed++
+	default:
+		return nil, fmt.Errorf("read %s: %w", ShowPath(r.Path), err)
+	}
+	if slices.ContainsFunc(below, func(c child) bool { return len(r.Path)+1+len(c.name) > maxPathLen }) {
+		r.Closed = true
+		s.sum.Closed++
+	}
+	return below, nil
+}

@@ -1,0 +1,151 @@
+package gate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// Part makes of a step that changes a text file one that makes only some hunks of that change: those of the patch that a
+// comparison shows of it, chosen by index from 0. The result's content is an object of the frozen copy from then on; merged is
+// the directory of that name, see [MergedDir].
+//
+// Invalid if the file is no small text or there is no such hunk, Conflict if the host's file is not what step expects.
+func Part(ctx context.Context, host, frozen, merged *os.File, step Step, chosen []int) (Step, error) {
+	defer keepAlive(host, frozen, merged)
+	if err := step.validate(); err != nil {
+		return step, err
+	}
+	if step.Before.Type != nodeFile || step.After.Type != nodeFile || len(chosen) == 0 {
+		return step, caisson.Errorf(caisson.Invalid, "only changes of files have parts; apply %.200q as a whole", step.Path)
+	}
+	now, err := newHostReader(ctx, int(host.Fd())).state(step.Path)
+	switch {
+	case err != nil:
+		return step, err
+	case now.odd != "" || !now.node().same(step.Before):
+		return step, (&Moved{Paths: []string{step.Path}}).conflict()
+	}
+	text, err := boxPart(frozen, step.After.Hash)
+	if err != nil {
+		return step, err
+	}
+	_, hunks, _, _, binary := Unified(now.data, text, "a", "b")
+	if now.data == nil || binary || len(hunks) == 0 {
+		return step, caisson.Errorf(caisson.Invalid, "%.200q is not a small text file, so it has no parts; apply it as a whole", step.Path)
+	}
+	part, err := ApplyHunks(now.data, hunks, chosen)
+	if err != nil {
+		return step, err
+	}
+	sum := sha256.Sum256(part)
+	step.After.Hash = hex.EncodeToString(sum[:])
+	return step, keepPart(frozen, merged, step, part)
+}
+
+func boxPart(frozen *os.File, content string) ([]byte, error) {
+	f, err := OpenFrozen(frozen)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := f.Object(content)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, 2*smallFile+1))
+}
+
+// keepPart adds a content to what was merged.
+func keepPart(frozen, merged *os.File, step Step, text []byte) error {
+	dir := int(merged.Fd())
+	fd, err := openUnder(dir, step.After.Hash, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return os.NewSyscallError("openat2", err)
+	}
+	file := os.NewFile(uintptr(fd), step.After.Hash)
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	entries, cut, err := readIndex(frozen, mergedIndex)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	e := Entry{Path: step.Path, Type: typeFile, Mode: step.After.Mode, Size: int64(len(text)), Content: step.After.Hash}
+	e.Hash = HashOf(e.Type, e.Mode, e.Content, "")
+	i, found := slices.BinarySearchFunc(entries, e, func(a, b Entry) int { return comparePaths(a.Path, b.Path) })
+	if found {
+		entries[i] = e
+	} else {
+		entries = slices.Insert(entries, i, e)
+	}
+	return writeIndex(dir, "index", entries, cut)
+}
+
+const jobPart = "gate.part"
+
+// partArgs say what a job makes a part of.
+type partArgs struct {
+	Step   Step
+	Chosen []int
+}
+
+// PartJobs are the jobs that take changes apart. Their root is the host's directory.
+func PartJobs() []worker.Job { return []worker.Job{{Name: jobPart, Run: runPart}} }
+
+func runPart(ctx context.Context, c *worker.Call) (any, error) {
+	var args partArgs
+	root, files, err := given(c, &args, 2)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	step, err := Part(ctx, root, files[0], files[1], args.Step, args.Chosen)
+	if _, ok := errors.AsType[*Moved](err); ok {
+		// Jobs have no way to say Conflict.
+		return partReply{Moved: true}, nil
+	}
+	return partReply{Step: step}, err
+}
+
+type partReply struct {
+	Step  Step
+	Moved bool
+}
+
+// Part is [Part] with the rights of host's owner. frozen is the caller's.
+func (t *Tool) Part(ctx context.Context, host, frozen *os.File, step Step, chosen []int) (Step, error) {
+	merged, err := MergedDir(frozen)
+	if err != nil {
+		return step, err
+	}
+	defer merged.Close()
+	var reply partReply
+	err = lend(host, []*os.File{merged}, func() error {
+		return t.run.Run(ctx, worker.Request{
+			Job: jobPart, Args: partArgs{step, chosen}, Files: []*os.File{frozen, merged}, Root: host, Limits: readLimits,
+		}, &reply)
+	})
+	if err != nil {
+		return step, err
+	}
+	if reply.Moved {
+		return step, (&Moved{Paths: []string{step.Path}}).conflict()
+	}
+	// A job is believed what the file's content is to be, and nothing else.
+	part := step
+	part.After.Hash = reply.Step.After.Hash
+	return part, part.validate()
+}

@@ -1,0 +1,58 @@
+package gate
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func mkfifo(path string) error { return unix.Mkfifo(path, 0o644) }
+
+func TestComparePaths(t *testing.T) {
+	sorted := []string{"a", "a/b", "a/b/c", "a/bc", "a-", "a.b", "a.b/c", "aa", "b", "\xff"}
+	got := slices.Clone(sorted)
+	slices.Reverse(got)
+	slices.SortFunc(got, comparePaths)
+	if !slices.Equal(got, sorted) {
+		t.Errorf("%q", got)
+	}
+	for _, p := range sorted {
+		if comparePaths(p, p) != 0 {
+			t.Errorf("%q is not itself", p)
+		}
+	}
+}
+
+func TestValidPath(t *testing.T) {
+	for _, p := range []string{"a", "a/b", "...", "\xff", "-rf", strings.Repeat("a/", 255) + "a"} {
+		if !validPath(p) {
+			t.Errorf("%.20q is not valid", p)
+		}
+	}
+	for _, p := range []string{"", "/", "a/", "/a", "a//b", ".", "..", "a/..", "../a", "a/./b", "a\x00", strings.Repeat("a", 256),
+		strings.Repeat("a/", 256) + "a", strings.Repeat(strings.Repeat("a", 200)+"/", 21) + "a"} {
+		if validPath(p) {
+			t.Errorf("%.20q is valid", p)
+		}
+	}
+}
+
+func TestShowPath(t *testing.T) {
+	for path, want := range map[string]string{"a/é": "a/é", "a\xffb\xc3": `a\xffb\xc3`, "\n": "\n"} {
+		if got := ShowPath(path); got != want {
+			t.Errorf("%q is shown as %q", path, got)
+		}
+	}
+}
+
+func unixTime(sec int64) time.Time { return time.Unix(sec, 0) }
+
+func withSum(data []byte) []byte {
+	h := sha256.Sum256(data)
+	return append(bytes.Clone(data), h[:]...)
+}

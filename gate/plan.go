@@ -1,0 +1,242 @@
+package gate
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of a plan.
+const (
+	maxSteps    = 200_000
+	maxPlanPath = 4095    // PATH_MAX without its NUL
+	maxPlanLine = 1 << 16 // bytes of one step in JSON
+)
+
+// stagePrefix begins the name of the directory that holds what is on its way in or out while a plan is applied.
+const stagePrefix = ".caisson-"
+
+// What can be at a path of a plan.
+const (
+	nodeNone = "none"
+	nodeFile = "file"
+	nodeDir  = "dir"
+	nodeLink = "symlink"
+)
+
+// A Plan is what is to become of a host directory: all of it or nothing. The order of its steps does not matter; [Apply] removes
+// from the leaves up and makes from the root down. A rename is two steps, one for each path.
+type Plan struct {
+	Steps []Step
+}
+
+// A Step says what must be at one path before, and what is to be there after.
+type Step struct {
+	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
+	Before Node   `json:"before"`
+	After  Node   `json:"after"`
+}
+
+// A Node is what is at a path. The zero Node is nothing.
+type Node struct {
+	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
+	// Mode is the permission bits of files and directories. In Before it has the setuid, setgid and sticky bits, too; those of a
+	// file are refused in After, and those of a directory are dropped unless it has had them before.
+	Mode uint32 `json:"mode,omitempty"`
+	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
+	// left out.
+	Hash string `json:"hash,omitempty"`
+	// Link is a symlink's target; in Before it is not looked at.
+	Link []byte `json:"link,omitempty"`
+}
+
+// HashText returns what [Node.Hash] is for text.
+func HashText(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+func (n Node) none() bool { return n.Type == "" || n.Type == nodeNone }
+
+// same reports whether two nodes are the same to a plan: permissions of symlinks do not exist.
+func (n Node) same(o Node) bool {
+	switch {
+	case n.none() || o.none():
+		return n.none() && o.none()
+	case n.Type != o.Type:
+		return false
+	case n.Type == nodeDir:
+		return n.Mode == o.Mode
+	case n.Type == nodeLink:
+		return n.Hash == o.Hash
+	}
+	return n.Mode == o.Mode && n.Hash == o.Hash
+}
+
+// Validate returns an Invalid error that says what is wrong with p. It completes p: hashes of symlinks, and what is dropped of the
+// modes of directories.
+func (p *Plan) Validate() error {
+	if len(p.Steps) > maxSteps {
+		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), maxSteps)
+	}
+	byPath := make(map[string]*Step, len(p.Steps))
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if err := s.validate(); err != nil {
+			return err
+		}
+		if byPath[s.Path] != nil {
+			return caisson.Errorf(caisson.Invalid, "%.200q is in the plan twice", s.Path)
+		}
+		byPath[s.Path] = s
+	}
+	for _, s := range byPath {
+		for dir := path.Dir(s.Path); dir != "."; dir = path.Dir(dir) {
+			above := byPath[dir]
+			if above == nil {
+				continue
+			}
+			if !s.Before.none() && above.Before.Type != nodeDir || !s.After.none() && above.After.Type != nodeDir {
+				return caisson.Errorf(caisson.Invalid, "the plan has %.200q below %.200q, which is no directory then", s.Path, dir)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Step) validate() error {
+	if err := checkPlanPath(s.Path); err != nil {
+		return err
+	}
+	if err := s.Before.validate(s.Path, 0o7777); err != nil {
+		return err
+	}
+	modes := uint32(0o777)
+	if s.After.Type == nodeDir {
+		if s.Before.Type == nodeDir {
+			modes |= s.Before.Mode
+		}
+		s.After.Mode &= modes
+	}
+	if err := s.After.validate(s.Path, modes); err != nil {
+		return err
+	}
+	if s.After.Type == nodeLink {
+		text := s.After.Link
+		if len(text) == 0 || len(text) > maxPlanPath || bytes.IndexByte(text, 0) >= 0 {
+			return caisson.Errorf(caisson.Invalid, "the symlink %.200q has no valid target", s.Path)
+		}
+		if want := HashText(text); s.After.Hash == "" {
+			s.After.Hash = want
+		} else if s.After.Hash != want {
+			return caisson.Errorf(caisson.Invalid, "the symlink %.200q does not have the target that its hash says", s.Path)
+		}
+	}
+	if (s.After.Type == nodeFile || s.After.Type == nodeDir) && s.After.Mode&0o400 == 0 {
+		// It could be neither checked nor undone.
+		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
+	}
+	return nil
+}
+
+func (n Node) validate(name string, modes uint32) error {
+	switch n.Type {
+	case "", nodeNone, nodeDir:
+	case nodeFile, nodeLink:
+		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != nodeLink || n.Hash != "") {
+			return caisson.Errorf(caisson.Invalid, "the plan does not say what is in %.200q", name)
+		}
+	default:
+		return caisson.Errorf(caisson.Invalid, "%.200q is a %.20s, which is never applied", name, n.Type)
+	}
+	if n.Type != nodeLink && n.Mode&^modes != 0 {
+		return caisson.Errorf(caisson.Invalid, "the plan has mode %o for %.200q; only permissions are applied", n.Mode, name)
+	}
+	return nil
+}
+
+func checkPlanPath(name string) error {
+	bad := func(why string) error {
+		return caisson.Errorf(caisson.Invalid, "the plan has a path %.200q, which %s", name, why)
+	}
+	switch {
+	case name == "" || name == "." || name[0] == '/' || path.Clean(name) != name || name == ".." || strings.HasPrefix(name, "../"):
+		return bad("is not clean and relative")
+	case len(name) > maxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
+		return bad("is too long or not UTF-8")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > 255 {
+			return bad("has too long a name")
+		}
+		if strings.HasPrefix(part, stagePrefix) {
+			return bad("has a name of Caisson's own")
+		}
+	}
+	return nil
+}
+
+// sorted returns the steps of p with parents before what is in them.
+func (p *Plan) sorted() []Step {
+	steps := slices.Clone(p.Steps)
+	// Any prefix sorts before what it is a prefix of.
+	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
+	return steps
+}
+
+// Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
+func (p *Plan) Encode(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	enc := json.NewEncoder(out)
+	for i := range p.Steps {
+		if err := enc.Encode(&p.Steps[i]); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// DecodePlan reads a plan and validates it. Memory is bounded, whatever r yields.
+func DecodePlan(r io.Reader) (*Plan, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 4096), maxPlanLine)
+	p := &Plan{}
+	for lines.Scan() {
+		if len(p.Steps) == maxSteps {
+			return nil, caisson.Errorf(caisson.Invalid, "a plan has at most %d steps", maxSteps)
+		}
+		var s Step
+		if err := strictJSON(lines.Bytes(), &s); err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the plan cannot be read")
+	}
+	return p, p.Validate()
+}
+
+// strictJSON is json.Unmarshal that accepts no unknown fields and nothing after the value.
+func strictJSON(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("data after the value")
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package gate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	smallFile = 1 << 20 // bytes; such files are read at once
+	maxTries  = 3       // to read a file that keeps changing
+)
+
+// keeper copies contents into a directory of objects, each once.
+type keeper struct {
+	objects int
+	limits  FreezeLimits
+	total   caisson.Size
+	noClone bool
+	buf     []byte
+	zeros   []byte
+	linked  map[uint64]kept // by inode, of files with more than one name
+}
+
+type kept struct {
+	ctime   int64
+	content string
+}
+
+func newKeeper(objects int, l FreezeLimits) *keeper {
+	return &keeper{objects: objects, limits: l, buf: make([]byte, smallFile+1), linked: map[uint64]kept{}}
+}
+
+// keep copies the file at path beneath root, which looked like st. It returns its sha256 and size, or why it was not kept.
+func (k *keeper) keep(root int, path string, st *stat) (content string, size int64, denied string, err error) {
+	for range maxTries {
+		if caisson.Size(st.size) > k.limits.File {
+			return "", st.size, fmt.Sprintf("it has %v; files of more than %v are not kept", caisson.Size(st.size), k.limits.File), nil
+		}
+		if k.total+caisson.Size(st.size) > k.limits.Bytes {
+			return "", st.size, fmt.Sprintf("the files before it fill the %v that are kept at once", k.limits.Bytes), nil
+		}
+		fd, err := openContent(root, path)
+		if err != nil {
+			return "", st.size, unreadable, unexpected(err)
+		}
+		file := os.NewFile(uintptr(fd), path)
+		now, err := k.copy(file, &content)
+		file.Close()
+		switch {
+		case errors.Is(err, errChanged):
+			st = &now
+			if st.typ != typeFile {
+				return "", 0, vanished, nil
+			}
+			continue
+		case err != nil:
+			return "", 0, "", fmt.Errorf("copy %s: %w", ShowPath(path), err)
+		}
+		k.total += caisson.Size(now.size)
+		return content, now.size, "", nil
+	}
+	return "", st.size, vanished, nil
+}
+
+// openContent opens a regular file for reading. It neither waits, for what is a pipe by now, nor follows, nor leaves a trace.
+func openContent(root int, path string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
+	fd, err := openUnder(root, path, flags|unix.O_NOATIME, 0)
+	if err == unix.EPERM {
+		fd, err = openUnder(root, path, flags, 0)
+	}
+	return fd, err
+}
+
+var errChanged = errors.New("the file changed while it was read")
+
+// copy makes an object of file and returns the state in which it was. errChanged comes with the state that it has now.
+func (k *keeper) copy(file *os.File, content *string) (stat, error) {
+	before, err := lookAt(int(file.Fd()), "")
+	if err != nil {
+		return before, err
+	}
+	if before.typ != typeFile || caisson.Size(before.size) > k.limits.File || k.total+caisson.Size(before.size) > k.limits.Bytes {
+		return before, errChanged
+	}
+	if l, ok := k.linked[before.inode]; ok && l.ctime == before.ctime && before.nlink > 1 {
+		*content = l.content
+		return before, nil
+	}
+	if before.size <= smallFile {
+		*content, err = k.small(file, before.size)
+	} else {
+		*content, err = k.large(file, before.size)
+	}
+	if err != nil && !errors.Is(err, errChanged) {
+		return before, err
+	}
+	after, statErr := lookAt(int(file.Fd()), "")
+	if statErr != nil {
+		return before, statErr
+	}
+	if err != nil || !after.same(&before) {
+		return after, errChanged
+	}
+	if before.nlink > 1 {
+		k.linked[before.inode] = kept{ctime: before.ctime, content: *content}
+	}
+	return before, nil
+}
+
+func (k *keeper) small(file *os.File, size int64) (string, error) {
+	n, err := io.ReadFull(file, k.buf[:size+1])
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	if int64(n) != size {
+		return "", errChanged
+	}
+	return k.put(k.buf[:n])
+}
+
+// put makes an object of data.
+func (k *keeper) put(data []byte) (string, error) {
+	sum := sha256.Sum256(data)
+	name := hex.EncodeToString(sum[:])
+	fd, err := openUnder(k.objects, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err == unix.EEXIST {
+		return name, nil
+	}
+	if err != nil {
+		return "", os.NewSyscallError("open", err)
+	}
+	defer unix.Close(fd)
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil && err != unix.EINTR {
+			return "", os.NewSyscallError("write", err)
+		}
+		data = data[max(n, 0):]
+	}
+	return name, nil
+}
+
+// large copies a file by sharing its blocks, or else only what is not a hole.
+func (k *keeper) large(file *os.File, size int64) (string, error) {
+	const tmp = "copying"
+	fd, err := openUnder(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return "", os.NewSyscallError("open", err)
+	}
+	out := os.NewFile(uintptr(fd), tmp)
+	defer out.Close()
+	sum := sha256.New()
+	if k.clone(out, file) {
+		// What was cloned cannot change any more.
+		n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{out}, k.buf)
+		if err != nil || n != size {
+			return "", errors.Join(err, errChanged)
+		}
+	} else if err := k.sparse(out, file, size, sum); err != nil {
+		return "", err
+	}
+	name := hex.EncodeToString(sum.Sum(nil))
+	return name, os.NewSyscallError("rename", unix.Renameat(k.objects, tmp, k.objects, name))
+}
+
+func (k *keeper) clone(out, in *os.File) bool {
+	if k.noClone {
+		return false
+	}
+	k.noClone = unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil
+	return !k.noClone
+}
+
+func (k *keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
+	if err := out.Truncate(size); err != nil {
+		return err
+	}
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(in.Fd()), at, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			data = size // a hole up to the end
+		} else if err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		data = min(data, size)
+		if err := k.hole(sum, data-at); err != nil {
+			return err
+		}
+		if at = data; at == size {
+			break
+		}
+		end, err := unix.Seek(int(in.Fd()), at, unix.SEEK_HOLE)
+		if err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		end = min(end, size)
+		from := io.NewSectionReader(in, at, end-at)
+		to := io.NewOffsetWriter(out, at)
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(to, sum)}, struct{ io.Reader }{from}, k.buf)
+		if err != nil {
+			return err
+		}
+		if n != end-at {
+			return errChanged
+		}
+		at = end
+	}
+	return nil
+}
+
+// hole hashes n zeros.
+func (k *keeper) hole(sum hash.Hash, n int64) error {
+	if k.zeros == nil {
+		k.zeros = make([]byte, 1<<20)
+	}
+	for n > 0 {
+		m := min(n, int64(len(k.zeros)))
+		sum.Write(k.zeros[:m])
+		n -= m
+	}
+	return nil
+}
+
+// readContent returns the file at path beneath root if it looks like st and has at most limit bytes.
+func readContent(ctx context.Context, root int, path string, st *stat, limit int64) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if st.size > limit {
+		return nil, errChanged
+	}
+	fd, err := openContent(root, path)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	data := make([]byte, st.size+1)
+	n, err := io.ReadFull(file, data)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	after, err := lookAt(fd, "")
+	if err != nil {
+		return nil, err
+	}
+	if int64(n) != st.size || !after.same(st) {
+		return nil, errChanged
+	}
+	return data[:n], nil
+}

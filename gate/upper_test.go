@@ -1,0 +1,260 @@
+package gate
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+// overlay is a workspace: a host directory under a mask and an upper layer, mounted as a sandbox has it.
+type overlay struct {
+	t        testing.TB
+	top      string // has all the others
+	host     string
+	upper    string
+	box      string // what the sandbox sees
+	manifest *os.File
+	reviews  int
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newOverlay makes a workspace of a directory that prepare fills.
+func newOverlay(t testing.TB, prepare func(host string)) *overlay {
+	t.Helper()
+	testneed.Root(t)
+	// Not t.TempDir: its names have characters that mean something in mount options.
+	top, err := os.MkdirTemp("", "caisson-gate")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(top) })
+	o := &overlay{t: t, top: top, host: top + "/host", upper: top + "/upper", box: top + "/box"}
+	for _, name := range []string{"host", "upper", "work", "mask", "box", "base"} {
+		check(t, os.Mkdir(filepath.Join(top, name), 0o755))
+	}
+	prepare(o.host)
+	o.manifest, err = os.Create(top + "/manifest")
+	check(t, err)
+	t.Cleanup(func() { o.manifest.Close() })
+	mask, err := NewMask(DefaultHidden(), nil)
+	check(t, err)
+	_, err = Scan(t.Context(), o.dir("host"), mask, o.manifest)
+	check(t, err)
+	check(t, Base(t.Context(), o.dir("host"), o.manifest, o.dir("base"), BaseLimits{}))
+	check(t, Cover(t.Context(), o.manifest, o.dir("mask")))
+	options := fmt.Sprintf("lowerdir=%s:%s,upperdir=%s,workdir=%s,redirect_dir=off,metacopy=off,index=off,nfs_export=off",
+		top+"/mask", o.host, o.upper, top+"/work")
+	if err = unix.Mount("caisson-test", o.box, "overlay", 0, options); err == unix.ENODEV || err == unix.EPERM {
+		testneed.Skip(t, "overlayfs", "cannot mount one: "+err.Error())
+	}
+	check(t, err)
+	t.Cleanup(func() { unix.Unmount(o.box, unix.MNT_DETACH) })
+	return o
+}
+
+// dir opens one of the workspace's directories.
+func (o *overlay) dir(name string) *os.File {
+	o.t.Helper()
+	return openTestDir(o.t, filepath.Join(o.top, name))
+}
+
+func openTestDir(t testing.TB, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	check(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// freeze makes a review and returns its directory.
+func (o *overlay) freeze(limits FreezeLimits) (*os.File, *Frozen) {
+	o.t.Helper()
+	o.reviews++
+	name := fmt.Sprintf("review%d", o.reviews)
+	check(o.t, os.Mkdir(filepath.Join(o.top, name), 0o755))
+	dst := o.dir(name)
+	var marked bytes.Buffer
+	check(o.t, Mark(o.t.Context(), o.dir("upper"), &marked))
+	f, err := Freeze(o.t.Context(), o.dir("upper"), &marked, dst, limits)
+	check(o.t, err)
+	o.t.Cleanup(func() { f.Close() })
+	return dst, f
+}
+
+// compare returns what has changed, and the copy of it.
+func (o *overlay) compare(opts CompareOptions) ([]Difference, *Frozen) {
+	o.t.Helper()
+	dst, _ := o.freeze(FreezeLimits{})
+	return o.compareWith(dst, opts)
+}
+
+func (o *overlay) compareWith(dst *os.File, opts CompareOptions) ([]Difference, *Frozen) {
+	o.t.Helper()
+	merged, err := MergedDir(dst)
+	check(o.t, err)
+	defer merged.Close()
+	result, err := Compare(o.t.Context(), o.dir("host"), o.manifest, o.dir("base"), dst, merged, opts)
+	check(o.t, err)
+	f, err := OpenFrozen(dst)
+	check(o.t, err)
+	o.t.Cleanup(func() { f.Close() })
+	return result.Differences, f
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// summary is one line for each difference.
+func summary(diffs []Difference) string {
+	var lines []string
+	for _, d := range diffs {
+		c := d.Change
+		line := c.Kind + " " + c.Path
+		if c.OldPath != "" {
+			line = c.Kind + " " + c.OldPath + " " + c.Path
+		}
+		if c.OldType != c.Type && c.Kind == caisson.ChangeType {
+			line += " " + c.OldType + " " + c.Type
+		}
+		if c.Mode != c.OldMode && c.Kind == caisson.ChangeMode {
+			line += fmt.Sprintf(" %o %o", c.OldMode, c.Mode)
+		}
+		if c.Moved {
+			line += " moved"
+		}
+		if c.Merge {
+			line += " merge"
+		}
+		if c.Verdict != "" {
+			line += " " + c.Verdict
+		}
+		if (c.Verdict == "") != (len(d.Steps) > 0) {
+			line += fmt.Sprintf(" with %d steps", len(d.Steps))
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func contentOf(t testing.TB, f *Frozen, hash string) string {
+	t.Helper()
+	r, err := f.Object(hash)
+	check(t, err)
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	check(t, err)
+	return string(b)
+}
+
+func TestFreeze(t *testing.T) {
+	o := newOverlay(t, func(host string) {
+		write(t, host+"/keep", "keep\n")
+		write(t, host+"/edit", "old\n")
+		write(t, host+"/gone", "gone\n")
+		write(t, host+"/dir/a", "a\n")
+		write(t, host+"/opaque/old", "old\n")
+		write(t, host+"/swapped/x", "x\n")
+	})
+	write(t, o.box+"/edit", "new\n")
+	check(t, os.Remove(o.box+"/gone"))
+	write(t, o.box+"/dir/b", "same\n")
+	write(t, o.box+"/dir/c", "same\n")
+	check(t, os.Link(o.box+"/dir/c", o.box+"/dir/linked"))
+	check(t, os.RemoveAll(o.box+"/opaque"))
+	check(t, os.Mkdir(o.box+"/opaque", 0o700))
+	write(t, o.box+"/opaque/new", "new\n")
+	check(t, os.RemoveAll(o.box+"/swapped"))
+	check(t, os.Symlink("../elsewhere", o.box+"/swapped"))
+	check(t, unix.Mkfifo(o.box+"/fifo", 0o644))
+	check(t, unix.Mknod(o.box+"/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	check(t, unix.Mknod(o.box+"/block", unix.S_IFBLK|0o666, 0))
+	huge, err := os.Create(o.box + "/huge")
+	check(t, err)
+	check(t, huge.Truncate(50<<30))
+	check(t, huge.Close())
+	holes, err := os.Create(o.box + "/holes")
+	check(t, err)
+	_, err = holes.WriteAt([]byte("middle"), 3<<20)
+	check(t, err)
+	check(t, holes.Truncate(8<<20))
+	check(t, holes.Close())
+
+	dst, f := o.freeze(FreezeLimits{})
+	var got []string
+	for _, e := range f.Entries() {
+		line := fmt.Sprintf("%s %s %o %d", e.Path, e.Type, e.Mode, e.Size)
+		for what, on := range map[string]bool{" removed": e.Removed, " opaque": e.Opaque, " denied": e.Denied != ""} {
+			if on {
+				line += what
+			}
+		}
+		if e.Link != "" {
+			line += " -> " + e.Link
+		}
+		got = append(got, line)
+		if e.Type == typeFile && e.Denied == "" && e.Path != "holes" {
+			want, err := os.ReadFile(filepath.Join(o.box, e.Path))
+			check(t, err)
+			if text := contentOf(t, f, e.Hash); text != string(want) {
+				t.Errorf("%s: %q", e.Path, text)
+			}
+		}
+	}
+	want := []string{
+		"block device 644 0 denied", "dir dir 755 0", "dir/b file 644 5", "dir/c file 644 5", "dir/linked file 644 5",
+		"edit file 644 4", "fifo fifo 644 0 denied", "gone none 0 0 removed", "holes file 644 8388608", "huge file 644 53687091200 denied",
+		"null device 644 0 denied", "opaque dir 700 0 opaque", "opaque/new file 644 4", "swapped symlink 777 0 -> ../elsewhere",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	// The same content is kept once, and holes stay holes.
+	objects, err := os.ReadDir(filepath.Join(dst.Name(), "objects"))
+	check(t, err)
+	if len(objects) != 3 {
+		t.Errorf("%d objects: %v", len(objects), objects)
+	}
+	e, _ := f.Lookup("holes")
+	var st unix.Stat_t
+	check(t, unix.Stat(filepath.Join(dst.Name(), "objects", e.Content), &st))
+	if st.Size != 8<<20 || st.Blocks*512 > 1<<20 {
+		t.Errorf("a file with holes became one of %d bytes on disk", st.Blocks*512)
+	}
+	if text := contentOf(t, f, e.Hash); len(text) != 8<<20 || text[3<<20:3<<20+6] != "middle" {
+		t.Error("a file with holes has another content")
+	}
+	// What was reviewed does not change any more.
+	write(t, o.box+"/edit", "newer\n")
+	e, _ = f.Lookup("edit")
+	if text := contentOf(t, f, e.Hash); text != "new\n" {
+		t.Errorf("the copy changed to %q", text)
+	}
+	// And if it does, nobody takes it for what was reviewed.
+	check(t, os.WriteFile(filepath.Join(dst.Name(), "objects", e.Content), []byte("evil\n"), 0o644))
+	r, err := f.Object(e.Hash)
+	check(t, err)
+	defer r.Close()
+	if _, err := io.ReadAll(r); caisson.KindOf(err) != caisson.Conflict {
+		t.Errorf("a changed object: %v", err)
+	}
+	if _, err := f.Object("sha256:00"); caisson.KindOf(err) != caisson.NotFound {
+		t.Errorf("an unknown object: %v", err)
+	}
+}

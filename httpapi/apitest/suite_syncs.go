@@ -1,0 +1,189 @@
+package apitest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// reviewed looks at the changes of a workspace and returns the review and how each is named.
+func reviewed(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
+	t.Helper()
+	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)
+	if d.Review == "" {
+		t.Fatal("nothing was kept")
+	}
+	out := map[string]caisson.Selection{}
+	for _, ch := range d.Changes {
+		out[ch.Path] = caisson.Selection{Path: ch.Path, Hash: ch.Hash}
+	}
+	return d.Review, out
+}
+
+func testSyncs(t *testing.T, ctx context.Context, c Cores) {
+	dir := hostDir(t, map[string]string{"edit": lines(20), "gone": "gone\n", "old": "moves\n"})
+	sb := inWorkspace(t, ctx, c, dir)
+	ref := string(sb.ID)
+	edited := strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more"
+	writes(t, ctx, c, sb, map[string]string{"edit": edited, "gone": "", "new": "new\n", "key": "AKIA\n", ".git/config": "x\n"})
+	if err := c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"); err != nil {
+		t.Fatal(err)
+	}
+	review, is := reviewed(t, ctx, c, ref)
+	sync := func(req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
+		req.Directory = opened(t, dir)
+		return c.Workspaces.Sync(ctx, ref, req)
+	}
+	forged := is["new"]
+	forged.Hash = is["edit"].Hash
+	other := hostDir(t, nil)
+	for name, tt := range map[string]struct {
+		req   caisson.SyncRequest
+		kind  caisson.Kind
+		field string
+	}{
+		"nothing reviewed": {caisson.SyncRequest{Apply: []caisson.Selection{is["new"]}}, caisson.Invalid, "review"},
+		"unknown review":   {caisson.SyncRequest{Review: caisson.NewID(caisson.ReviewPrefix), Apply: []caisson.Selection{is["new"]}}, caisson.Conflict, ""},
+		"other content":    {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], forged}}, caisson.Conflict, ""},
+		"denied":           {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is[".git/config"]}, Asked: true}, caisson.Denied, ""},
+		"nobody was asked": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is["key"]}}, caisson.Denied, ""},
+		"nothing at all":   {caisson.SyncRequest{Review: review}, caisson.Invalid, "apply"},
+		"review and auto":  {caisson.SyncRequest{Review: review, Auto: true}, caisson.Invalid, "auto"},
+		"dropped too soon": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"]}, Drop: []string{"new"}}, caisson.Conflict, ""},
+	} {
+		_, err := sync(tt.req)
+		t.Log(name, err)
+		Fails(t, err, tt.kind, tt.field)
+	}
+	_, err := c.Workspaces.Sync(ctx, ref, caisson.SyncRequest{Auto: true})
+	Fails(t, err, caisson.Invalid, "directory")
+	_, err = c.Workspaces.Sync(ctx, ref, caisson.SyncRequest{Auto: true, Directory: opened(t, other)})
+	Fails(t, err, caisson.Conflict, "")
+	_, err = c.Workspaces.Sync(ctx, "nobody", caisson.SyncRequest{Auto: true, Directory: opened(t, dir)})
+	Fails(t, err, caisson.NotFound, "")
+	has(t, dir, "edit", lines(20)) // all or nothing
+	has(t, dir, "new", "")
+
+	// One hunk of a file, and one that somebody was asked about.
+	part := is["edit"]
+	part.Hunks = []int{1}
+	first := must(sync(caisson.SyncRequest{Review: review, Apply: []caisson.Selection{part, is["key"]}, Asked: true}))(t)
+	has(t, dir, "edit", lines(20)+"one more")
+	has(t, dir, "key", "AKIA\n")
+	want := &caisson.SyncReceipt{
+		Account: sb.Account, Workspace: sb.Spec.Workspace, Sandbox: sb.ID, By: "local", Mode: caisson.SyncSecure, State: caisson.ReceiptApplied,
+		Checks: spaceChecks, Entries: []caisson.ReceiptEntry{{Path: "key", Kind: "added"}, {Path: "edit", Kind: "modified"}}, Waiting: 6,
+	}
+	ignored := cmpopts.IgnoreFields(caisson.SyncReceipt{}, "ID", "At")
+	hashes := cmpopts.IgnoreFields(caisson.ReceiptEntry{}, "Before", "After")
+	if diff := cmp.Diff(want, first, ignored, hashes); diff != "" {
+		t.Error(diff)
+	}
+
+	// The rest that passes every check.
+	second := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"edit", "gone", "moved"}}))(t)
+	for name, content := range map[string]string{"edit": edited, "gone": "", "old": "", "moved": "moves\n", "new": "", ".git/config": ""} {
+		has(t, dir, name, content)
+	}
+	if len(second.Entries) != 4 || second.Waiting != 3 {
+		t.Errorf("%+v", second)
+	}
+	if got := must(c.Workspaces.GetReceipt(ctx, second.ID))(t); !cmp.Equal(got, second) {
+		t.Error(cmp.Diff(got, second))
+	}
+	page, more, err := c.Workspaces.ListReceipts(ctx, caisson.WorkspaceFilter{Workspace: sb.Spec.Workspace, Limit: 1})
+	if err != nil || len(page) != 1 || !more || page[0].ID != second.ID {
+		t.Errorf("%+v %t %v", page, more, err)
+	}
+	page, more, err = c.Workspaces.ListReceipts(ctx, caisson.WorkspaceFilter{Sandbox: sb.ID, Before: second.ID})
+	if err != nil || len(page) != 1 || more || page[0].ID != first.ID {
+		t.Errorf("%+v %t %v", page, more, err)
+	}
+
+	// With nothing to apply there is nothing to keep.
+	if r := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"nothing"}}))(t); r.ID != "" || len(r.Entries) > 0 || r.Waiting != 3 {
+		t.Errorf("%+v", r)
+	}
+
+	// Undone, and only once.
+	undone := must(c.Workspaces.Undo(ctx, second.ID, opened(t, dir)))(t)
+	if undone.State != caisson.ReceiptUndone || undone.UndoneAt.IsZero() {
+		t.Errorf("%+v", undone)
+	}
+	for name, content := range map[string]string{"edit": lines(20) + "one more", "gone": "gone\n", "old": "moves\n", "moved": ""} {
+		has(t, dir, name, content)
+	}
+	_, err = c.Workspaces.Undo(ctx, second.ID, opened(t, dir))
+	Fails(t, err, caisson.Conflict, "")
+	must(0, os.WriteFile(filepath.Join(dir, "key"), []byte("moved on\n"), 0o644))(t)
+	_, err = c.Workspaces.Undo(ctx, first.ID, opened(t, dir))
+	Fails(t, err, caisson.Conflict, "")
+	has(t, dir, "key", "moved on\n")
+	_, err = c.Workspaces.Undo(ctx, first.ID, nil)
+	Fails(t, err, caisson.Invalid, "directory")
+	_, err = c.Workspaces.Undo(ctx, caisson.NewID(caisson.ReceiptPrefix), opened(t, dir))
+	Fails(t, err, caisson.NotFound, "")
+
+	// Dropped, when the sandbox does not run.
+	must(c.Sandboxes.Stop(ctx, ref, 0))(t)
+	review, _ = reviewed(t, ctx, c, ref)
+	must(sync(caisson.SyncRequest{Review: review, Drop: []string{"new"}}))(t)
+	if _, is := reviewed(t, ctx, c, ref); is["new"].Path != "" || is["gone"].Path == "" {
+		t.Errorf("what is left after a drop: %v", is)
+	}
+}
+
+func testClashes(t *testing.T, ctx context.Context, c Cores) {
+	dir := hostDir(t, map[string]string{"merges": lines(20), "clashes": "a\n", "same": "a\n", "late": "a\n"})
+	sb := inWorkspace(t, ctx, c, dir)
+	ref := string(sb.ID)
+	writes(t, ctx, c, sb, map[string]string{
+		"merges": strings.Replace(lines(20), "xx\n", "sandbox\n", 1), "clashes": "sandbox\n", "same": "both\n", "late": "sandbox\n",
+	})
+	edit := func(name, content string) {
+		t.Helper()
+		must(0, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))(t)
+	}
+	edit("merges", lines(20)+"host\n")
+	edit("clashes", "host\n")
+	edit("same", "both\n")
+	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Freeze: true, Patch: true}))(t)
+	got := map[string]caisson.Change{}
+	for _, ch := range d.Changes {
+		got[ch.Path] = ch
+	}
+	if ch := got["merges"]; !ch.Moved || !ch.Merge || ch.Verdict != caisson.VerdictPass || strings.Contains(ch.Patch, "+host") {
+		t.Errorf("%+v", ch)
+	}
+	if ch := got["clashes"]; !ch.Moved || ch.Merge || ch.Verdict != caisson.VerdictClash || len(ch.Finding) != 1 {
+		t.Errorf("%+v", ch)
+	}
+	if len(d.Changes) != 3 {
+		t.Errorf("%d changes, want 3: what both have is none", len(d.Changes))
+	}
+	sync := func(req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
+		req.Directory = opened(t, dir)
+		return c.Workspaces.Sync(ctx, ref, req)
+	}
+	pick := func(name string) caisson.Selection { return caisson.Selection{Path: name, Hash: got[name].Hash} }
+	_, err := sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("clashes")}, Asked: true})
+	Fails(t, err, caisson.Conflict, "")
+	edit("late", "host\n")
+	_, err = sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("merges"), pick("late")}})
+	Fails(t, err, caisson.Conflict, "")
+	has(t, dir, "merges", lines(20)+"host\n")
+	r := must(sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("merges")}}))(t)
+	if len(r.Entries) != 1 || !r.Entries[0].Merged || r.Waiting != 2 {
+		t.Errorf("%+v", r)
+	}
+	has(t, dir, "merges", strings.Replace(lines(20), "xx\n", "sandbox\n", 1)+"host\n")
+	has(t, dir, "clashes", "host\n")
+	has(t, dir, "late", "host\n")
+}

@@ -1,0 +1,274 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// syncLimit is the size of a sync's body in bytes: it names every path that is to be applied.
+const syncLimit = 32 << 20
+
+// workspaceRoutes serves the gate between workspaces and the host's directories.
+type workspaceRoutes struct {
+	core    caisson.Workspaces
+	once    idempotency
+	handles *handleTable
+}
+
+type (
+	workspaceBody = body[*caisson.Workspace]
+	receiptBody   = body[*caisson.SyncReceipt]
+)
+
+// WorkspaceRef is the reference of a workspace in a path.
+type WorkspaceRef struct {
+	Ref string `path:"ref" maxLength:"64" doc:"Id of the workspace, or of the sandbox or run that has it"`
+}
+
+// ReceiptRef is the id of a receipt in a path.
+type ReceiptRef struct {
+	ID string `path:"id" maxLength:"64" doc:"Id of the receipt"`
+}
+
+// id returns the id; what cannot be one is not there.
+func (p ReceiptRef) id() (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.ReceiptPrefix, p.ID)
+	if err != nil {
+		return "", caisson.Errorf(caisson.NotFound, "there is no receipt %.40q", p.ID)
+	}
+	return id, nil
+}
+
+func (h workspaceRoutes) register(rt *router) {
+	const tag = "workspaces"
+	handle(rt, op(http.MethodGet, "/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
+	handle(rt, op(http.MethodGet, "/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), h.get)
+	handle(rt, op(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
+		"Forget a workspace whose sandbox is gone, with all changes in it"), h.remove)
+	handle(rt, op(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
+	sync := created(op(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
+		"Apply changes of a workspace to the host's directory: all that are named, or none (unix socket only)"))
+	sync.MaxBodyBytes = syncLimit
+	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and name it in " + protocol.HandlesHeader +
+		". What is applied is what the review named in the body has seen."
+	handle(rt, sync, h.sync)
+	handle(rt, op(http.MethodPost, "/workspaces/{ref}/reset", "reset-workspace", tag,
+		"Drop all changes of a workspace whose sandbox is not running"), h.reset)
+	handle(rt, op(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List what was applied to the host's directories, newest first"), h.receipts)
+	handle(rt, op(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get what one sync has applied"), h.receipt)
+	undo := op(http.MethodPost, "/receipts/{id}/undo", "undo-sync", tag,
+		"Put back what a sync has changed, if the host's files have not changed since (unix socket only)")
+	undo.Description = "Needs the descriptor of the workspace's directory, as a sync does."
+	handle(rt, undo, h.undo)
+}
+
+// WorkspaceParams choose a page of workspaces or receipts.
+type WorkspaceParams struct {
+	Run     string `query:"run" doc:"Only of the run with this id"`
+	Sandbox string `query:"sandbox" doc:"Only of the sandbox with this id"`
+	After   string `query:"after" doc:"Value of next in the previous page"`
+	Limit   int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
+}
+
+// filter returns p as a filter over objects whose ids have this prefix.
+func (p WorkspaceParams) filter(prefix, workspace string) (caisson.WorkspaceFilter, error) {
+	f := caisson.WorkspaceFilter{Limit: p.Limit}
+	for _, q := range []struct {
+		field, prefix, value string
+		to                   *caisson.ID
+	}{
+		{"run", caisson.RunPrefix, p.Run, &f.Run},
+		{"sandbox", caisson.SandboxPrefix, p.Sandbox, &f.Sandbox},
+		{"workspace", caisson.WorkspacePrefix, workspace, &f.Workspace},
+		{"after", prefix, p.After, &f.Before},
+	} {
+		if q.value == "" {
+			continue
+		}
+		id, err := caisson.ParseID(q.prefix, q.value)
+		if err != nil {
+			return f, caisson.Invalidf(q.field, "%.40q is not an id of the form %s-xxxxxxxxxxxxxxxx", q.value, q.prefix)
+		}
+		*q.to = id
+	}
+	return f, nil
+}
+
+func (h workspaceRoutes) list(ctx context.Context, in *struct {
+	State []caisson.WorkspaceState `query:"state,explode" enum:"live,resting,settled" doc:"Only those in one of these states"`
+	WorkspaceParams
+},
+) (*body[protocol.Page[*caisson.Workspace]], error) {
+	f, err := in.filter(caisson.WorkspacePrefix, "")
+	if err != nil {
+		return nil, err
+	}
+	f.States = in.State
+	page, more, err := h.core.ListWorkspaces(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), nil
+}
+
+// asIs is the answer for objects all of whose fields callers may see.
+func asIs[T any](v *T) *T { return v }
+
+func answerWorkspace(w *caisson.Workspace, err error) (*workspaceBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &workspaceBody{w}, nil
+}
+
+func (h workspaceRoutes) get(ctx context.Context, in *WorkspaceRef) (*workspaceBody, error) {
+	return answerWorkspace(h.core.GetWorkspace(ctx, in.Ref))
+}
+
+func (h workspaceRoutes) remove(ctx context.Context, in *WorkspaceRef) (*none, error) {
+	return nil, h.core.RemoveWorkspace(ctx, in.Ref)
+}
+
+func (h workspaceRoutes) reset(ctx context.Context, in *WorkspaceRef) (*workspaceBody, error) {
+	return answerWorkspace(h.core.Reset(ctx, in.Ref))
+}
+
+func (h workspaceRoutes) diff(ctx context.Context, in *struct {
+	WorkspaceRef
+	Body *caisson.DiffRequest
+},
+) (*body[*caisson.Diff], error) {
+	var req caisson.DiffRequest
+	if in.Body != nil {
+		req = *in.Body
+	}
+	d, err := h.core.Diff(ctx, in.Ref, req)
+	if err != nil {
+		return nil, err
+	}
+	if d.Changes == nil { // none is [] for every client, not null
+		none := *d
+		none.Changes, d = []caisson.Change{}, &none
+	}
+	return &body[*caisson.Diff]{d}, nil
+}
+
+// directory takes the one descriptor that a request has passed. Who can open the directory may change it; nobody else.
+func (h workspaceRoutes) directory(ctx context.Context, ids []string) (caisson.Handle, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	taken, err := h.handles.take(caller.Account, ids)
+	if err != nil {
+		return nil, err
+	}
+	return taken[0], nil
+}
+
+// mayWrite refuses callers who cannot have opened the directory, and releases what the request does not use; done is to be called at
+// its end.
+func (h workspaceRoutes) mayWrite(ctx context.Context, ids []string) (done func(), err error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !caller.Local:
+		return nil, caisson.Errorf(caisson.Denied, "host directories are changed only over the unix socket, by who can open them")
+	case len(ids) != 1:
+		h.handles.release(caller.Account, ids)
+		return nil, caisson.Invalidf("directory", "needs the descriptor of the workspace's directory, and no other; %d were passed", len(ids))
+	}
+	return func() { h.handles.release(caller.Account, ids) }, nil
+}
+
+func (h workspaceRoutes) sync(ctx context.Context, in *struct {
+	WorkspaceRef
+	KeyParam
+	HandleParam
+	Body caisson.SyncRequest
+},
+) (*receiptBody, error) {
+	done, err := h.mayWrite(ctx, in.Handles)
+	if err != nil {
+		return nil, err
+	}
+	defer done() // a repeated request does not need it
+	req := in.Body
+	return answerReceipt(once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
+		dir, err := h.directory(ctx, in.Handles)
+		if err != nil {
+			return nil, err
+		}
+		req.Directory = dir
+		return h.core.Sync(ctx, in.Ref, req)
+	}))
+}
+
+func (h workspaceRoutes) undo(ctx context.Context, in *struct {
+	ReceiptRef
+	HandleParam
+},
+) (*receiptBody, error) {
+	done, err := h.mayWrite(ctx, in.Handles)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	id, err := in.id()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := h.directory(ctx, in.Handles)
+	if err != nil {
+		return nil, err
+	}
+	return answerReceipt(h.core.Undo(ctx, id, dir))
+}
+
+// receiptAnswer is r as clients see it: nothing is [], not null.
+func receiptAnswer(r *caisson.SyncReceipt) *caisson.SyncReceipt {
+	out := *r
+	if out.Checks == nil {
+		out.Checks = []string{}
+	}
+	if out.Entries == nil {
+		out.Entries = []caisson.ReceiptEntry{}
+	}
+	return &out
+}
+
+func answerReceipt(r *caisson.SyncReceipt, err error) (*receiptBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &receiptBody{receiptAnswer(r)}, nil
+}
+
+func (h workspaceRoutes) receipts(ctx context.Context, in *struct {
+	Workspace string `query:"workspace" doc:"Only of the workspace with this id"`
+	WorkspaceParams
+},
+) (*body[protocol.Page[*caisson.SyncReceipt]], error) {
+	f, err := in.filter(caisson.ReceiptPrefix, in.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	page, more, err := h.core.ListReceipts(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, more, receiptAnswer, func(r *caisson.SyncReceipt) caisson.ID { return r.ID }), nil
+}
+
+func (h workspaceRoutes) receipt(ctx context.Context, in *ReceiptRef) (*receiptBody, error) {
+	id, err := in.id()
+	if err != nil {
+		return nil, err
+	}
+	return answerReceipt(h.core.GetReceipt(ctx, id))
+}

@@ -1,0 +1,114 @@
+// Package hostdir knows directories of the host by what they are instead of what they are called: a client passes one as a
+// descriptor, and later it is found again by its path only if it is the same one.
+package hostdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Dir is a directory as it was found.
+type Dir struct {
+	Path   string // as the kernel calls it
+	Device uint64
+	Inode  uint64
+	UID    uint32
+	GID    uint32
+	Mode   uint32 // permission bits, with setuid, setgid and sticky
+}
+
+// Errors that callers explain to people.
+var (
+	ErrNotDir  = errors.New("not a directory")
+	ErrRemoved = errors.New("the directory has been removed")
+	ErrOther   = errors.New("another directory has its place")
+)
+
+// Of returns what the directory fd is.
+func Of(fd uintptr) (Dir, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return Dir{}, os.NewSyscallError("fstat", err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return Dir{}, ErrNotDir
+	case st.Nlink == 0:
+		return Dir{}, ErrRemoved
+	}
+	p, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return Dir{}, err
+	}
+	return Dir{Path: p, Device: st.Dev, Inode: st.Ino, UID: st.Uid, GID: st.Gid, Mode: st.Mode & 0o7777}, nil
+}
+
+// Open opens the directory at d.Path if it is the same one as d: ErrRemoved if there is none, ErrOther if there is another.
+// Its owner and mode may have changed. flags are added to those of open(2), such as O_PATH.
+func (d Dir) Open(flags int) (*os.File, error) {
+	fd, err := unix.Open(d.Path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, ErrRemoved
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return nil, ErrOther
+	case err != nil:
+		return nil, &fs.PathError{Op: "open", Path: d.Path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), d.Path)
+	if same, err := d.Is(f.Fd()); err != nil || !same {
+		f.Close()
+		return nil, errors.Join(err, ErrOther)
+	}
+	return f, nil
+}
+
+// Is reports whether fd is the directory.
+func (d Dir) Is(fd uintptr) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return false, os.NewSyscallError("fstat", err)
+	}
+	return st.Dev == d.Device && st.Ino == d.Inode && st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// Overlap reports whether two directories are the same, or one lies in the other. Names are not asked for: they can be changed
+// meanwhile.
+func Overlap(a, b uintptr) (bool, error) {
+	first, err := above(int(a))
+	if err != nil {
+		return false, err
+	}
+	second, err := above(int(b))
+	if err != nil {
+		return false, err
+	}
+	return slices.Contains(first, second[0]) || slices.Contains(second, first[0]), nil
+}
+
+// place is what a directory is, whatever it is called.
+type place struct{ dev, ino uint64 }
+
+// above returns a directory and all that it lies in, the directory first.
+func above(dir int) (list []place, err error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, ".", flags, 0)
+	for err == nil {
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		p := place{st.Dev, st.Ino}
+		if err != nil || len(list) > 0 && list[len(list)-1] == p { // the root lies in itself
+			return list, errors.Join(err, unix.Close(fd))
+		}
+		list = append(list, p)
+		up, uerr := unix.Openat(fd, "..", flags, 0)
+		unix.Close(fd)
+		fd, err = up, uerr
+	}
+	return nil, err
+}

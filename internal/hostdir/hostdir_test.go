@@ -1,0 +1,96 @@
+package hostdir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func open(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func mkdir(t *testing.T, path ...string) string {
+	t.Helper()
+	p := filepath.Join(path...)
+	if err := os.MkdirAll(p, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestOpen: a directory is found again under its path, and nothing else that has its place.
+func TestOpen(t *testing.T) {
+	top := t.TempDir()
+	path := mkdir(t, top, "a")
+	d, err := Of(open(t, path).Fd())
+	if err != nil || d.Path != path || d.Mode != 0o750 || d.UID != uint32(os.Getuid()) {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	f, err := d.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := os.Rename(path, path+"2"); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		put  func() error
+		want error
+	}{
+		"nothing":   {func() error { return nil }, ErrRemoved},
+		"other":     {func() error { return os.Mkdir(path, 0o700) }, ErrOther},
+		"a file":    {func() error { return os.WriteFile(path, nil, 0o600) }, ErrOther},
+		"a symlink": {func() error { return os.Symlink(path+"2", path) }, ErrOther},
+	} {
+		if err := c.put(); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := d.Open(0); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, %v", name, f, err)
+		}
+		os.RemoveAll(path)
+	}
+}
+
+func TestOf(t *testing.T) {
+	dir := mkdir(t, t.TempDir(), "a")
+	gone := open(t, dir)
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Of(gone.Fd()); !errors.Is(err, ErrRemoved) {
+		t.Errorf("a removed directory: %v", err)
+	}
+	if _, err := Of(open(t, "/dev/null").Fd()); !errors.Is(err, ErrNotDir) {
+		t.Errorf("a device: %v", err)
+	}
+}
+
+func TestOverlap(t *testing.T) {
+	top := t.TempDir()
+	mkdir(t, top, "a", "b", "c")
+	mkdir(t, top, "ab")
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"a", "a", true}, {"a", "a/b/c", true}, {"a/b/c", "a", true}, {"a", "ab", false}, {"ab", "a/b", false}, {".", "ab", true},
+	} {
+		got, err := Overlap(open(t, filepath.Join(top, c.a)).Fd(), open(t, filepath.Join(top, c.b)).Fd())
+		if err != nil || got != c.want {
+			t.Errorf("%s and %s: %v, %v", c.a, c.b, got, err)
+		}
+	}
+	if got, err := Overlap(open(t, "/").Fd(), open(t, top).Fd()); err != nil || !got {
+		t.Errorf("the root of everything: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,131 @@
+// Package namemask matches names that are to be hidden: credentials by convention. The gate finds them in a directory, and the
+// file server of a sandbox leaves them out.
+package namemask
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of masks.
+const (
+	MaxPatterns = 1000 // in all
+	MaxPattern  = 255  // bytes of one
+)
+
+// A Mask says which files of a directory a sandbox does not see. It is safe for concurrent use.
+type Mask struct {
+	hide, show []pattern
+	exact      map[string]bool // last names of hide's patterns without wildcards
+	globs      []string        // those with wildcards
+	lists      [2][]string     // as given
+}
+
+// pattern is one pattern, in lower case and split at slashes.
+type pattern struct {
+	names  []string
+	rooted bool
+}
+
+const wildcards = `*?[\`
+
+// New returns a mask of patterns. A pattern is one or more names as in [path.Match], with slashes between them, and matches at
+// any depth, or only at the top if it begins with a slash. Case does not matter: some file systems do not care either. What is
+// below a hidden directory is hidden, too. A pattern in show wins over those in hide, but not over a hidden directory above.
+// Invalid if a pattern is malformed.
+func New(hide, show []string) (*Mask, error) {
+	m := &Mask{lists: [2][]string{slices.Clone(hide), slices.Clone(show)}}
+	if len(hide)+len(show) > MaxPatterns {
+		return nil, caisson.Errorf(caisson.Invalid, "%d patterns are too many; use at most %d", len(hide)+len(show), MaxPatterns)
+	}
+	var err error
+	if m.hide, err = patterns("hide", hide); err != nil {
+		return nil, err
+	}
+	if m.show, err = patterns("show", show); err != nil {
+		return nil, err
+	}
+	m.exact = map[string]bool{}
+	for _, p := range m.hide {
+		last := p.names[len(p.names)-1]
+		if strings.ContainsAny(last, wildcards) {
+			m.globs = append(m.globs, last)
+		} else {
+			m.exact[last] = true
+		}
+	}
+	return m, nil
+}
+
+func patterns(field string, list []string) ([]pattern, error) {
+	var all []pattern
+	for _, s := range list {
+		p := pattern{rooted: strings.HasPrefix(s, "/")}
+		clean := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(s, "/"), "/"))
+		if len(s) > MaxPattern || strings.ContainsRune(s, 0) {
+			return nil, caisson.Invalidf(field, "%.40q is too long for a pattern", s)
+		}
+		for name := range strings.SplitSeq(clean, "/") {
+			if _, err := path.Match(name, ""); err != nil || name == "" || name == "." || name == ".." {
+				return nil, caisson.Invalidf(field, "%.40q is not a pattern of names; write for example *.pem or .aws/credentials", s)
+			}
+			p.names = append(p.names, name)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// Hides reports whether a sandbox does not see path, which is relative and clean.
+func (m *Mask) Hides(path string) bool {
+	names := strings.Split(strings.ToLower(path), "/")
+	for i := range names {
+		if m.hides(names[:i+1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Lists returns the patterns that the mask was made of.
+func (m *Mask) Lists() (hide, show []string) {
+	return slices.Clone(m.lists[0]), slices.Clone(m.lists[1])
+}
+
+// HidesHere is Hides for a path whose directory is known not to be hidden. Scans ask it of every name there is.
+func (m *Mask) HidesHere(path string) bool {
+	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
+	if !m.exact[last] && !slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) }) {
+		return false
+	}
+	return m.hides(strings.Split(strings.ToLower(path), "/"))
+}
+
+func (m *Mask) hides(names []string) bool {
+	matches := func(p pattern) bool { return p.matches(names) }
+	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
+}
+
+func (p pattern) matches(names []string) bool {
+	if len(names) < len(p.names) || p.rooted && len(names) != len(p.names) {
+		return false
+	}
+	for i, name := range names[len(names)-len(p.names):] {
+		if !match(p.names[i], name) {
+			return false
+		}
+	}
+	return true
+}
+
+// match is path.Match with a short way for what most patterns are.
+func match(pattern, name string) bool {
+	if end, ok := strings.CutPrefix(pattern, "*"); ok && !strings.ContainsAny(end, wildcards) {
+		return strings.HasSuffix(name, end)
+	}
+	ok, _ := path.Match(pattern, name)
+	return ok
+}

@@ -1,0 +1,169 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/hostdir"
+)
+
+// Workspaces is what the run core needs of the gate.
+type Workspaces interface {
+	GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error)
+	Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error)
+}
+
+// directoryFile says which directory a run was given, where that is not copied: attempts may begin when the caller has gone.
+const directoryFile = "directory.json"
+
+// planWorkspace settles how the directory that comes with a request becomes the workspace.
+func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
+	if req.Source == "" {
+		if req.Kind != "" || req.Sync != "" || len(req.Show) > 0 {
+			return caisson.Invalidf("kind", "says how a directory becomes the workspace, and none is given; give one with -C")
+		}
+		return nil
+	}
+	// What the guest's root owns only it can change.
+	mountable := c.Workspaces != nil && (a.User == "" || a.User == "root" || a.User == "0" || a.User == "0:0")
+	if req.Sync == caisson.SyncUnsafe {
+		req.Kind = cmp.Or(req.Kind, caisson.WorkspaceDirect)
+	}
+	switch {
+	case req.Kind == "" && mountable:
+		req.Kind = caisson.WorkspaceOverlay
+	case req.Kind == "":
+		req.Kind = caisson.WorkspaceCopy
+	case req.Kind != caisson.WorkspaceCopy && !mountable:
+		return caisson.Invalidf("kind", "agent %s works as user %q, who cannot write in a mounted directory; use kind copy", a.ID, a.User)
+	}
+	switch {
+	case req.Kind == caisson.WorkspaceDirect:
+		req.Sync = cmp.Or(req.Sync, caisson.SyncUnsafe)
+		if req.Sync != caisson.SyncUnsafe {
+			return caisson.Invalidf("sync", "a direct workspace is the directory itself, in which nothing is reviewed; leave sync out, or use kind overlay")
+		}
+	case req.Sync == caisson.SyncUnsafe:
+		return caisson.Invalidf("sync", "yolo-unsafe is kind direct, and nothing else")
+	case req.Kind == caisson.WorkspaceCopy && (req.Sync != "" || len(req.Show) > 0):
+		return caisson.Invalidf("kind", "of a copy nothing gets back to the directory, and nothing is hidden in it; leave sync and show out")
+	case req.Kind == caisson.WorkspaceOverlay:
+		req.Sync = cmp.Or(req.Sync, caisson.SyncSecure)
+	}
+	return nil
+}
+
+// keepWorkspace keeps what is to become the run's workspace.
+func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
+	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
+		return c.spool(ctx, r)
+	}
+	dir, err := hostdir.Of(r.Request.Directory.Fd())
+	if err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be used", r.Request.Source)
+	}
+	if err := c.notOurs(r.Request.Directory); err != nil {
+		return err
+	}
+	data, err := json.Marshal(dir)
+	if err != nil {
+		return err
+	}
+	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
+		return err
+	}
+	return c.Dir.WriteFile(path.Join(runDir(r.ID), directoryFile), data, 0o600)
+}
+
+// mounted reports whether the attempt's sandbox has the run's directory itself, or a layer over it.
+func (x lodging) mounted() bool {
+	return x.r.Request.Kind == caisson.WorkspaceOverlay || x.r.Request.Kind == caisson.WorkspaceDirect
+}
+
+// workspace returns what the attempt's sandbox is to have as its workspace, opened anew; nil if that is copied, or there is none.
+func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
+	if !x.r.HasWorkspace || !x.mounted() {
+		return nil, nil
+	}
+	data, err := x.c.Dir.ReadFile(path.Join(runDir(x.r.ID), directoryFile))
+	if err != nil {
+		return nil, err
+	}
+	var dir hostdir.Dir
+	if err := json.Unmarshal(data, &dir); err != nil {
+		return nil, err
+	}
+	f, err := dir.Open(unix.O_RDONLY)
+	if err != nil {
+		return nil, &failure{code: caisson.RunInvalid, msg: "the directory " + x.r.Request.Source + " is not there any more; start another run", err: err}
+	}
+	return &caisson.WorkspaceRequest{
+		Kind: x.r.Request.Kind, Mode: x.r.Request.Sync, Source: x.r.Request.Source, Target: x.agent.Workdir, Show: x.r.Request.Show, Directory: f,
+	}, nil
+}
+
+// sameWorkspace refuses to go on in a session's sandbox with another directory than it has.
+func (x lodging) sameWorkspace(ctx context.Context) error {
+	asked, err := x.workspace()
+	if err != nil || asked == nil {
+		return err
+	}
+	defer asked.Directory.Close()
+	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to go on with what it has, or begin another session")
+	if x.box.Spec.Workspace == "" {
+		return other
+	}
+	has, err := x.c.Workspaces.GetWorkspace(ctx, string(x.box.Spec.Workspace))
+	if err != nil {
+		return err
+	}
+	if same, err := (hostdir.Dir{Device: has.Device, Inode: has.Inode}).Is(asked.Directory.Fd()); err != nil || !same || has.Kind != asked.Kind {
+		return other
+	}
+	return nil
+}
+
+// diffTime bounds how long the result of a run waits for what has changed.
+const diffTime = 30 * time.Second
+
+// changes puts into the result what has changed in the workspace, as the host sees it.
+func (x outcome) changes(ctx context.Context) {
+	if x.box == nil || x.box.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
+		return
+	}
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), diffTime)
+	defer cancel()
+	diff, err := x.c.Workspaces.Diff(ctx, string(x.box.Spec.Workspace), caisson.DiffRequest{Patch: true})
+	if err != nil {
+		x.warn(ctx, "what has changed in the workspace cannot be told; caisson diff tries again", err)
+		return
+	}
+	x.result.Changes, x.result.Patch = nil, ""
+	var patch []byte
+	for _, ch := range diff.Changes {
+		if len(x.result.Changes) == task.MaxChanges {
+			break
+		}
+		x.result.Changes = append(x.result.Changes, caisson.FileChange{Path: ch.Path, Kind: runKind(ch.Kind), Added: ch.Added, Removed: ch.Removed})
+		if len(patch)+len(ch.Patch) <= task.MaxPatch {
+			patch = append(patch, ch.Patch...)
+		}
+	}
+	x.result.Patch = string(patch)
+}
+
+// runKind is what a result calls a change.
+func runKind(kind string) string {
+	switch kind {
+	case caisson.ChangeAdded, caisson.ChangeRemoved:
+		return kind
+	}
+	return caisson.ChangeModified
+}

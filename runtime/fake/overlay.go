@@ -1,0 +1,333 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// An overlay is a workspace: a directory of the tree with a copy of what its layers show together. What changes there is
+// written to the upper layer as the kernel's overlayfs would, some time later: when the sandbox stands still, is captured or
+// ends, and otherwise every now and then.
+type overlay struct {
+	tree   *tree
+	target string // clean, without leading slash
+	upper  *os.Root
+	work   *os.Root
+	owner  int // host uid and gid of the guest's root, -1 where files cannot be given away
+	lower  map[string]bool
+
+	mu      sync.Mutex
+	written map[string]entry // what of the directory the upper layer says already, by path in it; guarded by mu
+}
+
+// overlays are the workspaces of a tree.
+type overlays []*overlay
+
+// mount puts a workspace together in t.
+func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err error) {
+	o := &overlay{tree: t, target: clean(m.Target), owner: -1, lower: map[string]bool{}}
+	if os.Geteuid() == 0 {
+		o.owner = int(uidBase)
+	}
+	*l = append(*l, o) // and so it is closed, whatever becomes of it
+	if o.upper, err = openRoot(m.Overlay.Upper); err != nil {
+		return err
+	}
+	if o.work, err = openRoot(m.Overlay.Work); err != nil {
+		return err
+	}
+	if err := t.root.MkdirAll(o.target, 0o755); err != nil {
+		return err
+	}
+	if err := o.copyLower(m); err != nil {
+		return err
+	}
+	if m.Overlay.Mask != nil {
+		if err := o.lay(m.Overlay.Mask); err != nil {
+			return err
+		}
+	}
+	now, err := o.entries()
+	if err != nil {
+		return err
+	}
+	for name := range now {
+		o.lower[name] = true
+	}
+	if err := o.lay(m.Overlay.Upper); err != nil {
+		return err
+	}
+	o.written, err = o.entries()
+	return err
+}
+
+func openRoot(dir *os.File) (*os.Root, error) {
+	return os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
+}
+
+// copyLower copies the host's directory. Its owner's files are the guest's root's, those of all others are nobody's.
+func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Uid == 0 && os.Geteuid() == 0 && !m.Overlay.Root {
+		return caisson.Invalidf("workspace", "the directory for %s belongs to root, so only root can have it as a workspace; use a copy that is your own", m.Target)
+	}
+	return o.copy(m.Source, func(id uint32) int {
+		if id == st.Uid {
+			return 0
+		}
+		return nobody
+	})
+}
+
+// nobody is whom a guest sees as the owner of what it has no name for.
+const nobody = 65534
+
+// lay lays a layer that the kernel could have written over what is there.
+func (o *overlay) lay(layer *os.File) error {
+	return o.copy(layer, func(id uint32) int {
+		if o.owner >= 0 && int(id) >= o.owner && int(id)-o.owner < caisson.UIDRange {
+			return int(id) - o.owner
+		}
+		return 0
+	})
+}
+
+// copy copies a layer over what is there; uid says whom in the sandbox a file belongs to.
+func (o *overlay) copy(layer *os.File, uid func(uint32) int) error {
+	from, err := openRoot(layer)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return fs.WalkDir(from.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		to := path.Join(o.target, name)
+		if !info.IsDir() || opaqueIn(layer, name) {
+			if err := o.tree.root.RemoveAll(to); err != nil {
+				return err
+			}
+		} else if old, err := o.tree.root.Lstat(to); err == nil && !old.IsDir() {
+			if err := o.tree.root.Remove(to); err != nil {
+				return err
+			}
+		}
+		who := uid(info.Sys().(*syscall.Stat_t).Uid)
+		if err := o.tree.copyFile(from, name, to, info, owner{who, who}); err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// opaqueIn reports whether a directory of a layer of the kernel's hides what lower layers have in it.
+func opaqueIn(layer *os.File, name string) bool {
+	var b [2]byte
+	n, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", layer.Fd(), name), "trusted.overlay.opaque", b[:])
+	return err == nil && string(b[:n]) == "y"
+}
+
+// entries returns what is in the directory, by path in it.
+func (o *overlay) entries() (map[string]entry, error) {
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
+	sub, err := o.tree.root.OpenRoot(o.target)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Close()
+	return o.tree.entriesOf(sub, func(string) bool { return false })
+}
+
+// flush writes to the upper layer what has changed since the last time. What changes meanwhile is for the next.
+func (o *overlay) flush() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now, err := o.entries()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Backward(names(o.written)) {
+		if _, there := now[name]; !there {
+			errs = append(errs, o.upper.RemoveAll(name))
+			delete(o.written, name)
+		}
+	}
+	for _, name := range names(now) {
+		if e := now[name]; o.written[name] != e {
+			if err := o.write(name, e); !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+				o.written[name] = e
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.lower)) {
+		// A child of what is not there either is not mentioned.
+		_, there := now[name]
+		if e, ok := now[path.Dir(name)]; !there && (path.Dir(name) == "." || ok && e.mode.IsDir()) {
+			errs = append(errs, o.remove(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove makes the upper layer say that name is not there, with a character device 0:0.
+func (o *overlay) remove(name string) error {
+	if _, err := o.upper.Lstat(name); err == nil {
+		return nil // it says so
+	}
+	if err := o.parents(name); err != nil {
+		return err
+	}
+	dir, err := o.upper.Open(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Mknodat(int(dir.Fd()), path.Base(name), unix.S_IFCHR, 0)
+}
+
+// write makes the upper layer say what name is now.
+func (o *overlay) write(name string, e entry) error {
+	if err := o.parents(name); err != nil {
+		return err
+	}
+	from := path.Join(o.target, name)
+	info, err := o.tree.root.Lstat(from)
+	if err != nil {
+		return err
+	}
+	old, err := o.upper.Lstat(name)
+	if err == nil && (!info.IsDir() || !old.IsDir()) {
+		if err := o.upper.RemoveAll(name); err != nil {
+			return err
+		}
+		old = nil
+	}
+	switch info.Mode().Type() {
+	case 0:
+		in, err := o.tree.root.Open(from)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		err = create(o.upper, name, in)
+		if err != nil {
+			return err
+		}
+	case fs.ModeDir:
+		if old == nil {
+			if err := o.upper.Mkdir(name, 0o755); err != nil {
+				return err
+			}
+		}
+	case fs.ModeSymlink:
+		target, err := o.tree.root.Readlink(from)
+		if err != nil {
+			return err
+		}
+		if err := o.upper.Symlink(target, name); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	if o.owner >= 0 {
+		if err := o.upper.Lchown(name, o.owner+e.owner.uid, o.owner+e.owner.gid); err != nil {
+			return err
+		}
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return nil
+	}
+	if err := o.upper.Chmod(name, info.Mode()&(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky)); err != nil {
+		return err
+	}
+	return o.upper.Chtimes(name, info.ModTime(), info.ModTime())
+}
+
+// parents makes the directories above name in the upper layer, as they are.
+func (o *overlay) parents(name string) error {
+	parent := path.Dir(name)
+	if parent == "." {
+		return nil
+	}
+	if info, err := o.upper.Lstat(parent); err == nil && info.IsDir() {
+		return nil
+	}
+	o.tree.mu.Lock()
+	e := entry{owner: o.tree.owners[inodeOf(o.tree.root, path.Join(o.target, parent))]}
+	o.tree.mu.Unlock()
+	return o.write(parent, e)
+}
+
+// close writes what is left to write, and lets go of the layers.
+func (o *overlay) close() {
+	if o.written != nil {
+		_ = o.flush() // whoever looks at the upper layer sees what is missing
+	}
+	for _, r := range []*os.Root{o.upper, o.work} {
+		if r != nil {
+			r.Close()
+		}
+	}
+}
+
+// cover reports whether a workspace is at name or hides it.
+func (l overlays) cover(name string) bool {
+	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
+}
+
+// flush brings the upper layers of all workspaces up to date.
+func (l overlays) flush() error {
+	var errs []error
+	for _, o := range l {
+		errs = append(errs, o.flush())
+	}
+	return errors.Join(errs...)
+}
+
+// flushInterval is how old an upper layer of a sandbox that runs is at most.
+const flushInterval = 20 * time.Millisecond
+
+// follow brings upper layers up to date while the sandbox runs.
+func (s *sandbox) follow() {
+	if len(s.tree.overlays) == 0 {
+		return
+	}
+	s.procs.Go(func() {
+		tick := time.NewTicker(flushInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_ = s.tree.overlays.flush() // the next one tries again
+			case <-s.done:
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// cloneOverlay returns what a launcher makes a workspace of, and the detached mounts of that: the host directory as the sandbox
+// may see it, the directory with the upper layer and its work directory, and what hides names if anything does.
+func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sentry.LaunchOverlay, files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeFiles(files)
+			files = nil
+		}
+	}()
+	owners, err := l.overlayOwners(m, uidBase)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer owners.Close()
+	clone := func(dir int, attr uint64, idmap int) error {
+		fd, err := sentry.CloneMount(dir, "", attr, idmap)
+		if err == nil {
+			files = append(files, os.NewFile(uintptr(fd), "mount"))
+		}
+		return err
+	}
+	if err := clone(int(m.Source.Fd()), unix.MOUNT_ATTR_RDONLY, int(owners.Fd())); err != nil {
+		return nil, files, overlayRefused(err, m.Target)
+	}
+	parent, upper, work, err := overlayNames(m.Overlay)
+	if err != nil {
+		return nil, files, fmt.Errorf("workspace at %s: %w", m.Target, err)
+	}
+	defer unix.Close(parent)
+	if err := clone(parent, 0, -1); err != nil {
+		return nil, files, fmt.Errorf("workspace at %s: %w", m.Target, err)
+	}
+	if mask := m.Overlay.Mask; mask != nil {
+		if err := clone(int(mask.Fd()), unix.MOUNT_ATTR_RDONLY, -1); err != nil {
+			return nil, files, fmt.Errorf("workspace at %s: %w", m.Target, err)
+		}
+	}
+	return &sentry.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
+}
+
+// overlayRefused says what to do where a host directory cannot be the lower layer of a workspace.
+func overlayRefused(cause error, target string) error {
+	return caisson.Wrap(cause, caisson.Invalid,
+		"the directory for %s cannot be shown as a workspace: that takes Linux 5.19 or newer and a file system that the daemon sees and that can map owners (ext4, xfs, btrfs and tmpfs can); use a copy of the directory instead", target)
+}
+
+// overlayNames returns the directory that has both the upper layer and its work directory, and what they are called in it:
+// overlayfs wants them on one mount, and a clone of each would be a mount of its own.
+func overlayNames(o *caisson.RuntimeOverlay) (parent int, upper, work string, err error) {
+	parent, err = unix.Openat(int(o.Upper.Fd()), "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", "", err
+	}
+	upper, err = nameIn(parent, o.Upper)
+	if err == nil {
+		work, err = nameIn(parent, o.Work)
+	}
+	if err != nil {
+		unix.Close(parent)
+		return -1, "", "", err
+	}
+	return parent, upper, work, nil
+}
+
+// nameIn returns the name of an open directory in its parent.
+func nameIn(parent int, dir *os.File) (string, error) {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Base(path)
+	var want, have unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(dir.Fd()), &want), unix.Fstatat(parent, name, &have, unix.AT_SYMLINK_NOFOLLOW)); err != nil {
+		return "", err
+	}
+	if want.Dev != have.Dev || want.Ino != have.Ino || strings.ContainsAny(name, `:,\`) {
+		return "", fmt.Errorf("%q is not a directory of the workspace's", path)
+	}
+	return name, nil
+}
+
+// overlayOwners returns a user namespace that shows the files of a directory's owner as the guest's root's, and those of all
+// other users as nobody's: the guest reads of them what everyone may read.
+//
+// Groups are shown under their own numbers. A file whose group were nobody's could not be changed by its owner: the kernel
+// does not copy up what it has no name for. The guest's processes are in none of them on the host.
+func (l *launcher) overlayOwners(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Uid == 0 && !m.Overlay.Root {
+		return nil, caisson.Invalidf("workspace", "the directory for %s belongs to root, so only root can have it as a workspace; use a copy that is your own", m.Target)
+	}
+	uids := []syscall.SysProcIDMap{{ContainerID: int(st.Uid), HostID: int(uidBase), Size: 1}}
+	return l.userNS(uids, groupMap(int(st.Gid), int(uidBase), m.Overlay.Root))
+}
+
+// nobody is whom a guest sees as the owner of what it has no name for.
+const nobody = 65534
+
+// groupMap maps a directory's group to the guest's root's and all others below nobody to themselves. The host's root's group is
+// the guest's only if it is the directory's and root asked for that; else it is nobody's.
+func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
+	var gids []syscall.SysProcIDMap
+	if gid != 0 || root {
+		gids = append(gids, syscall.SysProcIDMap{ContainerID: gid, HostID: base, Size: 1})
+	}
+	if gid != 0 || !root {
+		gids = append(gids, syscall.SysProcIDMap{ContainerID: 0, HostID: base + nobody, Size: 1})
+	}
+	for _, r := range [][2]int{{1, min(gid, nobody)}, {max(gid+1, 1), nobody}} { // from, up to
+		if r[0] < r[1] {
+			gids = append(gids, syscall.SysProcIDMap{ContainerID: r[0], HostID: base + r[0], Size: r[1] - r[0]})
+		}
+	}
+	return gids
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

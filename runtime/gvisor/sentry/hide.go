@@ -1,0 +1,324 @@
+package sentry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"unsafe"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/lisafs"
+
+	"github.com/caisson-dev/caisson/internal/namemask"
+)
+
+// HideAnnotation in a spec names mounts whose gofer hides names: JSON of [Hidden], by target.
+const HideAnnotation = "dev.caisson.hide"
+
+// Hidden says what is not to be seen of a workspace: names that look like secrets', unless the sandbox has made them itself.
+// What was there when the workspace was made is hidden by a layer of the workspace; this is for what appears on the host later.
+type Hidden struct {
+	Upper      string   // where the layer of changes can be found when the gofer starts
+	Hide, Show []string // see package namemask
+}
+
+// veil has the gofer hide names in the workspace that is mounted on dir. Its requests then pass through the gofer, where gVisor
+// would have the sandbox open the files of a mount itself.
+func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
+	if len(m.Overlay.Hide) == 0 {
+		return nil
+	}
+	// The directory that has the layers is closed to the gofer's user; the layer is that user's.
+	upper := dir + "-upper"
+	if err := os.Mkdir(upper, 0o711); err != nil {
+		return err
+	}
+	const flags = unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount(filepath.Join(dir+"-dir", m.Overlay.Upper), upper, "", flags, ""); err != nil {
+		return fmt.Errorf("bind the layer of changes: %w", err)
+	}
+	if err := unix.Mount("", upper, "", flags|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("bind the layer of changes: %w", err)
+	}
+	if r.Spec.Annotations == nil {
+		r.Spec.Annotations = map[string]string{}
+	}
+	hidden := map[string]Hidden{}
+	if v, ok := r.Spec.Annotations[HideAnnotation]; ok {
+		if err := json.Unmarshal([]byte(v), &hidden); err != nil {
+			return err
+		}
+	}
+	hidden[m.Target] = Hidden{Upper: upper, Hide: m.Overlay.Hide, Show: m.Overlay.Show}
+	v, err := json.Marshal(hidden)
+	if err != nil {
+		return err
+	}
+	r.Spec.Annotations[HideAnnotation] = string(v)
+	// gVisor's own annotations, see MountHint in its runsc/boot.
+	hint := "dev.gvisor.spec.mount." + filepath.Base(dir) + "."
+	for key, value := range map[string]string{"source": dir, "type": "bind", "share": "shared", "directfs": "off"} {
+		r.Spec.Annotations[hint+key] = value
+	}
+	return nil
+}
+
+// A veil hides names in one gofer. Requests come from gVisor's sentry, which looks every name up (Walk, WalkStat) before it does
+// anything with it, and learns others from listings (Getdents64). Directories of the host's cannot be renamed or replaced in an
+// overlay without redirects, so the path of one names it for as long as it is there.
+type veil struct {
+	mounts []veiled
+	known  map[string]bool // where the spec has mounts
+}
+
+// veiled is a mount with hidden names.
+type veiled struct {
+	root  string // path in the gofer's file system, which is the sandbox's
+	upper int    // descriptor
+	mask  *namemask.Mask
+}
+
+// gvisorHandlers are what the gofer answers requests with; those of a server are a slice of it.
+//
+//go:linkname gvisorHandlers gvisor.dev/gvisor/pkg/lisafs.handlers
+var gvisorHandlers [lisafs.RenameAt2 + 1]lisafs.RPCHandler
+
+//go:linkname lookupControlFD gvisor.dev/gvisor/pkg/lisafs.(*Connection).lookupControlFD
+func lookupControlFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.ControlFD, error)
+
+//go:linkname lookupOpenFD gvisor.dev/gvisor/pkg/lisafs.(*Connection).lookupOpenFD
+func lookupOpenFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.OpenFD, error)
+
+//go:linkname withRenameReadLock gvisor.dev/gvisor/pkg/lisafs.(*Server).withRenameReadLock
+func withRenameReadLock(s *lisafs.Server, f func() error) error
+
+// Where a connection has its server, and the path of what is mounted through it.
+var (
+	serverOffset    = fieldOf[lisafs.Connection, *lisafs.Server]("server")
+	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
+)
+
+// hiddenIn reads the annotation from the spec whose descriptor is among a gofer's arguments.
+func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err error) {
+	fd, err := specFD(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	var spec specs.Spec
+	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil {
+		return nil, nil, fmt.Errorf("read the spec: %w", err)
+	}
+	v, ok := spec.Annotations[HideAnnotation]
+	if !ok {
+		return nil, nil, nil
+	}
+	if err := json.Unmarshal([]byte(v), &hidden); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", HideAnnotation, err)
+	}
+	for _, m := range spec.Mounts {
+		targets = append(targets, m.Destination)
+	}
+	return hidden, targets, nil
+}
+
+// drawVeil makes this process, a gofer, hide what hidden says. It must run before the gofer leaves the launcher's file system.
+func drawVeil(hidden map[string]Hidden, targets []string) error {
+	if len(hidden) == 0 {
+		return nil
+	}
+	if reflect.ValueOf(gvisorHandlers[lisafs.Walk]).Pointer() != reflect.ValueOf(lisafs.WalkHandler).Pointer() {
+		return errors.New("gVisor keeps the handlers of its gofer in another way now")
+	}
+	v := &veil{known: map[string]bool{"/": true, "/dev": true}}
+	for _, target := range targets {
+		v.known[path.Clean("/"+target)] = true
+	}
+	for target, h := range hidden {
+		mask, err := namemask.New(h.Hide, h.Show)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Open(h.Upper, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("open the layer of "+target, err)
+		}
+		v.mounts = append(v.mounts, veiled{path.Clean("/" + target), fd, mask})
+	}
+	gvisorHandlers[lisafs.Mount] = v.mount(gvisorHandlers[lisafs.Mount])
+	for _, m := range []lisafs.MID{lisafs.Walk, lisafs.WalkStat} {
+		gvisorHandlers[m] = v.walk(gvisorHandlers[m], m == lisafs.Walk)
+	}
+	gvisorHandlers[lisafs.Getdents64] = v.list(gvisorHandlers[lisafs.Getdents64])
+	return nil
+}
+
+// mount makes a handler of Mount that refuses what the spec does not name: a symlink of the image has led a mount elsewhere, where
+// nothing would be hidden.
+func (v *veil) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
+	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
+		if !v.known[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
+			return 0, unix.EACCES
+		}
+		return original(c, comm, n)
+	}
+}
+
+// of returns the mount that a path is in, and the path relative to it.
+func (v *veil) of(full string) (m *veiled, rel string) {
+	for i := range v.mounts {
+		if rel, ok := strings.CutPrefix(full+"/", v.mounts[i].root+"/"); ok {
+			return &v.mounts[i], strings.TrimSuffix(rel, "/")
+		}
+	}
+	return nil, ""
+}
+
+// hidden reports whether rel is not to be seen: it has such a name, and is not in the layer of changes. What cannot be told is
+// hidden. (Of the ways to look, these two are among the system calls that gVisor's gofer may make.)
+func (m *veiled) hidden(rel string) bool {
+	if !m.mask.Hides(rel) {
+		return false
+	}
+	dir, name := path.Split(rel)
+	at := m.upper
+	if dir != "" {
+		fd, err := unix.Openat2(m.upper, dir, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+		})
+		if err != nil {
+			return true
+		}
+		defer unix.Close(fd)
+		at = fd
+	}
+	var st unix.Stat_t
+	return unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || isWhiteout(&st)
+}
+
+// isWhiteout reports whether an entry of an overlay's layer stands for nothing.
+func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
+// pathOf returns the path of a control descriptor's file.
+func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
+	server := *(**lisafs.Server)(unsafe.Add(unsafe.Pointer(c), serverOffset))
+	withRenameReadLock(server, func() error {
+		p = node.FilePath()
+		return nil
+	})
+	return p
+}
+
+// walk makes a handler of Walk or WalkStat that goes no further than to the first hidden name.
+func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
+	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
+		var req lisafs.WalkReq
+		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
+			return 0, unix.EIO
+		}
+		keep, err := v.visible(c, req.DirFD, req.Path)
+		if err != nil {
+			return 0, err
+		}
+		if keep == len(req.Path) {
+			return original(c, comm, n)
+		}
+		// Names are strings of their own, not parts of the buffer.
+		req.Path = req.Path[:keep]
+		size := uint32(req.SizeBytes())
+		req.MarshalBytes(comm.PayloadBuf(size))
+		got, err := original(c, comm, size)
+		if err == nil && hasStatus {
+			// The answer begins with the status, a byte. Another than success says more already.
+			if buf := comm.PayloadBuf(got); lisafs.WalkStatus(buf[0]) == lisafs.WalkSuccess {
+				buf[0] = byte(lisafs.WalkComponentDoesNotExist)
+			}
+		}
+		return got, err
+	}
+}
+
+// visible returns how many of names, one below the other from dir on, may be seen.
+func (v *veil) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
+	fd, err := lookupControlFD(c, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer fd.DecRef(nil)
+	m, rel := v.of(pathOf(c, fd.Node()))
+	if m == nil {
+		return len(names), nil
+	}
+	for i, name := range names {
+		rel = path.Join(rel, name)
+		if m.hidden(rel) {
+			return i, nil
+		}
+	}
+	return len(names), nil
+}
+
+// list makes a handler of Getdents64 that leaves hidden names out.
+func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
+	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
+		var req lisafs.Getdents64Req
+		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
+			return 0, unix.EIO
+		}
+		for {
+			got, err := original(c, comm, n)
+			if err != nil {
+				return got, err
+			}
+			left, hid, err := v.veilList(c, comm, req.DirFD, got)
+			// An answer without any name says that there are no more.
+			if err != nil || !hid || left > emptyList {
+				return left, err
+			}
+			if req.Count < 0 {
+				req.Count = -req.Count // the listing has begun
+			}
+			n = uint32(req.SizeBytes())
+			req.MarshalUnsafe(comm.PayloadBuf(n))
+		}
+	}
+}
+
+// emptyList is the size of a listing with no names: their number, 16 bits.
+const emptyList = 2
+
+// veilList takes hidden names out of an answer of n bytes.
+func (v *veil) veilList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
+	fd, err := lookupOpenFD(c, dir)
+	if err != nil {
+		return 0, false, err
+	}
+	defer fd.DecRef(nil)
+	m, rel := v.of(pathOf(c, fd.ControlFD().FD().Node()))
+	if m == nil {
+		return n, false, nil
+	}
+	var answer lisafs.Getdents64Resp
+	if _, ok := answer.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
+		return 0, false, unix.EIO
+	}
+	seen := answer.Dirents[:0]
+	for _, d := range answer.Dirents {
+		if name := string(d.Name); name == "." || name == ".." || !m.hidden(path.Join(rel, name)) {
+			seen = append(seen, d)
+		}
+	}
+	if len(seen) == len(answer.Dirents) {
+		return n, false, nil
+	}
+	answer.Dirents = seen
+	size = uint32(answer.SizeBytes())
+	answer.MarshalBytes(comm.PayloadBuf(size))
+	return size, true, nil
+}

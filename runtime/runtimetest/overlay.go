@@ -1,0 +1,296 @@
+package runtimetest
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var overlayTests = []test{
+	{"Overlay", testOverlay},
+	{"OverlayWithoutMask", testOverlayWithoutMask},
+	{"OverlayOfRoot", testOverlayOfRoot},
+	{"OverlayCheckpoint", testOverlayCheckpoint},
+	{"OverlayForks", testOverlayForks},
+}
+
+// hostOwner is the host's user whose directories are workspaces in the tests.
+const hostOwner = 1000
+
+// A workspace is a host directory and the layers that show it in a sandbox.
+type workspace struct {
+	t         *testing.T
+	host, dir string
+	mount     caisson.RuntimeMount
+}
+
+// workspace makes a host directory with the files, by name, and layers to show it at /mnt/write. Names in hide are hidden.
+func (b *box) workspace(files map[string]string, hide ...string) *workspace {
+	b.t.Helper()
+	w := &workspace{t: b.t, host: b.t.TempDir(), dir: b.t.TempDir()}
+	for name, content := range files {
+		p := filepath.Join(w.host, name)
+		w.must(os.MkdirAll(filepath.Dir(p), 0o755))
+		w.must(os.WriteFile(p, []byte(content), 0o640))
+	}
+	w.own(w.host, hostOwner)
+	for _, name := range []string{"upper", "work", "mask"} {
+		w.must(os.Mkdir(filepath.Join(w.dir, name), 0o755))
+	}
+	for _, name := range hide {
+		w.must(unix.Mknod(filepath.Join(w.dir, "mask", name), unix.S_IFCHR, 0))
+	}
+	w.own(w.dir, int(b.spec.UIDBase))
+	w.mount = caisson.RuntimeMount{
+		Source: openPath(b.t, w.host), Target: "/mnt/write",
+		Overlay: &caisson.RuntimeOverlay{
+			Upper: openPath(b.t, filepath.Join(w.dir, "upper")), Work: openPath(b.t, filepath.Join(w.dir, "work")),
+			Mask: openPath(b.t, filepath.Join(w.dir, "mask")),
+		},
+	}
+	return w
+}
+
+func (w *workspace) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// own gives a tree to a user of the host's, where that can be done.
+func (w *workspace) own(dir string, id int) {
+	w.t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	w.must(filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = os.Lchown(p, id, id)
+		}
+		return err
+	}))
+}
+
+// look describes a host directory: each file's identity, mode, owner, times and content.
+func (w *workspace) look(dir string) string {
+	w.t.Helper()
+	var out strings.Builder
+	w.must(filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(p, &st)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(&out, p, st.Ino, st.Mode, st.Uid, st.Gid, st.Size, st.Mtim, st.Ctim)
+		if d.Type().IsRegular() {
+			content, err := os.ReadFile(p)
+			fmt.Fprintf(&out, "%q %v\n", content, err)
+		}
+		return nil
+	}))
+	return out.String()
+}
+
+// upper says what the upper layer has under a name: what it holds, gone, nothing or a kind of file.
+func (w *workspace) upper(name string) string {
+	p := filepath.Join(w.dir, "upper", name)
+	var st unix.Stat_t
+	if unix.Lstat(p, &st) != nil {
+		return "nothing"
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		if st.Rdev == 0 {
+			return "gone"
+		}
+	case unix.S_IFREG:
+		content, _ := os.ReadFile(p)
+		return "file " + string(content)
+	case unix.S_IFDIR:
+		return "directory"
+	case unix.S_IFLNK:
+		target, _ := os.Readlink(p)
+		return "link " + target
+	}
+	return fmt.Sprintf("mode %o", st.Mode)
+}
+
+func (b *box) absent(name string) {
+	b.t.Helper()
+	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) != caisson.NotFound {
+		b.t.Errorf("%s, which is not there: %v", name, err)
+	}
+}
+
+// testOverlay changes a host directory in every way there is, and wants that in the upper layer only.
+func testOverlay(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	w := b.workspace(map[string]string{
+		"keep": "keep", "edit": "old", "gone": "gone", "from": "moved", "tree/leaf": "leaf", "tree/twig": "twig", ".env": "secret",
+	}, ".env")
+	before := w.look(w.host)
+	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
+	b.create()
+	if got := b.read("/mnt/write/edit"); got != "old" {
+		t.Errorf("a file of the host's holds %q", got)
+	}
+	if got := b.output("stat", "/mnt/write/edit"); got != "file 0640 0 0 3" {
+		t.Errorf("a file of the host's is %q", got)
+	}
+	b.absent("/mnt/write/.env")
+	b.write("/mnt/write/edit", "new", 0)
+	b.write("/mnt/write/made", "made", 0o751)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(b.files().RemoveFile(b.ctx(), "/mnt/write/gone", false))
+	must(b.files().RemoveFile(b.ctx(), "/mnt/write/tree", true))
+	must(b.files().MoveFile(b.ctx(), "/mnt/write/from", "/mnt/write/to"))
+	must(b.files().MakeDir(b.ctx(), "/mnt/write/new/deep", true))
+	b.write("/mnt/write/new/deep/file", "deep", 0o644)
+	if r := b.run("fill", "/mnt/write/filled", "5000"); !r.status.Success() {
+		t.Errorf("fill: %+v", r)
+	}
+	want := map[string]string{
+		"keep": "nothing", "edit": "file new", "made": "file made", "gone": "gone", "tree": "gone", "from": "gone", "to": "file moved",
+		"new/deep/file": "file deep", "filled": "file " + strings.Repeat("\x00", 5000), ".env": "nothing",
+	}
+	for name, look := range want {
+		b.until(name+" is in the upper layer what it should be", func() bool { return w.upper(name) == look })
+	}
+	if info, err := os.Lstat(filepath.Join(w.dir, "upper", "made")); err != nil || info.Mode() != 0o751 {
+		t.Errorf("a file that was made with mode 751 is %v, %v", info, err)
+	}
+	if os.Geteuid() == 0 {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(w.dir, "upper", "made"), &st); err != nil || st.Uid != b.spec.UIDBase || st.Gid != b.spec.UIDBase {
+			t.Errorf("a file of the guest's root is %d:%d's in the upper layer, %v", st.Uid, st.Gid, err)
+		}
+	}
+	must(s.Runtime.Destroy(b.ctx(), b.id))
+	if after := w.look(w.host); after != before {
+		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
+	}
+	b.create() // as a stop and a start do
+	for name, content := range map[string]string{"keep": "keep", "edit": "new", "to": "moved", "new/deep/file": "deep"} {
+		if got := b.read("/mnt/write/" + name); got != content {
+			t.Errorf("the second time %s holds %q", name, got)
+		}
+	}
+	for _, name := range []string{"gone", "tree", "from", ".env"} {
+		b.absent("/mnt/write/" + name)
+	}
+	// What was removed can be made anew.
+	must(b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
+	b.write("/mnt/write/gone", "again", 0o644)
+	b.absent("/mnt/write/tree/leaf")
+	b.until("it is in the upper layer", func() bool { return w.upper("gone") == "file again" && w.upper("tree") == "directory" })
+	must(s.Runtime.Destroy(b.ctx(), b.id))
+	b.create()
+	b.absent("/mnt/write/tree/leaf")
+	if after := w.look(w.host); after != before {
+		t.Errorf("in the end the host's directory was\n%s\nand is\n%s", before, after)
+	}
+}
+
+func testOverlayWithoutMask(t *testing.T, s *suite) {
+	b := s.newBox(t)
+	w := b.workspace(map[string]string{".env": "seen"})
+	w.mount.Overlay.Mask = nil
+	w.mount.Target = "/made/for/it" // no layer has this
+	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
+	b.create()
+	if got := b.read("/made/for/it/.env"); got != "seen" {
+		t.Errorf("the file holds %q", got)
+	}
+}
+
+func testOverlayOfRoot(t *testing.T, s *suite) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs directories of root's")
+	}
+	b := s.newBox(t)
+	w := b.workspace(map[string]string{"file": "root's"})
+	w.own(w.host, 0)
+	before := entries(t, b.spec.Dir)
+	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
+	wantKind(t, "a workspace of root's directory", s.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Invalid)
+	if after := entries(t, b.spec.Dir); len(after) != len(before) {
+		t.Errorf("the sandbox's directory has %q, and had %q before", after, before)
+	}
+	w.mount.Overlay.Root = true
+	b.create()
+	if got := b.output("stat", "/mnt/write/file"); got != "file 0640 0 0 6" {
+		t.Errorf("root's file is %q", got)
+	}
+}
+
+// testOverlayCheckpoint goes on after a pause with what the upper layer has.
+func testOverlayCheckpoint(t *testing.T, s *suite) {
+	c := s.checkpointer(t)
+	b := s.newBox(t)
+	w := b.workspace(map[string]string{"keep": "keep"})
+	b.spec.Mounts, b.spec.Command = []caisson.RuntimeMount{w.mount}, s.argv("counter", "/mnt/write/count")
+	b.create()
+	b.write("/mnt/write/made", "made", 0o644)
+	b.until("it has counted", func() bool { return b.count("/mnt/write/count") >= 3 })
+	dir := b.checkpoint(false)
+	if got := w.upper("made"); got != "file made" {
+		t.Errorf("while the sandbox stands still, the upper layer has %q", got)
+	}
+	if err := s.Runtime.Destroy(b.ctx(), b.id); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	var n int
+	fmt.Sscanf(w.upper("count"), "file %d", &n)
+	if err := c.Restore(b.ctx(), b.id, b.spec, dir); err != nil {
+		t.Fatalf("Restore: %v", err)
+	}
+	b.until("it counts on", func() bool { return b.count("/mnt/write/count") > n })
+	if got := b.read("/mnt/write/keep") + b.read("/mnt/write/made"); got != "keepmade" {
+		t.Errorf("the files hold %q", got)
+	}
+}
+
+// testOverlayForks gives forks of one checkpoint directories of their own instead of an empty one.
+func testOverlayForks(t *testing.T, s *suite) {
+	c := s.checkpointer(t)
+	b := s.newBox(t)
+	b.spec.Mounts = []caisson.RuntimeMount{b.workspace(nil).mount}
+	b.spec.Command, b.spec.Workdir = s.argv("counter", "/count"), "/mnt/write"
+	b.create()
+	b.until("it has counted", func() bool { return b.count("/count") >= 3 })
+	dir := b.checkpoint(true)
+	for i := range 2 {
+		fork := s.newBox(t)
+		name := fmt.Sprint("file", i)
+		w := fork.workspace(map[string]string{name: name})
+		fork.spec.Mounts = []caisson.RuntimeMount{w.mount}
+		fork.spec.Command, fork.spec.Workdir = b.spec.Command, b.spec.Workdir
+		if err := c.Restore(fork.ctx(), fork.id, fork.spec, dir); err != nil {
+			t.Fatalf("Restore with another directory: %v", err)
+		}
+		if got := fork.read("/mnt/write/" + name); got != name {
+			t.Errorf("the fork's file holds %q", got)
+		}
+		fork.absent("/mnt/write/" + fmt.Sprint("file", 1-i))
+		fork.write("/mnt/write/made", name, 0o644)
+		fork.until("it is in the fork's upper layer", func() bool { return w.upper("made") == "file "+name })
+		n := fork.count("/count")
+		fork.until("the fork counts on", func() bool { return fork.count("/count") > n })
+	}
+	b.absent("/mnt/write/made")
+}

@@ -1,0 +1,78 @@
+package sandboxes
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// captureAll writes what a sandbox is now, with what it has changed in its workspace, into the new directory dir. The caller
+// holds its lock.
+func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+	if sb.Spec.Workspace == "" {
+		return s.capture(ctx, sb, dir, memory)
+	}
+	return writeDir(dir, func(part string) error {
+		both := func() error {
+			if err := s.fill(ctx, sb, part, memory); err != nil {
+				return err
+			}
+			return s.c.spaces.capture(ctx, sb, part)
+		}
+		if sb.State == caisson.Running {
+			return s.c.spaces.whileFrozen(ctx, sb.ID, both)
+		}
+		return both()
+	})
+}
+
+// capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
+func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
+	return writeDir(dir, func(part string) error {
+		if err := s.fill(ctx, sb, part, memory); err != nil {
+			return err
+		}
+		return s.c.spaces.isEmpty(sb)
+	})
+}
+
+// fill writes memory and files of a sandbox into a directory.
+func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
+	if sb.State == caisson.Paused {
+		// What it depends on is among it: what the sandbox was paused on, not what is here now.
+		return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
+	}
+	tar := filepath.Join(part, filesTar)
+	var err error
+	switch {
+	case sb.State == caisson.Running && memory:
+		err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
+	case sb.State == caisson.Running:
+		err = writeTar(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
+	default:
+		err = linkFile(s.c.inDir(sb.ID, filesTar), tar)
+	}
+	if err != nil {
+		return err
+	}
+	return copyDepends(s.c.sandboxDir(sb.ID), part)
+}
+
+// linkCheckpoint makes the same checkpoint in another directory. Nobody writes to a checkpoint, so files can be shared.
+func linkCheckpoint(from, to string, memory bool) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !memory && e.Name() != filesTar && e.Name() != dependsFile {
+			continue
+		}
+		if err := linkFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

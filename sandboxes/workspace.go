@@ -1,0 +1,300 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// workspaceTarget is where a workspace is that says nothing of it.
+const workspaceTarget = "/workspace"
+
+// workspaces is what the core does with the workspaces of sandboxes.
+type workspaces struct{ c *Core }
+
+// check validates a request for a workspace, nil for none, and fills in what it leaves open. mounts are the sandbox's others.
+func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+	if req == nil {
+		return nil
+	}
+	caller, err := caisson.CallerOf(ctx)
+	switch {
+	case err != nil:
+		return err
+	case !caller.Local:
+		return caisson.Errorf(caisson.Denied, "a host directory can be a workspace only over the unix socket")
+	case req.Directory == nil:
+		return caisson.Invalidf("workspace", "came without its directory")
+	}
+	req.Target = path.Clean(first(req.Target, workspaceTarget))
+	if err := validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target})); err != nil {
+		return err
+	}
+	if err := settleKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
+		return err
+	}
+	if w.c.Workspaces == nil {
+		return caisson.Invalidf("workspace", "this daemon has no workspaces; mount the directory, or copy it")
+	}
+	return nil
+}
+
+// settleKind fills in kind and mode. What nobody reviews must have been asked for by one of its names.
+func settleKind(req *caisson.WorkspaceRequest) error {
+	if req.Kind == "" {
+		req.Kind = caisson.WorkspaceOverlay
+		if req.Mode == caisson.SyncUnsafe {
+			req.Kind = caisson.WorkspaceDirect
+		}
+	}
+	if req.Mode == "" {
+		req.Mode = caisson.SyncSecure
+		if req.Kind == caisson.WorkspaceDirect {
+			req.Mode = caisson.SyncUnsafe
+		}
+	}
+	switch req.Kind {
+	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
+	default:
+		return caisson.Invalidf("workspace.kind", "%.70q is not overlay, copy or direct", req.Kind)
+	}
+	switch req.Mode {
+	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
+	default:
+		return caisson.Invalidf("workspace.mode", "%.70q is not secure, yolo or yolo-unsafe", req.Mode)
+	}
+	if (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe) {
+		return caisson.Invalidf("workspace.mode", "%s does not go with a workspace of kind %s: yolo-unsafe is direct, and direct is yolo-unsafe", req.Mode, req.Kind)
+	}
+	return nil
+}
+
+// direct adds a directory that is mounted without a gate to those that are mounted.
+func direct(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []caisson.Handle) ([]caisson.Mount, []caisson.Handle) {
+	if req == nil || req.Kind != caisson.WorkspaceDirect {
+		return mounts, handles
+	}
+	m := caisson.Mount{Source: req.Source, Target: req.Target, Writable: true}
+	return append(slices.Clone(mounts), m), append(slices.Clone(handles), req.Directory)
+}
+
+// lay makes the workspace, or the placeholder for one, of a sandbox that is being made, and stores that it has it. What takes it
+// back is on back.
+func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
+	if req == nil && sb.Spec.WorkspaceAt != "" {
+		return w.makePlaceholder(ctx, sb)
+	}
+	if req == nil || req.Kind == caisson.WorkspaceDirect {
+		return nil
+	}
+	if _, _, err := w.c.outside(req.Directory, req.Source, "workspace"); err != nil {
+		return err
+	}
+	began := time.Now()
+	ws, err := w.c.Workspaces.Lay(ctx, sb, *req)
+	caisson.Spent(ctx, "workspace", began)
+	if err != nil {
+		return err
+	}
+	clean := context.WithoutCancel(ctx)
+	back.Push(func() error { return w.c.Workspaces.Leave(clean, ws.ID) })
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
+	// Now, not with the sandbox's first state: whoever finds it after a crash is to know of it.
+	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
+		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
+		return nil
+	})
+	return err
+}
+
+// warn records that nobody reviews what a sandbox writes to a directory of the host's.
+func (w workspaces) warn(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
+	if req != nil && req.Kind == caisson.WorkspaceDirect {
+		w.c.event(ctx, sb, "workspace.direct", map[string]string{
+			"source": req.Source, "target": req.Target, "warning": "what the sandbox writes there is on the host at once, and not reviewed",
+		})
+	}
+}
+
+// open returns the mount of a sandbox's workspace, or of the placeholder for one, for a start; nil if it has neither.
+func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
+	switch {
+	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt == "":
+		return nil, nil
+	case sb.Spec.Workspace == "":
+		return w.openPlaceholder(sb)
+	case w.c.Workspaces == nil:
+		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot start a sandbox that has one")
+	}
+	began := time.Now()
+	defer func() { caisson.Spent(ctx, "workspace", began) }()
+	m, err := w.c.Workspaces.Open(ctx, sb.Spec.Workspace)
+	return []caisson.RuntimeMount{m}, err
+}
+
+// leave says that a sandbox is gone.
+func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
+		return nil
+	}
+	err := w.c.Workspaces.Leave(ctx, sb.Spec.Workspace)
+	if caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	return err
+}
+
+// workspaceDir is in a snapshot's directory and has what its sandbox had changed in its workspace.
+const workspaceDir = "workspace"
+
+// capture adds the workspace of a sandbox that stands still, or does not run, to its capture in dir.
+func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
+	if w.c.Workspaces == nil {
+		return caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot capture a sandbox that has one")
+	}
+	dir = filepath.Join(dir, workspaceDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return w.c.Workspaces.Capture(ctx, sb.Spec.Workspace, dir)
+}
+
+// whileFrozen calls do while a sandbox that runs stands still: what it does is of one moment.
+func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
+	w.c.guests.dropGuest(id) // its answer would come too late
+	err := w.c.host.freeze(ctx, id)
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, w.c.host.thaw(context.WithoutCancel(ctx), id))
+}
+
+// forkable says whether a fork of from can have the workspace that it asks for, or be without one.
+func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
+	ask := req.Workspace
+	switch {
+	case len(from.spec.Mounts) > 0:
+		return caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
+	case ask == nil && from.spec.Workspace != "":
+		return caisson.Errorf(caisson.Conflict, "a sandbox with a workspace cannot be forked with it; give the fork a workspace of its own at %s", from.spec.WorkspaceAt)
+	case ask == nil:
+		return nil
+	case req.Count != 1:
+		return caisson.Invalidf("workspace", "only one fork at a time can have a workspace of its own")
+	case from.memory && from.spec.WorkspaceAt == "":
+		return caisson.Errorf(caisson.Conflict, "what runs there has no place for a workspace; make a new sandbox, or fork a snapshot without memory")
+	case from.memory && from.spec.WorkspaceAt != ask.Target:
+		return caisson.Invalidf("workspace.target", "what runs there has the place for a workspace at %s", from.spec.WorkspaceAt)
+	}
+	return nil
+}
+
+// placeholderDir is in the directory of a sandbox that has one.
+const placeholderDir = "placeholder"
+
+// Directories of a placeholder, each the guest's root's: what it shows, and the layers above that.
+const (
+	emptyDir = "empty"
+	upperDir = "upper"
+	workDir  = "work"
+)
+
+// checkPlaceholder validates the path of a placeholder; "" is none.
+func checkPlaceholder(req *caisson.CreateRequest) error {
+	if req.Placeholder == "" {
+		return nil
+	}
+	if req.Workspace != nil || req.Snapshot != "" {
+		return caisson.Invalidf("placeholder", "a sandbox with a workspace, or of a snapshot, has no placeholder of its own")
+	}
+	req.Placeholder = path.Clean(req.Placeholder)
+	return validateMounts("placeholder", append(slices.Clone(req.Mounts), caisson.Mount{Target: req.Placeholder}))
+}
+
+// makePlaceholder makes an empty directory in a sandbox's, with layers as a workspace has them: to the sandbox it is one.
+func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
+	account, err := w.c.Store.Accounts().Get(ctx, sb.Account)
+	if err != nil {
+		return err
+	}
+	dir := w.c.inDir(sb.ID, placeholderDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	for _, name := range []string{emptyDir, upperDir, workDir} {
+		p := filepath.Join(dir, name)
+		if err := os.Mkdir(p, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(p, 0o755); err != nil { // whatever the umask
+			return err
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(p, int(account.UIDBase), int(account.UIDBase)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
+	dir := w.c.inDir(sb.ID, placeholderDir)
+	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
+	for name, f := range map[string]**os.File{emptyDir: &m.Source, upperDir: &m.Overlay.Upper, workDir: &m.Overlay.Work} {
+		if *f, err = os.Open(filepath.Join(dir, name)); err != nil {
+			closeMounts([]caisson.RuntimeMount{m})
+			return nil, err
+		}
+	}
+	return []caisson.RuntimeMount{m}, nil
+}
+
+// isEmpty is a Conflict if a sandbox has put something where workspaces of its forks go: they would not have it, and what has
+// it open could not go on.
+func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
+	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
+		return nil
+	}
+	d, err := os.Open(filepath.Join(w.c.inDir(sb.ID, placeholderDir), upperDir))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(1)
+	if len(names) > 0 {
+		return caisson.Errorf(caisson.Conflict, "%s is the place for the workspaces of forks and holds files, which they would not have; remove them first", sb.Spec.WorkspaceAt)
+	}
+	return nil
+}
+
+// ownDirectory returns a copy of a request whose directory can be closed more than once, by whoever owns it at the time.
+func ownDirectory(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, release func()) {
+	if req == nil || req.Directory == nil {
+		return req, func() {}
+	}
+	r := *req
+	h := &ownedHandle{Handle: req.Directory}
+	r.Directory = h
+	return &r, func() { h.Close() }
+}
+
+type ownedHandle struct {
+	caisson.Handle
+	once sync.Once
+	err  error
+}
+
+// Close closes the directory, the first time.
+func (h *ownedHandle) Close() error {
+	h.once.Do(func() { h.err = h.Handle.Close() })
+	return h.err
+}

@@ -1,0 +1,314 @@
+package test_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// userDir is a directory of an ordinary user's with these files.
+func (h *host) userDir(name string, files map[string]string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	for path, content := range files {
+		h.put(dir, path, content)
+	}
+	h.owned(dir)
+	return dir
+}
+
+// put writes a file of the ordinary user's.
+func (h *host) put(dir, path, content string) {
+	h.t.Helper()
+	p := filepath.Join(dir, path)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+	h.owned(dir)
+}
+
+const user = 1000
+
+// owned gives a tree to the ordinary user.
+func (h *host) owned(dir string) {
+	h.t.Helper()
+	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(p, user, user)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// script runs a script in a sandbox with the directory as its workspace, and returns the run.
+func (h *host) script(dir, script string, flags ...string) caisson.Run {
+	h.t.Helper()
+	return h.succeeds(append(append([]string{"-C", dir}, flags...), "shell", script+"\necho done")...)
+}
+
+// diff is what caisson diff says, by path.
+func (h *host) diff(ref string) map[string]caisson.Change {
+	h.t.Helper()
+	var d caisson.Diff
+	if err := json.Unmarshal([]byte(h.ok("diff", "-o", "json", ref)), &d); err != nil {
+		h.t.Fatal(err)
+	}
+	all := map[string]caisson.Change{}
+	for _, c := range d.Changes {
+		all[c.Path] = c
+	}
+	return all
+}
+
+func (h *host) content(dir, path string) string {
+	h.t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, path))
+	if err != nil {
+		return "(" + err.(*fs.PathError).Err.Error() + ")"
+	}
+	return string(data)
+}
+
+// withoutTimes is what tree says of content and modes.
+func withoutTimes(tree string) string { return treeTime.ReplaceAllString(tree, "") }
+
+var treeTime = regexp.MustCompile(`\d{4}-\d\d-\d\d [\d:.]+ \+0000 UTC`)
+
+const base = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n"
+
+// TestPromise3Gate: what an agent does to a directory stays aside until it is applied; then exactly what was reviewed arrives, as the
+// owner's; what the host has changed meanwhile is kept; and all of it can be undone.
+func TestPromise3Gate(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dir := h.userDir("project", map[string]string{
+		"edit.txt": base, "gone.txt": "gone\n", "from.txt": strings.Repeat("moved\n", 20), "run.sh": "#!/bin/sh\n", "clash.txt": base, "merge.txt": base,
+		"tree/leaf.txt": "leaf\n", "same.txt": "same\n", ".env": "KEY=hunter2\n", "src/keep.txt": "keep\n",
+	})
+	before := h.tree(dir)
+	r := h.script(dir, `set -e
+test ! -e .env; ! ls -A | grep -q env
+sed -i 's/two/TWO/' edit.txt clash.txt merge.txt
+rm gone.txt; mv from.txt to.txt; chmod 755 run.sh; rm -r tree; mkdir -p new/deep; echo new > new/deep/file.txt; ln -s ../src/keep.txt new/link
+touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
+	if after := h.tree(dir); after != before {
+		t.Errorf("the directory was\n%s\nand is\n%s", before, after)
+	}
+	if r.Workspace == "" || len(r.Result.Changes) == 0 || !strings.Contains(r.Result.Patch, "+TWO") {
+		t.Errorf("the result has workspace %q, %d changes, patch %.300q", r.Workspace, len(r.Result.Changes), r.Result.Patch)
+	}
+	ws := shows[caisson.Workspace](h, "workspace", "show", "-o", "json", string(r.ID))
+	if !slices.Equal(ws.Hidden, []string{".env"}) || ws.UID != user || ws.Kind != caisson.WorkspaceOverlay || ws.Mode != caisson.SyncSecure {
+		t.Errorf("the workspace is %+v", ws)
+	}
+	// Meanwhile somebody works on it.
+	h.put(dir, "clash.txt", strings.Replace(base, "two", "zwei", 1))
+	h.put(dir, "merge.txt", strings.Replace(base, "eight", "EIGHT", 1))
+	h.put(dir, "hosts.txt", "host\n")
+	d := h.diff(string(r.ID))
+	got := map[string]string{}
+	for p, c := range d {
+		got[p] = c.Kind + " " + c.Verdict
+	}
+	want := map[string]string{
+		"edit.txt": "modified pass", "gone.txt": "removed pass", "to.txt": "renamed pass", "run.sh": "mode ask", "clash.txt": "modified clash", "merge.txt": "modified pass",
+		"tree": "removed pass", "tree/leaf.txt": "removed pass", "new": "added pass", "new/deep": "added pass", "new/deep/file.txt": "added pass", "new/link": "added pass",
+	}
+	for p, w := range want {
+		if got[p] != w {
+			t.Errorf("%s is %q, want %q", p, got[p], w)
+		}
+	}
+	for p := range got {
+		if want[p] == "" {
+			t.Errorf("%s has not changed, and is %q", p, got[p])
+		}
+	}
+	if d["to.txt"].OldPath != "from.txt" || !d["merge.txt"].Merge || !d["clash.txt"].Moved {
+		t.Errorf("renamed %+v, merged %+v, clash %+v", d["to.txt"], d["merge.txt"], d["clash.txt"])
+	}
+	unapplied := withoutTimes(h.tree(dir))
+	receipt := shows[caisson.SyncReceipt](h, "sync", "--auto", "-o", "json", string(r.ID))
+	if receipt.Waiting != 2 || receipt.State != caisson.ReceiptApplied || receipt.Run != r.ID {
+		t.Errorf("the receipt is %+v", receipt)
+	}
+	for p, w := range map[string]string{
+		"edit.txt": strings.Replace(base, "two", "TWO", 1), "gone.txt": "(no such file or directory)", "from.txt": "(no such file or directory)",
+		"to.txt": strings.Repeat("moved\n", 20), "clash.txt": strings.Replace(base, "two", "zwei", 1),
+		"merge.txt": strings.Replace(strings.Replace(base, "two", "TWO", 1), "eight", "EIGHT", 1), "hosts.txt": "host\n", "tree/leaf.txt": "(no such file or directory)",
+		"new/deep/file.txt": "new\n", "new/link": "keep\n", ".env": "KEY=hunter2\n", "same.txt": "same\n",
+	} {
+		if c := h.content(dir, p); c != w {
+			t.Errorf("%s is %q, want %q", p, c, w)
+		}
+	}
+	mode := func(p string) fs.FileMode {
+		fi, err := os.Lstat(filepath.Join(dir, p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := fi.Sys().(*syscall.Stat_t); st.Uid != user || st.Gid != user {
+			t.Errorf("%s is %d:%d's", p, st.Uid, st.Gid)
+		}
+		return fi.Mode()
+	}
+	if mode("edit.txt") != 0o644 || mode("new/deep/file.txt") != 0o644 || mode("run.sh") != 0o644 || mode("new/link")&fs.ModeSymlink == 0 || mode("new/deep") != fs.ModeDir|0o755 {
+		t.Error("modes are wrong")
+	}
+	// What a check asks about needs a person. What is done is done once.
+	h.ok("sync", "--yes", string(r.ID))
+	if mode("run.sh") != 0o755 {
+		t.Error("what somebody said yes to was not applied")
+	}
+	if left := h.diff(string(r.ID)); len(left) != 1 || left["clash.txt"].Verdict != caisson.VerdictClash {
+		t.Errorf("left are %+v", left)
+	}
+	log := strings.Fields(h.ok("sync", "log", "-q"))
+	if len(log) != 2 {
+		t.Fatalf("the log is %q", log)
+	}
+	for _, id := range log { // newest first
+		h.ok("sync", "undo", id)
+	}
+	if after := withoutTimes(h.tree(dir)); after != unapplied {
+		t.Errorf("after undo the directory was\n%s\nand is\n%s", unapplied, after)
+	}
+	if r := h.run("sync", "undo", log[0]); r.code == 0 {
+		t.Errorf("undone twice: %v", r)
+	}
+	events := h.ok("events", "--after", "0", "--for", "1s", "-o", "json")
+	for _, want := range []string{"sync.applied", "sync.undone", "workspace.changed"} {
+		if !strings.Contains(events, want) {
+			t.Errorf("no event %s", want)
+		}
+	}
+	if strings.Contains(events, "hunter2") {
+		t.Error("a secret is in the events")
+	}
+	h.noSandboxes()
+}
+
+// TestPromise4HostileWorkspace: nothing that is dangerous to the host passes the gate, whatever it is called.
+func TestPromise4HostileWorkspace(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dir := h.userDir("project", map[string]string{".git/config": "[core]\n", "src/a.txt": "a\n", "plain.txt": "plain\n"})
+	r := h.script(dir, `
+echo evil > .git/hooks-x; mkdir -p .git/hooks && printf '#!/bin/sh\n' > .git/hooks/pre-commit && chmod 755 .git/hooks/pre-commit; echo '[core] fsmonitor=evil' > .git/config
+mkdir -p .GIT sub/.git/hooks .github/workflows .husky; echo x > .GIT/config; echo x > sub/.git/hooks/post-checkout; echo x > .github/workflows/ci.yml; echo x > .husky/pre-push
+mkfifo fifo; ln -s /etc/passwd abs; ln -s ../../../etc/passwd out; ln -s src inside; ln -s inside/../../x sneaky
+cp /bin/true setuid; chmod 4755 setuid; mknod dev c 1 3
+for n in 'new\nline' 'esc\033[31m' 'rtl\342\200\256gpj.exe' 'bad\377'; do echo x > "$(printf "$n.")"; done; echo x > -rf; echo x > README; echo x > readme
+truncate -s 50G sparse; echo 'AWS_KEY = "AKIAQ3EGRJXMN2W7ZB4K"' > leak.py; echo 'token = "ghp_016C7e5dIuwN8kVbXo3RZqLmTyHs4A2PfJc9" # gitleaks:allow' > leak2.py; echo '[allowlist]' > .gitleaks.toml
+mkdir "$(printf 'd%.0s' $(seq 200))"; mv plain.txt fine.txt; echo fine > ok.txt
+setfattr -n user.overlay.opaque -v y src 2>/dev/null; setfattr -n user.overlay.redirect -v /etc src 2>/dev/null; true`)
+	before := h.tree(dir)
+	d := h.diff(string(r.ID))
+	auto := shows[caisson.SyncReceipt](h, "sync", "--auto", "-o", "json", string(r.ID))
+	for p, c := range d {
+		t.Logf("%-7s %s", c.Verdict, p)
+		name := strings.ToLower(p)
+		bad := strings.HasPrefix(name, ".git/") || name == "sub/.git" || strings.HasPrefix(name, ".github/") || slices.Contains([]string{"fifo", "abs", "out", "setuid", "sparse", "leak.py", "leak2.py", ".husky/pre-push", "dev"}, p) ||
+			strings.HasPrefix(p, "bad") || strings.HasPrefix(p, "new") || strings.HasPrefix(p, "esc") || strings.HasPrefix(p, "rtl")
+		if bad && c.Verdict == caisson.VerdictPass {
+			t.Errorf("%q passes: %+v", p, c)
+		}
+	}
+	for _, e := range auto.Entries {
+		if !slices.ContainsFunc([]string{"ok.txt", "fine.txt", "plain.txt", "inside", "ddd", ".github", ".gitleaks.toml", "sub"}, func(s string) bool { return strings.HasPrefix(e.Path, s) }) {
+			t.Errorf("%q was applied by itself", e.Path)
+		}
+	}
+	// Not even to somebody who says yes to everything.
+	h.run("sync", "--yes", string(r.ID))
+	for _, p := range []string{".git/hooks/pre-commit", ".GIT/config", "sub/.git/hooks/post-checkout", "fifo", "abs", "out", "dev", "sparse"} {
+		if _, err := os.Lstat(filepath.Join(dir, p)); err == nil && !strings.HasPrefix(p, ".git/config") {
+			t.Errorf("%q has got to the host", p)
+		}
+	}
+	if c := h.content(dir, ".git/config"); c != "[core]\n" {
+		t.Errorf(".git/config is %q", c)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(dir, "setuid"), &st); err == nil && st.Mode&0o7000 != 0 {
+		t.Errorf("setuid has got to the host with mode %o", st.Mode)
+	}
+	if after := h.tree(dir); after == before {
+		t.Error("nothing was applied")
+	}
+	// A terminal is told of names with escapes only.
+	if out := h.ok("diff", "--names", string(r.ID)) + h.ok("diff", string(r.ID)) + h.ok("diff", "--stat", string(r.ID)); strings.ContainsAny(out, "\x1b\u202e") {
+		t.Errorf("a name is shown as it is: %.500q", out)
+	}
+	if out := h.ok("diff", "-o", "json", string(r.ID)); strings.Contains(out, "AKIAQ3EGRJXMN2W7ZB4K") && !strings.Contains(out, "patch") {
+		t.Error("a secret is in a finding")
+	}
+}
+
+// TestWorkspaceModes: yolo applies by itself what passes every check, direct is the directory, and a sandbox of one's own has a workspace too.
+func TestWorkspaceModes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dir := h.userDir("project", map[string]string{"a.txt": "a\n", "b.sh": "b\n"})
+	r := h.script(dir, "echo A > a.txt; chmod 755 b.sh; echo n > n.txt", "--sync", "yolo")
+	h.waitFor(func() bool { return h.content(dir, "a.txt") == "A\n" && h.content(dir, "n.txt") == "n\n" })
+	if fi, err := os.Stat(filepath.Join(dir, "b.sh")); err != nil || fi.Mode().Perm() != 0o644 {
+		t.Errorf("what a check asks about was applied by itself: %v, %v", fi, err)
+	}
+	if d := h.diff(string(r.ID)); len(d) != 1 || d["b.sh"].Verdict != caisson.VerdictAsk {
+		t.Errorf("left are %+v", d)
+	}
+	h.script(dir, "echo direct > d.txt", "--workspace-kind", "direct")
+	if c := h.content(dir, "d.txt"); c != "direct\n" {
+		t.Errorf("direct: %q", c)
+	}
+	r = h.script(dir, "echo copy > c.txt; test -e a.txt", "--workspace-kind", "copy")
+	if c := h.content(dir, "c.txt"); !strings.HasPrefix(c, "(") {
+		t.Errorf("a copy has got back: %q", c)
+	}
+	// A sandbox that goes on: what it writes is seen at once, and reset when it stands still.
+	h.ok("sandbox", "create", "--name", "web", "--workspace", dir)
+	h.sh("web", "cd /workspace && echo w > w.txt && test ! -e .env")
+	h.put(dir, ".env", "KEY=hunter2\n")
+	if out := h.sh("web", "cd /workspace && ls -A; cat .env 2>&1 || true"); strings.Contains(out, ".env\n") || strings.Contains(out, "hunter2") {
+		t.Errorf("a secret that appeared later is seen: %q", out)
+	}
+	if d := h.diff("web"); len(d) != 1 || d["w.txt"].Kind != caisson.ChangeAdded {
+		t.Errorf("the sandbox has changed %+v", d)
+	}
+	h.fails(4, "running", "sync", "--reset", "--yes", "web")
+	h.ok("sandbox", "stop", "web")
+	h.ok("sandbox", "start", "web")
+	if out := h.sh("web", "cat /workspace/w.txt"); strings.TrimSpace(out) != "w" {
+		t.Errorf("after a stop: %q", out)
+	}
+	h.ok("sandbox", "stop", "web")
+	h.ok("sync", "--reset", "--yes", "web")
+	if d := h.diff("web"); len(d) != 0 {
+		t.Errorf("after a reset: %+v", d)
+	}
+	h.ok("sandbox", "rm", "web")
+	// What contains Caisson's own data is nobody's workspace.
+	if r := h.run("run", "-C", h.dir, "shell", "true"); r.code == 0 || !strings.Contains(r.stderr, "Caisson") {
+		t.Errorf("the data directory: %v", r)
+	}
+}

@@ -1,0 +1,203 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// declinedFile has the paths whose changes were undone: they are not applied again unless somebody asks for it.
+const declinedFile = "declined.json"
+
+// syncs keeps track of what is written to the host's directories.
+type syncs struct{ *Core }
+
+// apply applies what is chosen, and returns a receipt.
+func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
+	receipt := &caisson.SyncReceipt{
+		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
+		State: caisson.ReceiptApplied, At: now(), Checks: r.Checks, Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
+	}
+	plan := &gate.Plan{Steps: chosen.steps()}
+	if len(plan.Steps) == 0 {
+		return receipt, nil
+	}
+	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
+	outcome, err := s.write(ctx, r, receipt, plan)
+	if outcome.State != gate.OutcomeApplied {
+		if err == nil {
+			err = caisson.Errorf(caisson.Internal, "the changes were not applied; the daemon's log has the details")
+		}
+		return nil, err
+	}
+	if err != nil { // it is done, and something is left to tidy up
+		s.c.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
+	}
+	ctx = context.WithoutCancel(ctx) // from here on it must be known
+	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
+		return nil, err
+	}
+	return receipt, s.wanted(plan.Steps)
+}
+
+// wanted forgets that what somebody has applied had been undone before.
+func (s *syncing) wanted(steps []gate.Step) error {
+	list, err := s.c.syncs.declined(s.w.ID)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	for _, step := range steps {
+		delete(list, step.Path)
+	}
+	return writeJSON(s.c.dir(s.w.ID, declinedFile), list)
+}
+
+// write has a job write the plan. The receipt is on disk before.
+func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out gate.Outcome, err error) {
+	var opened files
+	defer opened.close()
+	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
+	if err != nil {
+		return out, err
+	}
+	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
+	if err := writeJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
+		return out, err
+	}
+	defer func() {
+		if out.State == gate.OutcomeNone && err != nil && caisson.KindOf(err) == caisson.Internal {
+			return // nobody knows; recover finds out
+		}
+		if out.State != gate.OutcomeApplied {
+			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
+		}
+	}()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return gate.Outcome{State: gate.OutcomeRolledBack}, diskFull(err)
+	}
+	saved, err := opened.add(openDir(dir, 0))
+	if err == nil {
+		err = saved.Chown(int(s.w.UID), int(s.w.GID))
+	}
+	if err != nil {
+		return gate.Outcome{State: gate.OutcomeRolledBack}, err
+	}
+	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
+}
+
+// A pendingSync is a sync of which the store does not know yet what has become of it.
+type pendingSync struct {
+	Receipt *caisson.SyncReceipt
+	Steps   []gate.Step
+}
+
+// applied records that something was applied: receipt, events, and that later changes are compared with it.
+func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
+	err := c.Store.Workspaces().InsertReceipt(ctx, receipt)
+	if err != nil && caisson.KindOf(err) != caisson.Conflict { // recorded already, before the daemon ended
+		return err
+	}
+	if err == nil {
+		c.event(ctx, w, "sync.applied", map[string]string{
+			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
+			"waiting": fmt.Sprint(receipt.Waiting),
+		})
+	}
+	if err := c.syncs.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
+		return err
+	}
+	merged := map[string]bool{}
+	for _, e := range receipt.Entries {
+		merged[e.Path] = e.Merged
+	}
+	var list []gate.Applied
+	for _, step := range steps {
+		// The sandbox does not have what was merged: its next change is still one of what both sides began with.
+		if !merged[step.Path] {
+			list = append(list, gate.Applied{Path: step.Path, Node: step.After})
+		}
+	}
+	c.syncs.rebase(ctx, w, host, list)
+	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
+		if w.State == caisson.WorkspaceResting && w.Changes == 0 {
+			w.State = caisson.WorkspaceSettled
+		}
+		return nil
+	})
+	return err
+}
+
+// rebase says what later changes are compared with. That it fails is logged: they clash then where they need not.
+func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) {
+	base, err := openDir(c.dir(w.ID, baseDir), 0)
+	if err == nil {
+		err = c.Tool.Rebase(ctx, host, base, list)
+		base.Close()
+	}
+	if err != nil {
+		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
+	}
+}
+
+// entriesOf says what a sync writes, path by path.
+func entriesOf(p picks) []caisson.ReceiptEntry {
+	list := []caisson.ReceiptEntry{}
+	for i, x := range p.review.Changes {
+		if !p.chosen[i] {
+			continue
+		}
+		for _, step := range x.Steps {
+			list = append(list, caisson.ReceiptEntry{
+				Path: step.Path, Kind: x.Change.Kind, Before: hashOf(step.Before), After: hashOf(step.After), Merged: x.Change.Merge,
+			})
+		}
+	}
+	return list
+}
+
+// hashOf names what is at a path; empty is nothing.
+func hashOf(n gate.Node) string {
+	if n.Type == "" || n.Type == "none" {
+		return ""
+	}
+	if n.Type == "symlink" {
+		return gate.HashOf(n.Type, 0, "", string(n.Link))
+	}
+	return gate.HashOf(n.Type, n.Mode, n.Hash, "")
+}
+
+// unsave removes what is saved of a sync.
+func (c syncs) unsave(w, receipt caisson.ID) error {
+	dir := c.dir(w, savedDir, string(receipt))
+	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is what recover looks for
+		if err := os.RemoveAll(dir + suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// What is known of a sync is in saved/<rc> with one of these.
+const (
+	pendingSuffix = ".json" // while the store does not know what has become of it
+	doneSuffix    = ".done"
+)
+
+func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
+	name := c.dir(w, savedDir, string(receipt))
+	if err := os.Rename(name+from, name+to); err != nil {
+		return err
+	}
+	return syncDir(c.dir(w, savedDir))
+}
+
+// declined returns the paths whose changes were undone.
+func (c syncs) declined(w caisson.ID) (map[string]bool, error) {
+	list := map[string]bool{}
+	return list, readJSON(c.dir(w, declinedFile), &list)
+}

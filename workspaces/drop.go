@@ -1,0 +1,84 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A dropping takes one change out of a layer.
+type dropping struct {
+	paths []string // that go, with all that is in them
+	chmod string   // a directory whose permissions alone are put back; "" for none
+	mode  uint32
+}
+
+// dropped says how changes are dropped. Nothing goes that nobody has named.
+func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, error) {
+	var list []dropping
+	for _, name := range drop {
+		i, ok := chosen.byPath[name]
+		switch {
+		case !ok:
+			return nil, caisson.Errorf(caisson.Conflict, "the review has no change of %.200q; look at the changes again", name)
+		case chosen.chosen[i]:
+			return nil, caisson.Invalidf("drop", "names %.200q, which is to be applied or needed for what is", name)
+		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
+			// What it is shown as is not its name.
+			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
+		}
+		ch := r.Changes[i].Change
+		if ch.Type == "dir" && ch.Kind == caisson.ChangeMode {
+			list = append(list, dropping{chmod: name, mode: ch.OldMode & 0o777})
+			continue
+		}
+		d := dropping{paths: []string{name}}
+		if ch.OldPath != "" {
+			d.paths = append(d.paths, ch.OldPath)
+		}
+		for _, other := range r.Changes {
+			c := other.Change
+			for _, p := range d.paths {
+				for _, q := range []string{c.Path, c.OldPath} {
+					if strings.HasPrefix(q, p+"/") && !slices.Contains(drop, c.Path) {
+						return nil, caisson.Errorf(caisson.Conflict, "a directory goes with all that is in it; drop %.200q as well", c.Path)
+					}
+				}
+			}
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// drop takes changes out of the layer. The sandbox does not run.
+func (s *syncing) drop(ctx context.Context, list []dropping) error {
+	if len(list) == 0 {
+		return nil
+	}
+	upper, err := os.OpenRoot(s.c.dir(s.w.ID, upperDir))
+	if err != nil {
+		return err
+	}
+	defer upper.Close()
+	for _, d := range list {
+		if d.chmod != "" {
+			if err := upper.Chmod(d.chmod, fs.FileMode(d.mode)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		for _, name := range d.paths {
+			if err := upper.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	s.c.event(ctx, s.w, "workspace.dropped", map[string]string{"changes": fmt.Sprint(len(list))})
+	return s.c.reviews.count(context.WithoutCancel(ctx), s.w)
+}

@@ -1,0 +1,244 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/hostdir"
+	"github.com/caisson-dev/caisson/internal/undo"
+)
+
+// Layers implements [caisson.WorkspaceLayers].
+type Layers struct{ c *Core }
+
+var _ caisson.WorkspaceLayers = (*Layers)(nil)
+
+const (
+	defaultTarget = "/workspace"
+	maxShow       = 100
+)
+
+// Lay implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
+func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (_ *caisson.Workspace, err error) {
+	if req.Directory == nil {
+		return nil, caisson.Invalidf("workspace", "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", req.Source)
+	}
+	defer req.Directory.Close()
+	if err := normalize(&req); err != nil {
+		return nil, err
+	}
+	dir, err := l.c.admit(ctx, &req)
+	if err != nil {
+		return nil, err
+	}
+	account, err := l.c.Store.Accounts().Ensure(ctx, sb.Account)
+	if err != nil {
+		return nil, err
+	}
+	w := &caisson.Workspace{
+		ID: caisson.NewID(caisson.WorkspacePrefix), Account: sb.Account, Kind: req.Kind, Mode: req.Mode, State: caisson.WorkspaceLive,
+		Source: req.Source, Target: req.Target, Sandbox: sb.ID, HostPath: dir.Path, Device: dir.Device, Inode: dir.Inode, UID: dir.UID,
+		GID: dir.GID, CreatedAt: now(),
+	}
+	if sb.Assigned != nil {
+		w.Run, w.Agent = sb.Assigned.Run, sb.Assigned.Agent
+	}
+	release, err := l.c.lock(ctx, w.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	var back undo.Stack
+	defer func() { err = errors.Join(err, back.Run()) }()
+	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
+		return nil, err
+	}
+	clean := context.WithoutCancel(ctx)
+	back.Push(func() error { return l.c.Store.Workspaces().Delete(clean, caisson.Everyone(), w.ID) })
+	back.Push(func() error { return os.RemoveAll(l.c.dir(w.ID)) })
+	if err := l.c.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
+		return nil, diskFull(err)
+	}
+	if err := l.c.fill(ctx, w, req.Show, dir.Mode); err != nil {
+		return nil, err
+	}
+	made, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(s *caisson.Workspace) error {
+		s.Files, s.Hidden, s.HiddenCount, s.Warning = w.Files, w.Hidden, w.HiddenCount, w.Warning
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	back.Release()
+	if made.Kind != caisson.WorkspaceDirect {
+		l.c.do(func(ctx context.Context) { l.c.keepBase(ctx, made) })
+	}
+	l.c.event(ctx, made, "workspace.created", map[string]string{
+		"kind": string(made.Kind), "mode": string(made.Mode), "source": gate.ShowPath(made.Source), "hidden": fmt.Sprint(made.HiddenCount),
+	})
+	return made, nil
+}
+
+// normalize fills in what req leaves out, and refuses what makes no sense.
+func normalize(req *caisson.WorkspaceRequest) error {
+	switch {
+	case req.Mode == caisson.SyncUnsafe && req.Kind == "":
+		req.Kind = caisson.WorkspaceDirect
+	case req.Kind == "":
+		req.Kind = caisson.WorkspaceOverlay
+	}
+	switch {
+	case req.Kind == caisson.WorkspaceDirect && req.Mode == "":
+		req.Mode = caisson.SyncUnsafe
+	case req.Mode == "":
+		req.Mode = caisson.SyncSecure
+	}
+	if req.Target == "" {
+		req.Target = defaultTarget
+	}
+	switch req.Kind {
+	case caisson.WorkspaceOverlay, caisson.WorkspaceDirect:
+	case caisson.WorkspaceCopy:
+		return caisson.Invalidf("workspace.kind", "copies are not made yet; use overlay, or copy the directory yourself and name the copy")
+	default:
+		return caisson.Invalidf("workspace.kind", "%.20q is not one of overlay, copy, direct", req.Kind)
+	}
+	switch req.Mode {
+	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
+	default:
+		return caisson.Invalidf("workspace.mode", "%.20q is not one of secure, yolo, yolo-unsafe", req.Mode)
+	}
+	switch {
+	case (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe):
+		return caisson.Invalidf("workspace.mode", "yolo-unsafe goes with kind direct, and no other mode does")
+	case req.Source == "" || len(req.Source) > 4096 || !utf8.ValidString(req.Source):
+		return caisson.Invalidf("workspace.source", "must say in UTF-8 what the directory is called")
+	case !path.IsAbs(req.Target) || path.Clean(req.Target) != req.Target || req.Target == "/" || len(req.Target) > 4096 ||
+		!utf8.ValidString(req.Target) || strings.ContainsRune(req.Target, 0):
+		return caisson.Invalidf("workspace.target", "must be an absolute path in the sandbox, and not its root")
+	case len(req.Show) > maxShow:
+		return caisson.Invalidf("workspace.show", "has more than %d patterns", maxShow)
+	}
+	return nil
+}
+
+// admit says what directory came with req, and refuses those that nobody may have as a workspace.
+func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdir.Dir, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return hostdir.Dir{}, err
+	}
+	if !caller.Local {
+		return hostdir.Dir{}, caisson.Errorf(caisson.Denied, "host directories are accepted only over the unix socket")
+	}
+	d, err := hostdir.Of(req.Directory.Fd())
+	switch {
+	case errors.Is(err, hostdir.ErrNotDir):
+		return d, caisson.Invalidf("workspace.source", "%.100q is not a directory", req.Source)
+	case errors.Is(err, hostdir.ErrRemoved):
+		return d, caisson.Errorf(caisson.Conflict, "the directory %.100q has been removed", req.Source)
+	case err != nil:
+		return d, err
+	}
+	if !utf8.ValidString(d.Path) || !path.IsAbs(d.Path) {
+		return d, caisson.Invalidf("workspace.source", "the path of %.100q is not UTF-8, or does not lead to it from here; rename or move it", req.Source)
+	}
+	ours, err := hostdir.Overlap(c.data.Fd(), req.Directory.Fd())
+	if err != nil {
+		return d, err
+	}
+	if ours {
+		return d, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data or lies in it, which no sandbox may see; choose another directory", req.Source)
+	}
+	// It is opened by its path at each start: that must lead to it already.
+	f, err := d.Open(unix.O_PATH)
+	if err != nil {
+		return d, caisson.Wrap(err, caisson.Invalid, "the path of %.100q does not lead to it from here, so it could not be found again; use another directory", req.Source)
+	}
+	return d, f.Close()
+}
+
+// Open implements [caisson.WorkspaceLayers].
+func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMount, err error) {
+	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return m, err
+	}
+	if w.State != caisson.WorkspaceLive {
+		return m, caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s has gone", id)
+	}
+	// Whoever takes changes out of the layer is to be done before it is mounted; later he finds that the sandbox starts.
+	release, err := l.c.still.Acquire(ctx, string(id))
+	if err != nil {
+		return m, err
+	}
+	defer release()
+	var opened files
+	defer func() {
+		if err != nil {
+			opened.close()
+			m = caisson.RuntimeMount{}
+		}
+	}()
+	source, err := opened.add(l.c.openHost(w, unix.O_PATH))
+	if err != nil {
+		return m, err
+	}
+	m = caisson.RuntimeMount{Source: source, Target: w.Target}
+	if w.Kind == caisson.WorkspaceDirect {
+		m.Writable = true
+		return m, nil
+	}
+	// A client over the unix socket is root, see admit: what belongs to root it may have.
+	o := &caisson.RuntimeOverlay{Hide: l.c.Hide, Root: w.UID == 0}
+	if err := readJSON(l.c.dir(id, showFile), &o.Show); err != nil {
+		return m, err
+	}
+	o.Show = append(gate.DefaultShown(), o.Show...)
+	for _, d := range []struct {
+		name string
+		to   **os.File
+	}{{upperDir, &o.Upper}, {workDir, &o.Work}, {maskDir, &o.Mask}} {
+		if *d.to, err = opened.add(openDir(l.c.dir(id, d.name), unix.O_PATH)); err != nil {
+			return m, err
+		}
+	}
+	m.Overlay = o
+	return m, nil
+}
+
+// openHost opens the host's directory of a workspace, if it is still the same one and the same user's. flags are added.
+func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
+	f, err := hostdir.Dir{Path: w.HostPath, Device: w.Device, Inode: w.Inode}.Open(flags)
+	switch {
+	case errors.Is(err, hostdir.ErrRemoved):
+		return nil, caisson.Wrap(err, caisson.Conflict, "the directory %.100q is not there any more; put it back where it was", w.Source)
+	case errors.Is(err, hostdir.ErrOther):
+		return nil, caisson.Wrap(err, caisson.Conflict, "%.100q is no longer the directory that the workspace was made of; put that one back, or make a new sandbox with the new one", w.Source)
+	case err != nil:
+		return nil, err
+	}
+	return f, sameOwner(w, f)
+}
+
+// sameOwner refuses a directory that now belongs to somebody else than the workspace was made for. It closes f then.
+func sameOwner(w *caisson.Workspace, f *os.File) error {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	if err == nil && (st.Uid != w.UID || st.Gid != w.GID) {
+		err = caisson.Errorf(caisson.Conflict, "%.100q belongs to another user or group than when the workspace was made; give it back, or make a new sandbox", w.Source)
+	}
+	if err != nil {
+		f.Close()
+	}
+	return err
+}

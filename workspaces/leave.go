@@ -1,0 +1,106 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Capture implements [caisson.WorkspaceLayers]. What it writes is in the form of a review's frozen copy; nothing that the layer
+// has is left out, or the error is Exhausted.
+func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
+	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		return errors.Join(err, caisson.Errorf(caisson.Internal, "the directory for a capture of workspace %s is not empty", id))
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	if w.Kind == caisson.WorkspaceDirect {
+		return nil // it has no layer
+	}
+	release, err := l.c.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, cut, err := l.c.reviews.freeze(ctx, w, dir)
+	if err == nil && cut {
+		err = caisson.Errorf(caisson.Exhausted, "the sandbox has written more files in its workspace than can be captured; apply or remove some")
+	}
+	return err
+}
+
+// Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been.
+func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
+	w, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), id, func(w *caisson.Workspace) error {
+		if w.State != caisson.WorkspaceLive {
+			return errUnchanged
+		}
+		w.State, w.EndedAt = caisson.WorkspaceResting, now()
+		if w.Kind == caisson.WorkspaceDirect {
+			w.State = caisson.WorkspaceSettled
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errUnchanged) || caisson.KindOf(err) == caisson.NotFound:
+		return nil
+	case err != nil:
+		return err
+	}
+	l.c.event(ctx, w, "workspace."+string(w.State), nil)
+	switch {
+	case w.Kind == caisson.WorkspaceDirect:
+	case w.Mode == caisson.SyncYolo:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		defer cancel()
+		l.c.rest(ctx, w)
+	default:
+		l.c.do(func(ctx context.Context) { l.c.rest(ctx, w) })
+	}
+	return nil
+}
+
+// rest does what is left to do for a workspace whose sandbox has gone: apply what is applied automatically, and say what waits.
+// That it cannot be done is logged: the changes wait.
+func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
+	release, err := c.lock(ctx, w.ID)
+	if err != nil {
+		return
+	}
+	defer release()
+	if w.Mode == caisson.SyncYolo {
+		err = c.syncs.applyAlone(ctx, w)
+	} else {
+		err = c.reviews.count(ctx, w)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "it could not be said what waits in a workspace", "workspace", w.ID, "err", err)
+	}
+}
+
+// count looks at what has changed, for the record.
+func (c reviews) count(ctx context.Context, w *caisson.Workspace) error {
+	host, err := c.openHost(w, 0)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	r, err := c.reviews.look(ctx, w, host, false)
+	if err != nil {
+		return err
+	}
+	return c.reviews.forget(w.ID, r.ID)
+}

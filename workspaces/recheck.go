@@ -1,0 +1,89 @@
+package workspaces
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// part makes the contents of changes that are applied in part. Like what was merged, they are not what the sandbox has.
+func (s *syncing) part(ctx context.Context, p picks) error {
+	if len(p.parts) == 0 {
+		return nil
+	}
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
+	if err != nil {
+		return err
+	}
+	defer frozen.Close()
+	for i, hunks := range p.parts {
+		x := &p.review.Changes[i]
+		step, err := s.c.Tool.Part(ctx, s.host, frozen, x.Steps[0], hunks)
+		if err != nil {
+			return err
+		}
+		x.Steps = []gate.Step{step}
+		x.Change.Hash, x.Change.Merge = gate.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
+	}
+	return nil
+}
+
+// recheck checks a part of a review's changes by itself: whether names collide or a symlink leads out depends on what else is
+// applied. alone takes back what does not pass any more; otherwise that is refused.
+func (s *syncing) recheck(ctx context.Context, p picks, alone bool) error {
+	for {
+		again, err := s.recheckOnce(ctx, p, alone)
+		if err != nil || !again {
+			return err
+		}
+		p.settle() // each time there are fewer
+	}
+}
+
+func (s *syncing) recheckOnce(ctx context.Context, p picks, alone bool) (again bool, err error) {
+	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
+		return false, nil
+	}
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
+	if err != nil {
+		return false, err
+	}
+	defer frozen.Close()
+	var part []caisson.Change
+	var at []int
+	for i, x := range p.review.Changes {
+		if p.chosen[i] {
+			ch := x.Change
+			ch.Verdict, ch.Finding = "", nil
+			part, at = append(part, ch), append(at, i)
+		}
+	}
+	if err := s.c.reviews.check(ctx, s.host, frozen, part); err != nil {
+		return false, err
+	}
+	for j, ch := range part {
+		was := p.review.Changes[at[j]].Change.Verdict
+		switch {
+		case ch.Verdict == caisson.VerdictPass || ch.Verdict == was:
+		case alone:
+			delete(p.chosen, at[j])
+			again = true
+		default:
+			return false, caisson.Errorf(caisson.Denied, "%.200q cannot be applied without the other changes%s; apply them as well, or drop it", ch.Path, reasonOf(ch))
+		}
+	}
+	return again, nil
+}
+
+// reasonOf is why a change has its verdict, to be put after what is said of it.
+func reasonOf(ch caisson.Change) string {
+	for _, f := range ch.Finding {
+		if f.Verdict == ch.Verdict {
+			return ": " + f.Message
+		}
+	}
+	return ""
+}
+
+var _ Tool = (*gate.Tool)(nil)

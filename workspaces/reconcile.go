@@ -1,0 +1,66 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Reconcile ends what an earlier daemon has left unfinished: syncs go back or forward, workspaces whose sandbox has gone meanwhile
+// come to rest, and directories and objects without one another go. Call it when the store's sandboxes are those of the host,
+// before anything else uses the core. What cannot be put in order is logged and stays.
+func (c *Core) Reconcile(ctx context.Context) error {
+	known := map[string]bool{}
+	var gone, resting []*caisson.Workspace
+	err := c.each(ctx, func(w *caisson.Workspace) {
+		known[string(w.ID)] = true
+		if _, err := os.Lstat(c.dir(w.ID)); errors.Is(err, os.ErrNotExist) {
+			gone = append(gone, w)
+			return
+		}
+		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
+			if err == nil {
+				err = c.syncs.recoverAt(ctx, w)
+			}
+			if err != nil && ctx.Err() == nil {
+				c.Log.ErrorContext(ctx, "a sync that was under way could not be ended; the next one tries again", "workspace", w.ID, "err", err)
+			}
+		}
+		if w.State == caisson.WorkspaceLive {
+			if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
+				resting = append(resting, w)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, w := range gone {
+		c.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
+		if err := c.Store.Workspaces().Delete(ctx, caisson.Everyone(), w.ID); err != nil {
+			return err
+		}
+	}
+	for _, w := range resting {
+		if err := c.Layers().Leave(ctx, w.ID); err != nil {
+			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be put to rest", "workspace", w.ID, "err", err)
+		}
+	}
+	return c.reconcileDirs(ctx, known)
+}
+
+// reconcileDirs removes what belongs to no workspace.
+func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
+	entries, err := os.ReadDir(filepath.Join(c.Dir, topDir))
+	for _, e := range entries {
+		if !known[e.Name()] {
+			c.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
+			err = errors.Join(err, os.RemoveAll(filepath.Join(c.Dir, topDir, e.Name())))
+		}
+	}
+	c.clean(ctx, now())
+	return err
+}

@@ -1,0 +1,192 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Gate implements [caisson.Workspaces].
+type Gate struct{ c *Core }
+
+var _ caisson.Workspaces = (*Gate)(nil)
+
+// errUnchanged ends an update that finds nothing to do.
+var errUnchanged = errors.New("unchanged")
+
+// scope is what the caller in ctx may touch.
+func scope(ctx context.Context) (caisson.Scope, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), err
+}
+
+// GetWorkspace implements [caisson.Workspaces].
+func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
+	in, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return g.c.Store.Workspaces().Get(ctx, in, ref)
+}
+
+// ListWorkspaces implements [caisson.Workspaces].
+func (g *Gate) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.Workspace, bool, error) {
+	in, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return g.c.Store.Workspaces().List(ctx, in, f)
+}
+
+// hold finds a workspace of the caller's with layers, and takes it.
+func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
+	if w, err = g.GetWorkspace(ctx, ref); err != nil {
+		return nil, nil, err
+	}
+	if release, err = g.c.lock(ctx, w.ID); err != nil {
+		return nil, nil, err
+	}
+	// It may have changed, or gone, while the lock was another's.
+	if w, err = g.GetWorkspace(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
+		err = caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s writes to the directory itself, so there is nothing to review or apply", w.ID)
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return w, release, nil
+}
+
+// Reset implements [caisson.Workspaces].
+func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error) {
+	w, release, err := g.hold(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	wake, err := g.c.idle(ctx, w, "drop its changes")
+	if err != nil {
+		return nil, err
+	}
+	defer wake()
+	upper, err := os.OpenRoot(g.c.dir(w.ID, upperDir))
+	if err != nil {
+		return nil, err
+	}
+	defer upper.Close()
+	if err := empty(upper); err != nil {
+		return nil, err
+	}
+	if err := g.c.reviews.forgetAll(w.ID); err != nil {
+		return nil, err
+	}
+	w, err = g.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+		w.Changes = 0
+		if w.State == caisson.WorkspaceResting {
+			w.State = caisson.WorkspaceSettled
+		}
+		return nil
+	})
+	if err == nil {
+		g.c.event(ctx, w, "workspace.reset", nil)
+	}
+	return w, err
+}
+
+// empty removes what is in dir.
+func empty(dir *os.Root) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(1000)
+		for _, name := range names {
+			if err := dir.RemoveAll(name); err != nil {
+				return err
+			}
+		}
+		if len(names) == 0 || err != nil {
+			return nil // io.EOF, or the directory says so again below
+		}
+	}
+}
+
+// idle keeps the sandbox of w from being started until wake, or refuses because it may be using its layers.
+func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
+	wake, err = c.still.Acquire(ctx, string(w.ID))
+	if err != nil || w.State != caisson.WorkspaceLive {
+		return wake, err
+	}
+	running, err := c.Running(ctx, w.Sandbox)
+	switch {
+	case err != nil && caisson.KindOf(err) == caisson.NotFound:
+		return wake, nil
+	case err == nil && running:
+		err = caisson.Errorf(caisson.Conflict, "sandbox %s is running or paused; stop it to %s", w.Sandbox, what)
+	case err == nil:
+		return wake, nil
+	}
+	wake()
+	return nil, err
+}
+
+// RemoveWorkspace implements [caisson.Workspaces].
+func (g *Gate) RemoveWorkspace(ctx context.Context, ref string) error {
+	w, err := g.GetWorkspace(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return g.c.remove(ctx, w.ID)
+}
+
+// remove forgets a workspace whose sandbox has gone. What a sync was doing when the daemon ended is ended first: originals are
+// nowhere else.
+func (c *Core) remove(ctx context.Context, id caisson.ID) error {
+	release, err := c.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	w, err := c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return err
+	}
+	if w.State == caisson.WorkspaceLive {
+		return caisson.Errorf(caisson.Conflict, "sandbox %s has the workspace; remove the sandbox first", w.Sandbox)
+	}
+	if pending, err := c.syncs.pending(id); err != nil || len(pending) > 0 {
+		if err == nil {
+			err = c.syncs.recoverAt(ctx, w)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.Store.Workspaces().Delete(ctx, caisson.Everyone(), id); err != nil {
+		return err
+	}
+	c.event(ctx, w, "workspace.removed", nil)
+	return os.RemoveAll(c.dir(id))
+}
+
+// ListReceipts implements [caisson.Workspaces].
+func (g *Gate) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) ([]*caisson.SyncReceipt, bool, error) {
+	in, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return g.c.Store.Workspaces().ListReceipts(ctx, in, f)
+}
+
+// GetReceipt implements [caisson.Workspaces].
+func (g *Gate) GetReceipt(ctx context.Context, id caisson.ID) (*caisson.SyncReceipt, error) {
+	in, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return g.c.Store.Workspaces().GetReceipt(ctx, in, id)
+}

@@ -1,0 +1,314 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/hostdir"
+)
+
+// maxSelected bounds what one sync names.
+const maxSelected = 100_000
+
+// Sync implements [caisson.Workspaces]. With nothing to apply it is a receipt without an id, which is not kept.
+func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
+	if req.Directory != nil {
+		defer req.Directory.Close()
+	}
+	if err := validateSync(&req); err != nil {
+		return nil, err
+	}
+	w, release, err := g.hold(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if len(req.Drop) > 0 {
+		wake, err := g.c.idle(ctx, w, "drop changes")
+		if err != nil {
+			return nil, err
+		}
+		defer wake()
+	}
+	host, err := g.c.syncs.given(ctx, w, req.Directory)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	s := &syncing{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx)}
+	return s.do(ctx, &req)
+}
+
+func validateSync(req *caisson.SyncRequest) error {
+	switch {
+	case len(req.Apply) > maxSelected || len(req.Drop) > maxSelected:
+		return caisson.Invalidf("apply", "names more than %d changes; apply them in parts", maxSelected)
+	case req.Auto && (req.Review != "" || len(req.Apply) > 0 || len(req.Drop) > 0):
+		return caisson.Invalidf("auto", "chooses the changes itself; leave out review, apply and drop")
+	case !req.Auto && len(req.Only) > 0:
+		return caisson.Invalidf("only", "goes with auto")
+	case !req.Auto && len(req.Apply) == 0 && len(req.Drop) == 0:
+		return caisson.Invalidf("apply", "names no change, and auto is not asked for")
+	case !req.Auto && req.Review == "":
+		return caisson.Invalidf("review", "is missing; look at the changes first, and name the review")
+	}
+	return checkPatterns(req.Only)
+}
+
+// given returns the directory that came with a request, if it is that of w.
+func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
+	caller, err := caisson.CallerOf(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case !caller.Local:
+		return nil, caisson.Errorf(caisson.Denied, "changes are applied to host directories only over the unix socket")
+	case h == nil:
+		return nil, caisson.Errorf(caisson.Invalid, "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", w.Source)
+	}
+	is, err := hostdir.Dir{Device: w.Device, Inode: w.Inode}.Is(h.Fd())
+	switch {
+	case err != nil:
+		return nil, err
+	case !is:
+		return nil, caisson.Errorf(caisson.Conflict, "the directory that came with the request is not %.100q, which the workspace was made of; name that one", w.Source)
+	}
+	fd, err := unix.Openat(int(h.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), w.HostPath)
+	if err := sameOwner(w, f); err != nil {
+		return nil, err
+	}
+	if _, err := hostdir.Of(f.Fd()); err != nil {
+		f.Close()
+		return nil, caisson.Wrap(err, caisson.Conflict, "the directory %.100q has been removed", w.Source)
+	}
+	return f, nil
+}
+
+// A syncing is one sync. The caller holds the workspace.
+type syncing struct {
+	c    *Core
+	w    *caisson.Workspace
+	host *os.File
+	by   string
+}
+
+func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
+	if err := s.c.syncs.recover(ctx, s.w, s.host); err != nil {
+		return nil, err
+	}
+	r, err := s.review(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if req.Auto {
+			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
+		}
+	}()
+	chosen, err := s.choose(r, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.part(ctx, chosen); err != nil {
+		return nil, err
+	}
+	if err := s.recheck(ctx, chosen, req.Auto); err != nil {
+		return nil, err
+	}
+	drop, err := s.dropped(r, chosen, req.Drop)
+	if err != nil {
+		return nil, err
+	}
+	receipt, err := s.apply(ctx, r, chosen)
+	if err != nil {
+		return nil, err
+	}
+	return receipt, s.drop(ctx, drop)
+}
+
+// review returns what the sync chooses from.
+func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
+	if req.Auto {
+		return s.c.reviews.look(ctx, s.w, s.host, false)
+	}
+	return s.c.reviews.reviewOf(s.w, req.Review)
+}
+
+// choose returns the changes that are to be applied, with the directories that they need.
+func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
+	p := picks{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}, parts: map[int][]int{}}
+	for i, x := range r.Changes {
+		p.byPath[x.Change.Path] = i
+		for _, step := range x.Steps {
+			p.at[step.Path] = i
+		}
+	}
+	if req.Auto {
+		declined, err := s.c.syncs.declined(s.w.ID)
+		if err != nil {
+			return p, err
+		}
+		for i, x := range r.Changes {
+			ch := x.Change
+			if ch.Verdict == caisson.VerdictPass && matches(req.Only, ch.Path) && (ch.OldPath == "" || matches(req.Only, ch.OldPath)) && !declined[ch.Path] {
+				p.chosen[i] = true
+			}
+		}
+		p.settle()
+		return p, nil
+	}
+	for _, sel := range req.Apply {
+		if err := p.add(sel, req.Asked); err != nil {
+			return p, err
+		}
+	}
+	return p, p.complete(req.Asked)
+}
+
+// picks are the changes of a review that are to be applied.
+type picks struct {
+	review *review
+	byPath map[string]int // index of the change that is shown at a path
+	at     map[string]int // index of the change that has a step at a path
+	chosen map[int]bool
+	parts  map[int][]int // hunks of a chosen change that is not to be applied as a whole
+}
+
+// add chooses a change that somebody has selected.
+func (p picks) add(sel caisson.Selection, asked bool) error {
+	i, ok := p.byPath[sel.Path]
+	if !ok {
+		return caisson.Errorf(caisson.Conflict, "the review has no change of %.200q; look at the changes again", sel.Path)
+	}
+	ch := p.review.Changes[i].Change
+	switch {
+	case p.chosen[i]:
+		return caisson.Invalidf("apply", "names %.200q twice", sel.Path)
+	case sel.Hash == "" || ch.Hash != sel.Hash:
+		return caisson.Errorf(caisson.Conflict, "%.200q is not what was reviewed; look at the changes again", sel.Path)
+	case len(sel.Hunks) > 0 && (ch.Kind != caisson.ChangeModified || len(p.review.Changes[i].Steps) != 1):
+		return caisson.Invalidf("apply", "%.200q has no hunks, because its content is not all that changes; apply it as a whole", sel.Path)
+	}
+	if err := p.allow(i, asked); err != nil {
+		return err
+	}
+	p.chosen[i] = true
+	if len(sel.Hunks) > 0 {
+		p.parts[i] = sel.Hunks
+	}
+	return nil
+}
+
+// allow refuses a change that must not be applied.
+func (p picks) allow(i int, asked bool) error {
+	x := p.review.Changes[i]
+	reason := reasonOf(x.Change)
+	switch {
+	case x.Change.Verdict == caisson.VerdictClash:
+		return caisson.Errorf(caisson.Conflict, "%.200q has changed in the directory, too, and the two changes cannot be put together; edit the file, or drop the change%s", x.Change.Path, reason)
+	case x.Change.Verdict == caisson.VerdictAsk && asked, x.Change.Verdict == caisson.VerdictPass:
+	case x.Change.Verdict == caisson.VerdictAsk:
+		return caisson.Errorf(caisson.Denied, "%.200q is applied only by somebody who has seen why not to%s; review it and apply it by name", x.Change.Path, reason)
+	default:
+		return caisson.Errorf(caisson.Denied, "%.200q is never applied%s; drop the change", x.Change.Path, reason)
+	}
+	if len(x.Steps) == 0 {
+		return caisson.Errorf(caisson.Denied, "%.200q cannot be applied%s; drop the change", x.Change.Path, reason)
+	}
+	return nil
+}
+
+// complete chooses the directories that what is chosen needs, and refuses to remove one with things in it that nobody has chosen.
+func (p picks) complete(asked bool) error {
+	for i := range p.review.Changes {
+		if !p.chosen[i] {
+			continue
+		}
+		for _, up := range p.needs(i) {
+			if p.chosen[up] {
+				continue
+			}
+			if err := p.allow(up, asked); err != nil {
+				return err
+			}
+			p.chosen[up] = true // a directory is above all that needs it, so its own needs are among those of the change
+		}
+	}
+	for i := range p.review.Changes {
+		if left, ok := p.left(i); p.chosen[i] && !ok {
+			return caisson.Errorf(caisson.Conflict, "a directory goes with all that is in it; apply %.200q as well", left)
+		}
+	}
+	return nil
+}
+
+// settle takes back what cannot be applied with what is chosen, without asking anybody.
+func (p picks) settle() {
+	for again := true; again; {
+		again = false
+		for i := range p.review.Changes {
+			if !p.chosen[i] {
+				continue
+			}
+			_, ok := p.left(i)
+			for _, up := range p.needs(i) {
+				ok = ok && p.chosen[up]
+			}
+			if !ok || len(p.review.Changes[i].Steps) == 0 {
+				delete(p.chosen, i)
+				again = true
+			}
+		}
+	}
+}
+
+// needs returns the changes that make the directories above what change i makes.
+func (p picks) needs(i int) (list []int) {
+	for _, step := range p.review.Changes[i].Steps {
+		if step.After.Type == "" {
+			continue
+		}
+		for dir := path.Dir(step.Path); dir != "."; dir = path.Dir(dir) {
+			if up, ok := p.at[dir]; ok && up != i {
+				list = append(list, up)
+			}
+		}
+	}
+	return list
+}
+
+// left reports whether all that change i removes with a directory is chosen, and if not what is missing.
+func (p picks) left(i int) (missing string, ok bool) {
+	for _, step := range p.review.Changes[i].Steps {
+		if step.Before.Type != "dir" || step.After.Type == "dir" {
+			continue
+		}
+		for below, j := range p.at {
+			if strings.HasPrefix(below, step.Path+"/") && !p.chosen[j] {
+				return below, false
+			}
+		}
+	}
+	return "", true
+}
+
+// steps are the steps of what is chosen.
+func (p picks) steps() (steps []gate.Step) {
+	for i, x := range p.review.Changes {
+		if p.chosen[i] {
+			steps = append(steps, x.Steps...)
+		}
+	}
+	return steps
+}

@@ -1,0 +1,24 @@
+package workspaces
+
+import (
+	"context"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// Tool is what the core needs of package gate: [*gate.Tool], whose jobs have no privileges. Descriptors stay the caller's.
+type Tool interface {
+	Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (gate.ScanResult, error)
+	Cover(ctx context.Context, manifest, layer *os.File) error
+	Base(ctx context.Context, root, manifest, dst *os.File, limits gate.BaseLimits) error
+	Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error
+	Freeze(ctx context.Context, upper, dst *os.File, limits gate.FreezeLimits) (entries int, cut bool, err error)
+	Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error)
+	Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error)
+	Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error
+	Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error)
+	Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error)
+	Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, error)
+}

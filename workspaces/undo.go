@@ -1,0 +1,187 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// Undo implements [caisson.Workspaces].
+func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*caisson.SyncReceipt, error) {
+	if dir != nil {
+		defer dir.Close()
+	}
+	receipt, err := g.GetReceipt(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	w, release, err := g.hold(ctx, string(receipt.Workspace))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	host, err := g.c.syncs.given(ctx, w, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	if err := g.c.syncs.recover(ctx, w, host); err != nil {
+		return nil, err
+	}
+	if receipt, err = g.GetReceipt(ctx, id); err != nil {
+		return nil, err
+	}
+	if receipt.State == caisson.ReceiptUndone {
+		return nil, caisson.Errorf(caisson.Conflict, "the receipt %s was undone already", id)
+	}
+	saved, err := openDir(g.c.dir(w.ID, savedDir, string(id)), 0)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Conflict, "what was there before %s is not kept any more, so it cannot be undone", id)
+	}
+	defer saved.Close()
+	// The intent: if the daemon dies, recover asks the journal what has become of it.
+	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
+		return nil, err
+	}
+	out, err := g.c.Tool.Undo(ctx, host, saved)
+	switch {
+	case out.State == gate.OutcomeUndone:
+		if err != nil {
+			g.c.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
+		}
+		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
+	case err == nil:
+		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; the daemon's log has the details")
+	case out.State == gate.OutcomeNone && caisson.KindOf(err) == caisson.Internal:
+		return nil, err // nobody knows; recover finds out
+	}
+	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
+}
+
+// undone records that a receipt was undone. What it had applied is shown as changes again, and is not applied automatically.
+func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
+	list, err := c.syncs.declined(w.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range receipt.Entries {
+		list[e.Path] = true
+	}
+	if err := writeJSON(c.dir(w.ID, declinedFile), list); err != nil {
+		return nil, err
+	}
+	fresh := false
+	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.Everyone(), receipt.ID, func(r *caisson.SyncReceipt) error {
+		if fresh = r.State != caisson.ReceiptUndone; fresh {
+			r.State, r.UndoneAt = caisson.ReceiptUndone, now()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var p pendingSync
+	if err := readJSON(c.dir(w.ID, savedDir, string(r.ID)+pendingSuffix), &p); err != nil {
+		return nil, err
+	}
+	back := make([]gate.Applied, len(p.Steps))
+	for i, step := range p.Steps {
+		step.Before.Mode &= 0o777
+		back[i] = gate.Applied{Path: step.Path, Node: step.Before}
+	}
+	c.syncs.rebase(ctx, w, host, back)
+	if fresh {
+		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
+	}
+	if err := c.syncs.unsave(w.ID, r.ID); err != nil {
+		return nil, err
+	}
+	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+		w.Changes += len(r.Entries)
+		if w.State == caisson.WorkspaceSettled {
+			w.State = caisson.WorkspaceResting
+		}
+		return nil
+	})
+	return r, err
+}
+
+// pending returns the receipts of syncs and undos of which the store does not know what has become of them.
+func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
+	entries, err := os.ReadDir(c.dir(w, savedDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a direct one, or one that was not made whole
+	}
+	var list []caisson.ID
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), pendingSuffix); ok {
+			list = append(list, caisson.ID(id))
+		}
+	}
+	return list, err
+}
+
+// recoverAt is recover with the directory where it is.
+func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
+	host, err := c.openHost(w, 0)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return c.syncs.recover(ctx, w, host)
+}
+
+// recover ends what syncs and undos of w have left unfinished, and tells the store. The caller holds w.
+func (c syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
+	list, err := c.syncs.pending(w.ID)
+	if err != nil {
+		return err
+	}
+	for _, id := range list {
+		if err := c.syncs.recoverOne(ctx, w, host, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
+	var p pendingSync
+	if err := readJSON(c.dir(w.ID, savedDir, string(id)+pendingSuffix), &p); err != nil {
+		return err
+	}
+	if p.Receipt == nil || p.Receipt.ID != id || p.Receipt.Workspace != w.ID {
+		return caisson.Errorf(caisson.Internal, "the receipt %.40q of workspace %s is damaged", string(id), w.ID)
+	}
+	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.syncs.unsave(w.ID, id) // it had not begun
+	}
+	if err != nil {
+		return err
+	}
+	defer saved.Close()
+	if err := saved.Chown(int(w.UID), int(w.GID)); err != nil {
+		return err
+	}
+	out, err := c.Tool.Recover(ctx, host, saved)
+	if err != nil {
+		return caisson.Wrap(err, caisson.KindOf(err), "an earlier sync of %.100q could not be ended: %s", w.Source, caisson.MessageOf(err))
+	}
+	ctx = context.WithoutCancel(ctx)
+	c.Log.InfoContext(ctx, "an earlier sync was ended", "workspace", w.ID, "receipt", id, "outcome", out.State)
+	switch out.State {
+	case gate.OutcomeApplied:
+		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)
+	case gate.OutcomeUndone:
+		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
+		return err
+	}
+	return c.syncs.unsave(w.ID, id)
+}

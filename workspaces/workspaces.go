@@ -1,0 +1,183 @@
+// Package workspaces is the core of workspaces: host directories that a sandbox sees as they are and changes only for itself,
+// until somebody applies the changes.
+//
+// It lays the layers of a new sandbox's workspace, says what was changed in them, and applies what was reviewed, each time with a
+// receipt. Everything that reads or writes trees is done by package gate in jobs without privileges; here are the objects, the
+// directories, the order of things, and what is left to do after a crash.
+//
+// The store holds what is meant to be. On disk a workspace is one directory, which goes with it:
+//
+//	<dir>/workspaces/<id>/
+//	    layers/upper/        what the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
+//	    mask/                a layer of whiteouts for what is hidden
+//	    manifest             what the host's directory was like when the sandbox was made
+//	    base/                small files of it, as they were then
+//	    frozen/<rv>/         a copy of what the sandbox had written at a review; <rv>.json says what was found in it
+//	    saved/<rc>/          what a sync has replaced, and its journal; <rc>.json says what it is to do until the store knows
+//	                         what has become of it, and is <rc>.done afterwards
+//	    declined.json        paths that were undone: they are not applied automatically again
+//	    show.json            patterns of names that are not hidden after all
+//	    seen.json            changes of which there is an event: path to hash
+//
+// All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
+// and what is in saved belongs to the owner of the host's directory.
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/keylock"
+)
+
+// Config is what a Core is made of. All fields but Hide, Rules, Keep, Every and Log are required.
+type Config struct {
+	Dir   string // the data directory
+	Store caisson.Store
+	Tool  Tool
+	// Record stores events, all or none.
+	Record func(ctx context.Context, list []*caisson.Event) error
+	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
+	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	// Hide are patterns of names that sandboxes do not see; nil means [gate.DefaultHidden].
+	Hide  []string
+	Rules gate.Rules    // of what may be applied; zero means the gate's defaults
+	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
+	Every time.Duration // between automatic applies; 0 means 30 s
+	Log   *slog.Logger
+}
+
+// How long things are kept, and how many.
+const (
+	keepChanges = 7 * 24 * time.Hour
+	keepSettled = 24 * time.Hour
+	keepReviews = 24 * time.Hour
+	maxReviews  = 8
+	applyEvery  = 30 * time.Second
+	housekeep   = 10 * time.Minute
+	// leaveTime bounds what is done for a workspace while somebody waits for its sandbox to go.
+	leaveTime = 2 * time.Minute
+)
+
+// Core is the state that the services of this package share. Its exported methods are for the engine.
+type Core struct {
+	Config
+	data    *os.File // Dir
+	reviews reviews
+	syncs   syncs
+	locks   keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	still   keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
+	jobs    chan struct{} // a token for each that may read trees at the same time
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	wg     sync.WaitGroup // goroutines of this core; none is added once closed
+	ctx    context.Context
+	stop   context.CancelCauseFunc
+}
+
+// New returns a Core, or an Invalid error that says what is wrong with cfg. Call Reconcile before use.
+func New(cfg Config) (*Core, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Hide == nil {
+		cfg.Hide = gate.DefaultHidden()
+	}
+	if _, err := gate.NewMask(cfg.Hide, nil); err != nil {
+		return nil, err
+	}
+	if cfg.Keep <= 0 {
+		cfg.Keep = keepChanges
+	}
+	if cfg.Every <= 0 {
+		cfg.Every = applyEvery
+	}
+	data, err := os.Open(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir+"/"+topDir, 0o700); err != nil {
+		data.Close()
+		return nil, err
+	}
+	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4)}
+	c.reviews, c.syncs = reviews{c}, syncs{c}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+var errClosing = errors.New("the daemon is ending")
+
+// Close ends what runs in the background. Workspaces stay as they are.
+func (c *Core) Close() error {
+	c.stop(errClosing)
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.wg.Wait()
+	return c.data.Close()
+}
+
+// do runs f in a goroutine of the core's, unless it is closed.
+func (c *Core) do(f func(ctx context.Context)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.wg.Go(func() { f(c.ctx) })
+	}
+}
+
+// lock takes a workspace and a place among those who read trees.
+func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
+	unlock, err := c.locks.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.jobs <- struct{}{}:
+		return func() { <-c.jobs; unlock() }, nil
+	case <-ctx.Done():
+		unlock()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Layers returns how the lifecycle of sandboxes uses workspaces.
+func (c *Core) Layers() *Layers { return &Layers{c} }
+
+// Workspaces returns the gate as its callers see it.
+func (c *Core) Workspaces() *Gate { return &Gate{c} }
+
+// event records what happened to a workspace. That it cannot be stored is logged, and is no reason to fail what it reports.
+func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {
+	c.events(ctx, []*caisson.Event{newEvent(ctx, w, kind, data)})
+}
+
+func (c *Core) events(ctx context.Context, list []*caisson.Event) {
+	if len(list) == 0 {
+		return
+	}
+	if err := c.Record(context.WithoutCancel(ctx), list); err != nil {
+		c.Log.ErrorContext(ctx, "events could not be stored", "event", list[0].Type, "subject", list[0].Subject, "err", err)
+	}
+}
+
+func newEvent(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {
+	if data == nil {
+		data = map[string]string{}
+	}
+	data["sandbox"] = string(w.Sandbox)
+	if w.Run != "" {
+		data["run"] = string(w.Run)
+	}
+	return &caisson.Event{At: now(), Account: w.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(w.ID), Data: data}
+}
+
+func now() time.Time { return time.Now().UTC() }
