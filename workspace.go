@@ -128,7 +128,7 @@ type Change struct {
 	// put together without one overwriting the other.
 	Moved bool   `json:"moved,omitempty"`
 	Merge bool   `json:"merge,omitempty" doc:"Whether the change can be merged into what the host has now; Hash is the merged file's"`
-	Patch string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge, against what the host has now"`
+	Patch string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
 }
 
 // A Finding is what a check says of a change.

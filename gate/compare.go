@@ -104,6 +104,7 @@ type difference struct {
 	base    state
 	host    state // now; of oldPath in renames
 	box     state // in the sandbox, or merged
+	clash   bool  // with host, which is shown all the same
 }
 
 // obstacle is why what is in a directory, or the directory itself, cannot be changed.

@@ -189,6 +189,7 @@ func (c *comparer) moved(path string, base *origin, box, host *state) error {
 	if why != "" {
 		d := c.add(path, &base.state, box, nil)
 		d.Change.Moved = true
+		d.host, d.host.data, d.clash = *host, nil, true
 		d.finding("host", caisson.VerdictClash, why)
 		return nil
 	}

@@ -87,6 +87,11 @@ func TestCompareMoved(t *testing.T) {
 			if got := summary(diffs); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
+			if tt.name == "both, the same lines" { // which people see, in order to choose
+				if p := diffs[0].Change.Patch; !strings.Contains(p, "-ONE\n") || !strings.Contains(p, "+1\n") {
+					t.Errorf("the patch is %q", p)
+				}
+			}
 			if tt.merged != "" {
 				if got := contentOf(t, f, diffs[0].Change.Hash); got != tt.merged {
 					t.Errorf("merged into %q", got)

@@ -227,7 +227,7 @@ func (c *comparer) lines(opts CompareOptions) error {
 			return err
 		}
 		size := int(d.host.size + d.box.size)
-		wanted := d.Steps != nil && (d.host.typ == typeFile || d.host.typ == typeNone || d.host.typ == "") &&
+		wanted := (d.Steps != nil || d.clash) && (d.host.typ == typeFile || d.host.typ == typeNone || d.host.typ == "") &&
 			(d.box.typ == typeFile || d.box.none()) && d.Change.Kind != caisson.ChangeMode
 		if !wanted || d.host.size > smallFile || d.box.size > 2*smallFile || size > left {
 			continue
