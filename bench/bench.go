@@ -58,6 +58,8 @@ var benchmarks = []struct {
 	{"wire.out", ofTraffic(traffic.wireOut)},
 	{"wire.in", ofTraffic(traffic.wireIn)},
 	{"wire.connect", ofTraffic(traffic.wireConnect)},
+	{"gate.diff", (*suite).gateDiff},
+	{"gate.mount", (*suite).gateMount},
 	{"agent.shell", ofAgents(agents.shell)},
 	{"agent.caisson.warm", ofAgents(agents.caisson)},
 	{"agent.openclaw.warm", ofAgents(agents.openclawWarm)},

@@ -82,13 +82,16 @@ func (d *daemon) create(ctx context.Context) (id string, err error) {
 const program = "/usr/bin/true"
 
 // exec runs the program in one request.
-func (d *daemon) exec(ctx context.Context, id string) error {
-	res, err := d.api.Run(ctx, id, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{program}}})
+func (d *daemon) exec(ctx context.Context, id string) error { return d.execute(ctx, id, program) }
+
+// execute runs a command in one request.
+func (d *daemon) execute(ctx context.Context, id string, command ...string) error {
+	res, err := d.api.Run(ctx, id, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: command}})
 	if err != nil {
 		return err
 	}
 	if !res.Exit.Success() {
-		return fmt.Errorf("%s %s", program, res.Exit)
+		return fmt.Errorf("%s %s", command[0], res.Exit)
 	}
 	return nil
 }

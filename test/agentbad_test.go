@@ -270,7 +270,7 @@ func TestPromise7DaemonStoppedWhileRunsWait(t *testing.T) {
 	dir := h.project("work")
 	first := h.begin("sh", "touch /tmp/waits; sleep 3000")
 	h.midway(first)
-	second := h.begin("-C", dir, "sh", "cat given.txt")
+	second := h.begin("-C", dir, "--workspace-kind", "copy", "sh", "cat given.txt")
 	third := h.begin("--session", "s", "sh", "echo third")
 	h.fails(4, "this session", "run", "--session", "s", "sh", "echo another")
 	fourth := h.begin("sh", "echo fourth")

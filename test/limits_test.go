@@ -171,6 +171,7 @@ func TestLogIsBounded(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	h.configure("idleExit: 10m", "limits: {diskReserve: 0}")
 	if err := os.Mkdir(h.data, 0o700); err != nil {
 		t.Fatal(err)
 	}
