@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 func TestUnified(t *testing.T) {
@@ -66,7 +67,7 @@ func TestUnifiedQuotesNames(t *testing.T) {
 func TestUnifiedIsForPatch(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("no git")
+		testneed.Skip(t, "git", err.Error())
 	}
 	old := "one\n" + strings.Repeat("line\n", 30) + "two\nthree"
 	new := "One\n" + strings.Repeat("line\n", 30) + "two\nthree\nfour\n"

@@ -14,11 +14,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// liar is a client whose every process answers with what say writes, whatever it is asked.
+// liar is a client whose every process answers with what say writes, whatever it is asked; but not before it is asked, as that
+// is refused at once, on a loaded machine in the place of what is tested.
 func liar(t *testing.T, say func(in io.Reader, out io.Writer)) *Client {
 	c := NewClient(func(context.Context, []string, bool) (caisson.Process, error) {
 		return fakeProcess(t, func(in io.Reader, out, errs io.Writer) int {
 			io.WriteString(errs, strings.Repeat("\x1b[2J evil ", 10_000))
+			if _, err := io.ReadFull(in, make([]byte, 1)); err != nil {
+				return 1
+			}
 			say(in, out)
 			return 0
 		}), nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir"
 )
 
 // Files of a sandbox's directory; see the package comment.
@@ -122,11 +123,11 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	}
 	records := make([]mountRecord, len(mounts))
 	for i, m := range mounts {
-		p, st, err := d.outside(handles[i], m.Source, "mounts")
+		found, err := d.outside(handles[i], m.Source, "mounts")
 		if err != nil {
 			return err
 		}
-		records[i] = mountRecord{Mount: m, Path: p, Device: st.Dev, Inode: st.Ino}
+		records[i] = mountRecord{Mount: m, Path: found.Path, Device: found.Device, Inode: found.Inode}
 	}
 	data, err := json.Marshal(records)
 	if err != nil {
@@ -135,26 +136,32 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
-// outside returns path and identity of a directory of the host's that a client has opened, and refuses what is Caisson's own or
-// not a directory. source is what the client calls it, field where it says so.
-func (d dirs) outside(dir caisson.Handle, source, field string) (p string, st unix.Stat_t, err error) {
-	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
-		return "", st, err
+// outside says which directory of the host's a client has opened, and refuses what is Caisson's own or no directory. source is what the client calls it, field where it says so.
+func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
+	found, err = hostdir.Of(dir.Fd())
+	if errors.Is(err, hostdir.ErrNotDir) {
+		return found, caisson.Invalidf(field, "%.100q is not a directory", source)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return "", st, caisson.Invalidf(field, "%.100q is not a directory", source)
-	}
-	p, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
 	if err != nil {
-		return "", st, err
+		return found, caisson.Wrap(err, caisson.Invalid, "%.100q cannot be mounted", source)
 	}
-	if rel, err := filepath.Rel(p, d.root); err == nil && filepath.IsLocal(rel) {
-		return "", st, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", source)
+	if rel, err := filepath.Rel(found.Path, d.root); err == nil && filepath.IsLocal(rel) {
+		return found, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data and cannot be mounted", source)
 	}
-	if rel, err := filepath.Rel(d.root, p); err == nil && filepath.IsLocal(rel) {
-		return "", st, caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", source)
+	if rel, err := filepath.Rel(d.root, found.Path); err == nil && filepath.IsLocal(rel) {
+		return found, caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", source)
 	}
-	return p, st, nil
+	// The same by other names: mounts can show a directory in several places.
+	own, err := os.Open(d.root)
+	if err != nil {
+		return found, err
+	}
+	defer own.Close()
+	overlap, err := hostdir.Overlap(own.Fd(), dir.Fd())
+	if err == nil && overlap {
+		err = caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data, or is in it, and cannot be mounted", source)
+	}
+	return found, err
 }
 
 // openMounts opens the directories of a sandbox for a start. The caller closes them.
@@ -176,18 +183,14 @@ func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err erro
 		}
 	}()
 	for _, r := range records {
-		fd, err := unix.Open(r.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
+		f, err := hostdir.Dir{Path: r.Path, Device: r.Device, Inode: r.Inode}.Open(unix.O_PATH)
+		switch {
+		case errors.Is(err, hostdir.ErrOther):
+			return mounts, caisson.Wrap(err, caisson.Conflict, "%.100q is no longer the directory that was mounted; make a new sandbox with the new one", r.Source)
+		case err != nil:
 			return mounts, caisson.Wrap(err, caisson.Conflict, "the mounted directory %.100q is gone", r.Source)
 		}
-		mounts = append(mounts, caisson.RuntimeMount{Source: os.NewFile(uintptr(fd), r.Path), Target: r.Target, Writable: r.Writable})
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return mounts, err
-		}
-		if st.Dev != r.Device || st.Ino != r.Inode {
-			return mounts, caisson.Errorf(caisson.Conflict, "%.100q is no longer the directory that was mounted; make a new sandbox with the new one", r.Source)
-		}
+		mounts = append(mounts, caisson.RuntimeMount{Source: f, Target: r.Target, Writable: r.Writable})
 	}
 	return mounts, nil
 }

@@ -95,7 +95,7 @@ func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.W
 	if req == nil || req.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
-	if _, _, err := w.c.outside(req.Directory, req.Source, "workspace"); err != nil {
+	if _, err := w.c.outside(req.Directory, req.Source, "workspace"); err != nil {
 		return err
 	}
 	began := time.Now()
