@@ -71,6 +71,7 @@ type RunRequest struct {
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
+	Repo      *RepoRequest  `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`
 	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
 	Workspace io.Reader `json:"-"`
 }
@@ -121,6 +122,18 @@ type RunResult struct {
 	Stdout   Size              `json:"stdout,omitempty" doc:"Bytes kept of what the program wrote"`
 	Stderr   Size              `json:"stderr,omitempty"`
 	Cut      bool              `json:"cut,omitempty" doc:"Whether it said more than was kept"`
+	Delivery *RunDelivery      `json:"delivery,omitempty" doc:"What became of its commits"`
+}
+
+// A RunDelivery is what became of a run's commits; see [Delivery].
+type RunDelivery struct {
+	ID     ID            `json:"id,omitempty"`
+	Repo   string        `json:"repo"`
+	State  DeliveryState `json:"state,omitempty" enum:"held,waiting,sending,delivered,failed,dropped," doc:"Empty: there was nothing to deliver"`
+	Branch string        `json:"branch,omitempty"`
+	Commit string        `json:"commit,omitempty"`
+	URL    string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
+	Error  string        `json:"error,omitempty"`
 }
 
 // RunUsage is what the ledger has of a run.
@@ -133,9 +146,9 @@ type RunUsage struct {
 }
 
 // A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model (in calls of models),
-// agent (all else of the agent's own), teardown.
+// agent (all else of the agent's own), deliver, teardown.
 type Phase struct {
-	Name string   `json:"name" enum:"queue,fork,create,resume,wire,workspace,prompt,model,agent,teardown"`
+	Name string   `json:"name" enum:"queue,fork,create,resume,wire,workspace,prompt,model,agent,deliver,teardown"`
 	Time Duration `json:"time"`
 }
 

@@ -25,6 +25,8 @@ type Store interface {
 	Runs() RunStore
 	Sessions() Table[Session]
 	Workspaces() WorkspaceStore
+	Repos() Table[Repo] // by name
+	Deliveries() DeliveryStore
 	Close() error
 }
 

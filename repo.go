@@ -1,0 +1,163 @@
+package caisson
+
+import (
+	"context"
+	"time"
+)
+
+// DeliveryPrefix begins the IDs of deliveries.
+const DeliveryPrefix = "dl"
+
+// A Forge is what a repository's remote can do besides git.
+type Forge string
+
+// The forges.
+const (
+	ForgeNone   Forge = "none" // git only: branches, and no pull requests
+	ForgeGitHub Forge = "github"
+	ForgeGitLab Forge = "gitlab"
+	ForgeGitea  Forge = "gitea" // and Forgejo
+)
+
+// What the relay does with the authors of commits.
+const (
+	AuthorKeep = "keep" // as the agent wrote them
+	AuthorSet  = "set"  // author and committer of every new commit are the repository's AuthorName and AuthorEmail
+)
+
+// A Repo is a git repository that sandboxes may be let into through the relay, at http://git.caisson.internal/<name>. Its
+// credential never leaves the host.
+type Repo struct {
+	Name    string `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,63}$"`
+	Account string `json:"account"`
+	URL     string `json:"url" doc:"https://…, http://…, ssh://…, user@host:path, or an absolute path; without a password"`
+	Forge   Forge  `json:"forge,omitempty" enum:"none,github,gitlab,gitea," doc:"Default by the URL's host"`
+	API     string `json:"api,omitempty" doc:"Base URL of the forge's REST API; default by forge and host"`
+	// Credential is a token, a password (user:password), an SSH private key, or a GitHub App (JSON with appId, privateKey and
+	// perhaps installationId).
+	Credential  string    `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
+	HostKeys    []string  `json:"hostKeys,omitempty" maxItems:"20" doc:"Of an SSH server, as lines of known_hosts have them; required for ssh"`
+	Protected   []string  `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
+	Allow       []string  `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
+	Authors     string    `json:"authors,omitempty" enum:"keep,set," doc:"Default set"`
+	AuthorName  string    `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
+	AuthorEmail string    `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`
+	SigningKey  string    `json:"signingKey,omitempty" doc:"Name of a credential with an SSH private key that new commits are signed with"`
+	Head        string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
+	CreatedAt   time.Time `json:"createdAt"`
+	FetchedAt   time.Time `json:"fetchedAt,omitzero"`
+}
+
+// A Branch is a branch of a repository as its mirror has it.
+type Branch struct {
+	Name   string `json:"name"`
+	Commit string `json:"commit"`
+}
+
+// A RepoRequest asks for a repository in a run.
+type RepoRequest struct {
+	Name string `json:"name" doc:"Of the repository"`
+	// Base is the branch that work starts from, and that a pull request wants to be merged into.
+	Base string `json:"base,omitempty" doc:"Default: the repository's default branch"`
+	// Branch is where the commits go: never a protected one.
+	Branch string   `json:"branch,omitempty" doc:"Default caisson/<run>"`
+	Read   []string `json:"read,omitempty" maxItems:"100" doc:"Other branches that the sandbox may read"`
+	Pull   bool     `json:"pull,omitempty" doc:"Whether a pull request is opened"`
+	Ready  bool     `json:"ready,omitempty" doc:"Whether the pull request is no draft"`
+	Title  string   `json:"title,omitempty" maxLength:"256" doc:"Of the pull request; default the subject of the first commit"`
+}
+
+// A DeliveryState is where a delivery is in its life.
+type DeliveryState string
+
+// The states of deliveries.
+const (
+	DeliveryHeld      DeliveryState = "held"      // nobody has said that it may go: its run failed, or a check asks; retry sends it
+	DeliveryWaiting   DeliveryState = "waiting"   // for its turn, or for the next try
+	DeliverySending   DeliveryState = "sending"   // a try is under way
+	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
+	DeliveryFailed    DeliveryState = "failed"    // the remote refuses, or it was tried for too long; retry tries again
+	DeliveryDropped   DeliveryState = "dropped"
+)
+
+// Ended reports whether nothing more will happen in s unless somebody asks for it.
+func (s DeliveryState) Ended() bool {
+	return s == DeliveryDelivered || s == DeliveryFailed || s == DeliveryDropped || s == DeliveryHeld
+}
+
+// A Delivery is the commits of a run on their way from the relay's quarantine to the repository's remote. What it needs is kept
+// until it is delivered or dropped.
+type Delivery struct {
+	ID       ID            `json:"id"`
+	Account  string        `json:"account"`
+	Repo     string        `json:"repo"`
+	Run      ID            `json:"run,omitempty"`
+	Session  ID            `json:"session,omitempty"`
+	Sandbox  ID            `json:"sandbox" doc:"Whose quarantine the commits are in, whether it is still there or not"`
+	State    DeliveryState `json:"state" enum:"held,waiting,sending,delivered,failed,dropped"`
+	Base     string        `json:"base"`
+	Branch   string        `json:"branch"`
+	From     string        `json:"from" doc:"Commit of the base branch that the work started from"`
+	Pushed   string        `json:"pushed" doc:"Commit as the sandbox pushed it"`
+	Commit   string        `json:"commit,omitempty" doc:"Commit as it is sent: authors set, signed"`
+	Sent     string        `json:"sent,omitempty" doc:"What the remote's branch is known to be at, because Caisson put it there"`
+	Commits  int           `json:"commits"`
+	Findings []Finding     `json:"findings,omitempty" doc:"Why it is held"`
+	Pull     bool          `json:"pull,omitempty"`
+	Ready    bool          `json:"ready,omitempty"`
+	Title    string        `json:"title,omitempty"`
+	Body     string        `json:"body,omitempty"`
+	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
+	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
+	Attempts int           `json:"attempts"`
+	Error    string        `json:"error,omitempty" doc:"Why the last try failed"`
+	NextAt   time.Time     `json:"nextAt,omitzero"`
+	// CreatedAt is when the commits were taken; EndedAt when they were delivered, given up or dropped.
+	CreatedAt time.Time `json:"createdAt"`
+	EndedAt   time.Time `json:"endedAt,omitzero"`
+}
+
+// A DeliveryFilter chooses among deliveries. Zero fields choose everything.
+type DeliveryFilter struct {
+	States []DeliveryState
+	Repo   string
+	Run    ID
+	// Before is the id of the last one of the previous page; pages go from new to old. Limit is at most 1000; 0 means 100.
+	Before ID
+	Limit  int
+}
+
+// Repos is the relay as its callers see it. All methods are safe for concurrent use, and act for the account of the [Caller] in ctx.
+type Repos interface {
+	// AddRepo makes a repository known and fetches it. Conflict if the name is taken; Denied for a path on the host unless the caller
+	// is local; what the remote says otherwise.
+	AddRepo(ctx context.Context, r Repo) (*Repo, error)
+	GetRepo(ctx context.Context, name string) (*Repo, error)
+	// ListRepos returns the account's repositories by name.
+	ListRepos(ctx context.Context) ([]*Repo, error)
+	// ListBranches returns the branches that the mirror has.
+	ListBranches(ctx context.Context, name string) ([]Branch, error)
+	// FetchRepo brings the mirror up to date.
+	FetchRepo(ctx context.Context, name string) (*Repo, error)
+	// RemoveRepo forgets a repository with its mirror. Conflict while a delivery of it waits.
+	RemoveRepo(ctx context.Context, name string) error
+
+	// GetDelivery finds a delivery by its id, or the newest of the run with that id.
+	GetDelivery(ctx context.Context, ref string) (*Delivery, error)
+	ListDeliveries(ctx context.Context, f DeliveryFilter) (page []*Delivery, more bool, err error)
+	// RetryDelivery sends what is held, has failed, or waits for its next try, now. It returns at once.
+	RetryDelivery(ctx context.Context, id ID) (*Delivery, error)
+	// DropDelivery gives a delivery up. Conflict if it was delivered.
+	DropDelivery(ctx context.Context, id ID) (*Delivery, error)
+}
+
+// DeliveryStore holds deliveries.
+type DeliveryStore interface {
+	Insert(ctx context.Context, d *Delivery) error
+	// Get finds a delivery by its id, or the newest of the run with that id.
+	Get(ctx context.Context, in Scope, ref string) (*Delivery, error)
+	List(ctx context.Context, in Scope, f DeliveryFilter) (page []*Delivery, more bool, err error)
+	// Update is as in [Table].
+	Update(ctx context.Context, in Scope, id ID, change func(*Delivery) error) (*Delivery, error)
+	Delete(ctx context.Context, in Scope, id ID) error
+}
