@@ -60,6 +60,12 @@ func sessionKind() kind[caisson.Session] {
 	}}
 }
 
+func repoKind() kind[caisson.Repo] {
+	return kind[caisson.Repo]{noun: "repo", named: true, columns: func(r *caisson.Repo) columns {
+		return columns{key: namedKey(r.Account, r.Name), account: r.Account, name: r.Name}
+	}}
+}
+
 // namedKey is unambiguous because no account's name contains a slash. It is "" for an object without a name.
 func namedKey(account, name string) string {
 	if name == "" {

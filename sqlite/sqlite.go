@@ -53,6 +53,8 @@ type Store struct {
 	runs        *runs
 	sessions    *table[caisson.Session]
 	workspaces  *workspaces
+	repos       *table[caisson.Repo]
+	deliveries  *deliveries
 	close       func() error
 }
 
@@ -130,6 +132,8 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.runs = newRuns(p, c.Now)
 	s.sessions = newTable(p, sessionKind())
 	s.workspaces = newWorkspaces(p)
+	s.repos = newTable(p, repoKind())
+	s.deliveries = newDeliveries(p)
 	return s.db.explain(p.err)
 }
 
@@ -177,6 +181,12 @@ func (s *Store) Sessions() caisson.Table[caisson.Session] { return s.sessions }
 
 // Workspaces implements [caisson.Store].
 func (s *Store) Workspaces() caisson.WorkspaceStore { return s.workspaces }
+
+// Repos implements [caisson.Store].
+func (s *Store) Repos() caisson.Table[caisson.Repo] { return s.repos }
+
+// Deliveries implements [caisson.Store].
+func (s *Store) Deliveries() caisson.DeliveryStore { return s.deliveries }
 
 // Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
 // Unavailable. Closing twice is the same as closing once.

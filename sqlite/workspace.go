@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -26,9 +25,6 @@ type workspaces struct {
 }
 
 var _ caisson.WorkspaceStore = (*workspaces)(nil)
-
-// maxWorkspacePage bounds the bytes of a page of workspaces or receipts, which can be long: a page ends early behind it.
-const maxWorkspacePage = 16 << 20
 
 func newWorkspaces(p *preparer) *workspaces {
 	// An id beats the rest, and nothing else has the same: the prefixes of ids differ.
@@ -108,13 +104,7 @@ func (s *workspaces) List(ctx context.Context, in caisson.Scope, f caisson.Works
 	if f.Workspace != "" {
 		q.and("id = ?", string(f.Workspace))
 	}
-	if len(f.States) > 0 {
-		states := make([]any, len(f.States))
-		for i, st := range f.States {
-			states[i] = string(st)
-		}
-		q.and("state IN (?"+strings.Repeat(", ?", len(states)-1)+")", states...)
-	}
+	oneOf(q, "state", f.States)
 	return workspacePage(ctx, s.db, q, in, f, s.place, decodeWorkspace)
 }
 
@@ -177,53 +167,11 @@ func noWorkspace(ref string) error {
 // workspacePage completes a query for documents of workspaces or receipts, and reads a page of them, the newest first.
 func workspacePage[T any](ctx context.Context, d *db, q *query, in caisson.Scope, f caisson.WorkspaceFilter, place *sql.Stmt,
 	decode func([]byte) (*T, error)) (page []*T, more bool, err error) {
-	switch {
-	case f.Limit == 0:
-		f.Limit = defaultPage
-	case f.Limit < 0 || f.Limit > maxPage:
-		return nil, false, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
-	}
-	if account := accountOf(in); account.Valid {
-		q.and("account = ?", account)
-	}
 	if f.Sandbox != "" {
 		q.and("sandbox = ?", string(f.Sandbox))
 	}
 	if f.Run != "" {
 		q.and("run = ?", string(f.Run))
 	}
-	if f.Before != "" {
-		var seq sql.NullInt64
-		if err := place.QueryRowContext(ctx, string(f.Before), accountOf(in)).Scan(&seq); err != nil {
-			return nil, false, d.explain(err)
-		}
-		if !seq.Valid {
-			return nil, false, caisson.Invalidf("before", "%.40q is not in this list, or not any more; start from the first page", string(f.Before))
-		}
-		q.and("seq < ?", seq)
-	}
-	q.sql.WriteString(" ORDER BY seq DESC LIMIT ?")
-	q.args = append(q.args, f.Limit+1)
-	rows, err := d.reader.QueryContext(ctx, q.sql.String(), q.args...)
-	if err != nil {
-		return nil, false, d.explain(err)
-	}
-	defer rows.Close()
-	size := 0
-	for rows.Next() {
-		if len(page) == f.Limit || size > maxWorkspacePage {
-			return page, true, nil
-		}
-		var doc sql.RawBytes
-		if err := rows.Scan(&doc); err != nil {
-			return nil, false, d.explain(err)
-		}
-		size += len(doc)
-		obj, err := decode(doc)
-		if err != nil {
-			return nil, false, err
-		}
-		page = append(page, obj)
-	}
-	return page, false, d.explain(rows.Err())
+	return docPage(ctx, d, q, in, f.Before, f.Limit, place, decode)
 }

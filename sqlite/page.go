@@ -1,0 +1,73 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxDocPage bounds the bytes of a page of objects that can be long: a page ends early behind it.
+const maxDocPage = 16 << 20
+
+// docPage completes a query for documents, and reads a page of them, the newest first. The table has the columns seq, id and
+// account; place returns the seq of an id in an account.
+func docPage[T any](ctx context.Context, d *db, q *query, in caisson.Scope, before caisson.ID, limit int, place *sql.Stmt,
+	decode func([]byte) (*T, error)) (page []*T, more bool, err error) {
+	switch {
+	case limit == 0:
+		limit = defaultPage
+	case limit < 0 || limit > maxPage:
+		return nil, false, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
+	}
+	if account := accountOf(in); account.Valid {
+		q.and("account = ?", account)
+	}
+	if before != "" {
+		var seq sql.NullInt64
+		if err := place.QueryRowContext(ctx, string(before), accountOf(in)).Scan(&seq); err != nil {
+			return nil, false, d.explain(err)
+		}
+		if !seq.Valid {
+			return nil, false, caisson.Invalidf("before", "%.40q is not in this list, or not any more; start from the first page", string(before))
+		}
+		q.and("seq < ?", seq)
+	}
+	q.sql.WriteString(" ORDER BY seq DESC LIMIT ?")
+	q.args = append(q.args, limit+1)
+	rows, err := d.reader.QueryContext(ctx, q.sql.String(), q.args...)
+	if err != nil {
+		return nil, false, d.explain(err)
+	}
+	defer rows.Close()
+	size := 0
+	for rows.Next() {
+		if len(page) == limit || size > maxDocPage {
+			return page, true, nil
+		}
+		var doc sql.RawBytes
+		if err := rows.Scan(&doc); err != nil {
+			return nil, false, d.explain(err)
+		}
+		size += len(doc)
+		obj, err := decode(doc)
+		if err != nil {
+			return nil, false, err
+		}
+		page = append(page, obj)
+	}
+	return page, false, d.explain(rows.Err())
+}
+
+// oneOf adds that a column has one of some values, if there are any. The column is program text, never input.
+func oneOf[S ~string](q *query, column string, values []S) {
+	if len(values) == 0 {
+		return
+	}
+	args := make([]any, len(values))
+	for i, v := range values {
+		args[i] = string(v)
+	}
+	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
+}
