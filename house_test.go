@@ -95,6 +95,8 @@ var directions = map[string][]string{
 	"worker":                      {},
 	"image":                       {"worker"}, // what strangers wrote is read by jobs
 	"gate":                        {"worker"},
+	"relay":                       {"gate", "worker"}, // git and what it reads are for jobs
+	"relay/link":                  {"relay", "worker"},
 	"inside":                      {},
 	"agent":                       {},
 	"agent/task":                  {},
