@@ -141,6 +141,26 @@ func agentKind() kind[caisson.Agent] {
 	}
 }
 
+func repoKind() kind[caisson.Repo] {
+	return kind[caisson.Repo]{
+		table: caisson.Store.Repos,
+		make: func(account, name string) *caisson.Repo {
+			return &caisson.Repo{
+				Name: name, Account: account, URL: "ssh://git@host/ü.git", Forge: caisson.ForgeGitea, API: "https://host/api", Credential: "TOKEN",
+				HostKeys: []string{"host ssh-ed25519 AAAA <&>"}, Protected: []string{"release/*"}, Allow: []string{".github/workflows/*"},
+				Authors: caisson.AuthorSet, AuthorName: "Ü", AuthorEmail: "u@host", SigningKey: "KEY", Head: "main", CreatedAt: noon(), FetchedAt: noon(),
+			}
+		},
+		ref:     func(r *caisson.Repo) string { return r.Name },
+		account: func(r *caisson.Repo) *string { return &r.Account },
+		name:    func(r *caisson.Repo) *string { return &r.Name },
+		key:     func(r *caisson.Repo) *string { return &r.Name },
+		note:    func(r *caisson.Repo) *string { return &r.Head },
+		after:   func(r *caisson.Repo) caisson.ID { return caisson.ID(r.Name) },
+		named:   true,
+	}
+}
+
 // insert stores new objects of one account, one per name, in that order.
 func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
 	t.Helper()

@@ -32,6 +32,8 @@ func Test(t *testing.T, open Opener) {
 	t.Run("SessionNames", func(t *testing.T) { testSessionNames(t, open(t)) })
 	t.Run("Runs", func(t *testing.T) { testRuns(t, open) })
 	t.Run("Workspaces", func(t *testing.T) { testWorkspaces(t, open) })
+	t.Run("Repos", func(t *testing.T) { repoKind().test(t, open) })
+	t.Run("Deliveries", func(t *testing.T) { testDeliveries(t, open) })
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 
@@ -97,6 +99,10 @@ func testClosed(t *testing.T, s caisson.Store) {
 	_, err = s.Runs().Trim(ctx, noon(), 1)
 	wantKind(t, err, caisson.Unavailable)
 	_, err = s.Workspaces().Get(ctx, caisson.In("a"), "x")
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Repos().Get(ctx, caisson.In("a"), "x")
+	wantKind(t, err, caisson.Unavailable)
+	_, err = s.Deliveries().Get(ctx, caisson.In("a"), "x")
 	wantKind(t, err, caisson.Unavailable)
 	_, err = s.Accounts().Ensure(ctx, "new")
 	wantKind(t, err, caisson.Unavailable)
