@@ -161,3 +161,48 @@ type DeliveryStore interface {
 	Update(ctx context.Context, in Scope, id ID, change func(*Delivery) error) (*Delivery, error)
 	Delete(ctx context.Context, in Scope, id ID) error
 }
+
+// A RepoAccess asks to let a sandbox into a repository.
+type RepoAccess struct {
+	Account string
+	Sandbox ID
+	Run     ID // that pushes are charged to; empty for none
+	Session ID
+	Repo    RepoRequest
+	Warn    func(what string) // told of what does not go as it should; nil for nobody
+}
+
+// A RepoGrant says where a sandbox finds a repository, and what it may do there.
+type RepoGrant struct {
+	URL    string
+	Start  string // branch that work starts from
+	Branch string // that work is pushed to
+	From   string // commit of the base branch that counts as old
+	Name   string // author of new commits
+	Email  string
+	Fresh  bool // the sandbox was not let in before: there is nothing cloned yet
+}
+
+// A RepoHandover says what is to become of what a sandbox has pushed.
+type RepoHandover struct {
+	Sandbox ID
+	Repo    RepoRequest
+	Body    string // of a pull request
+	Hold    bool   // nothing is sent until somebody says so
+}
+
+// Relay is how runs use repositories. All methods are safe for concurrent use.
+type Relay interface {
+	// CheckRepo says whether a request makes sense, as far as that can be said before the repository is fetched.
+	CheckRepo(ctx context.Context, account string, req RepoRequest) error
+	// Grant lets a sandbox into a repository. One that was let in before keeps what it has, and begins a new run.
+	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
+	// Pushed reports whether a sandbox has pushed anything since its run was granted the repository.
+	Pushed(sandbox ID, repo string) bool
+	// Deliver makes a delivery of what was pushed since. It returns nil if that is nothing.
+	Deliver(ctx context.Context, h RepoHandover) (*Delivery, error)
+	// Await returns a delivery once nothing more happens to it by itself, or as it is when ctx or the time is over.
+	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)
+	// Leave says that a sandbox has gone. What it has pushed is kept as long as a delivery needs it. Idempotent.
+	Leave(ctx context.Context, sandbox ID) error
+}

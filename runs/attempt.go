@@ -27,12 +27,14 @@ type attempt struct {
 	speech  speech
 	outcome outcome
 
-	box    *caisson.Sandbox // the sandbox; nil until there is one
-	warm   bool             // it is a fork of the warm snapshot
-	pids   map[int]bool     // processes of the sandbox that were there before the prompt
-	first  bool             // nobody has given it a prompt yet
-	mine   bool             // it was made for this attempt, and goes with it unless it is kept
-	ready  bool             // the agent has had a prompt in it, now or before: a session can go on in it
+	box    *caisson.Sandbox   // the sandbox; nil until there is one
+	repo   *caisson.RepoGrant // the repository that it was let into; nil for none
+	warm   bool               // it is a fork of the warm snapshot
+	pids   map[int]bool       // processes of the sandbox that were there before the prompt
+	first  bool               // nobody has given it a prompt yet
+	mine   bool               // it was made for this attempt, and goes with it unless it is kept
+	stuck  bool               // it was to go, and has what could not be taken from it
+	ready  bool               // the agent has had a prompt in it, now or before: a session can go on in it
 	answer strings.Builder
 	said   int64 // bytes of events, of what an agent can make of them
 	result caisson.RunResult
@@ -215,6 +217,9 @@ func (x *attempt) do(ctx context.Context) (err error) {
 		return err
 	}
 	if err := x.lodging.copyIn(ctx); err != nil {
+		return err
+	}
+	if err := x.lodging.clone(ctx); err != nil {
 		return err
 	}
 	x.status("running", "")

@@ -59,6 +59,7 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
+	x.deliver(ctx, failed)
 	x.start()
 	x.changes(ctx)
 	if err := x.release(ctx, failed); err != nil {
@@ -70,7 +71,13 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 			x.mine = true
 		}
 	}
+	if x.stuck {
+		if _, err := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0); err != nil {
+			x.log.WarnContext(ctx, "a sandbox that is kept could not be stopped", "sandbox", x.box.ID, "err", err)
+		}
+	}
 	x.phase("teardown")
+	x.delivered(ctx)
 	if err := x.rec.flush(); err != nil {
 		x.log.ErrorContext(ctx, "events of a run could not be stored", "err", err)
 		if failed == nil {
@@ -95,6 +102,7 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	}); err != nil {
 		return err
 	}
+	x.caughtUp(ctx)
 	// The agent may have started another run while the first ones were ended; from now on it cannot.
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
@@ -178,6 +186,7 @@ func (x outcome) clear(ctx context.Context, final bool) {
 		}
 		if x.box != nil {
 			x.recount(ctx)
+			x.leaveRepo(ctx)
 		}
 		if err := c.budgets.dropBudget(ctx, x.r); err != nil {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)

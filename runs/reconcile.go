@@ -97,10 +97,11 @@ func (c restart) takeBox(ctx context.Context, x *attempt) error {
 		return c.removeBoxesOf(ctx, r)
 	}
 	sb, err := c.Sandboxes.Get(ctx, string(r.Sandbox))
-	if err == nil && (r.Session != "" || r.Request.Keep) && sb.State.Live() {
+	keep := r.Session != "" || r.Request.Keep || r.Request.Repo != nil && c.begun(ctx, r)
+	if err == nil && keep && sb.State.Live() {
 		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
 	}
-	if err == nil && (r.Session != "" || r.Request.Keep) && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
+	if err == nil && keep && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
 		// A session can go on in it if an agent had been given a prompt there; whether this one was, nobody knows.
 		x.box, x.ready, x.mine = sb, true, r.Session != "" && !c.begun(ctx, r)
 		return nil
@@ -237,10 +238,10 @@ func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
 		return true, nil // its run was removed; it is whoever's who kept it
-	case err != nil || !r.Request.Keep:
+	case err != nil:
 		return false, err
 	}
-	was := func(res caisson.RunResult) bool { return res.Sandbox == sb.ID }
+	was := func(res caisson.RunResult) bool { return res.Sandbox == sb.ID && (r.Request.Keep || stuck(res)) }
 	return r.Result != nil && was(*r.Result) || slices.ContainsFunc(r.Previous, was), nil
 }
 

@@ -88,13 +88,14 @@ type Limits struct {
 	Keep         time.Duration // for which a run that has ended is kept
 	Grace        time.Duration // that an agent has to end by itself once it was asked to
 	Workspace    caisson.Size  // bytes that may be copied into a workspace
+	Deliver      time.Duration // for which a run's result waits until its commits are delivered
 }
 
 // DefaultLimits returns the limits that hold if nothing else is said.
 func DefaultLimits() Limits {
 	return Limits{
 		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
-		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30,
+		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30, Deliver: time.Minute,
 	}
 }
 
@@ -107,6 +108,8 @@ type Config struct {
 	Models    caisson.Models
 	// Workspaces says what has changed in directories that runs were given; nil if directories can only be copied.
 	Workspaces Workspaces
+	// Relay lets runs into repositories; nil if there are none.
+	Relay caisson.Relay
 	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.
 	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 	// Forget makes the model gateway ask for these budgets anew.
@@ -199,7 +202,7 @@ func New(cfg Config) *Core {
 	}
 	for _, l := range []struct{ have, or *time.Duration }{
 		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
-		{&cfg.Limits.Grace, &d.Grace},
+		{&cfg.Limits.Grace, &d.Grace}, {&cfg.Limits.Deliver, &d.Deliver},
 	} {
 		if *l.have == 0 {
 			*l.have = *l.or

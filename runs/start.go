@@ -51,6 +51,9 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	if err := c.planWorkspace(&req, a); err != nil {
 		return nil, err
 	}
+	if err := c.planRepo(ctx, caller, &req); err != nil {
+		return nil, err
+	}
 	for k := range req.Labels {
 		if strings.HasPrefix(k, ourLabels) {
 			return nil, caisson.Invalidf("labels", "%.80q begins with %s, as only Caisson's own do", k, ourLabels)

@@ -39,7 +39,7 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
 		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.first, Session: string(x.r.ID),
 	}
-	if x.box.Spec.Workspace != "" {
+	if x.box.Spec.Workspace != "" || x.repo != nil {
 		t.Track = "" // the host knows better what has changed
 	}
 	if t.Time <= 0 {
@@ -84,6 +84,9 @@ func (x speech) env(deadline time.Time) map[string]string {
 	}
 	if x.lodging.assignment().Tools {
 		env["CAISSON_TOOLS_URL"] = toolsURL
+	}
+	if x.repo != nil {
+		env["CAISSON_REPO_URL"], env["CAISSON_REPO_BRANCH"], env["CAISSON_REPO_BASE"] = x.repo.URL, x.repo.Branch, x.repo.Start
 	}
 	// What the agent offers to its model, for one that has no other way to be told.
 	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {

@@ -1,0 +1,160 @@
+package repos
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay"
+)
+
+// Bounds of what is said about a delivery.
+const (
+	maxTitle    = 256
+	maxBody     = 32 << 10
+	maxFindings = 100
+)
+
+// Deliver implements [caisson.Relay].
+func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
+	g := c.granted(h.Sandbox, h.Repo.Name)
+	if g == nil {
+		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s was given no repository %.64q", h.Sandbox, h.Repo.Name)
+	}
+	p := chosen(g)
+	if p == nil || p.Commit == g.From {
+		return nil, nil
+	}
+	r, err := c.Store.Repos().Get(ctx, caisson.In(g.Account), g.Repo)
+	if err != nil {
+		return nil, err
+	}
+	made, err := c.prepare(ctx, r, g, p.Commit)
+	if err != nil {
+		return nil, err
+	}
+	if len(made.Commits) == 0 {
+		return nil, nil
+	}
+	d := &caisson.Delivery{
+		ID: caisson.NewID(caisson.DeliveryPrefix), Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
+		State: caisson.DeliveryWaiting, Base: g.Base, Branch: g.Branch, From: g.From, Pushed: p.Commit, Commit: made.Commit,
+		Commits: len(made.Commits), Findings: append(p.Findings, made.Findings...), Pull: h.Repo.Pull, Ready: h.Repo.Ready,
+		Title: plain(cmp.Or(h.Repo.Title, made.Commits[0].Subject), maxTitle, false), Body: plain(h.Body, maxBody, true), CreatedAt: now(),
+	}
+	d.Title = cmp.Or(d.Title, "Changes by "+string(g.Run))
+	d.Findings = d.Findings[:min(len(d.Findings), maxFindings)]
+	if h.Hold || len(d.Findings) > 0 {
+		d.State = caisson.DeliveryHeld
+	}
+	if err := c.Store.Deliveries().Insert(ctx, d); err != nil {
+		return nil, err
+	}
+	c.event(as(ctx, d.Account), d.Account, "delivery."+string(d.State), string(d.ID), map[string]string{
+		"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit,
+	})
+	c.wake()
+	return d, nil
+}
+
+// chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last.
+func chosen(g *grant) *pushed {
+	for i := range g.Pushed {
+		if g.Pushed[i].Name == heads+g.Branch {
+			return &g.Pushed[i]
+		}
+	}
+	if n := len(g.Pushed); n > 0 {
+		return &g.Pushed[n-1]
+	}
+	return nil
+}
+
+// Pushed implements [caisson.Relay].
+func (c *Core) Pushed(sandbox caisson.ID, repo string) bool {
+	g := c.granted(sandbox, repo)
+	return g != nil && len(g.Pushed) > 0
+}
+
+// prepare makes commits as they are sent.
+func (c *Core) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string) (*relay.Prepared, error) {
+	store, view, err := c.stores(g)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	defer view.Close()
+	name, email := author(r)
+	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.Rules}
+	req.Rules.Allow = append(append([]string{}, req.Rules.Allow...), r.Allow...)
+	if r.SigningKey != "" {
+		key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)
+		if err != nil {
+			return nil, err
+		}
+		if req.Sign, err = relay.SSHSign([]byte(key.Reveal())); err != nil {
+			return nil, err
+		}
+	}
+	return c.Git.Prepare(ctx, store, view, req)
+}
+
+// plain makes text of a stranger's fit to be shown: no control characters but, in a text of several lines, those that end lines.
+func plain(s string, limit int, lines bool) string {
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case lines && (r == '\n' || r == '\t'):
+			return r
+		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == utf8.RuneError || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f:
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
+	}
+	return strings.TrimSpace(s)
+}
+
+// Await implements [caisson.Relay].
+func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*caisson.Delivery, error) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for {
+		changed := make(chan struct{})
+		c.mu.Lock()
+		c.watch[id] = append(c.watch[id], changed)
+		c.mu.Unlock()
+		d, err := c.Store.Deliveries().Get(ctx, caisson.Everyone(), string(id))
+		if err != nil || d.State.Ended() {
+			return d, err
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return d, nil
+		case <-ctx.Done():
+			return d, nil
+		case <-c.ctx.Done():
+			return d, nil
+		}
+	}
+}
+
+// changed tells those who wait for a delivery.
+func (c *Core) changed(ctx context.Context, d *caisson.Delivery) {
+	c.mu.Lock()
+	waiting := c.watch[d.ID]
+	delete(c.watch, d.ID)
+	c.mu.Unlock()
+	for _, w := range waiting {
+		close(w)
+	}
+	if c.Settled != nil {
+		c.Settled(ctx, d)
+	}
+}

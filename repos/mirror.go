@@ -1,0 +1,122 @@
+package repos
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay"
+)
+
+// freshTime is for how long a mirror counts as up to date: runs that begin together fetch once.
+const freshTime = 2 * time.Second
+
+// freshen brings a mirror up to date. A remote that cannot be had at present is told to warn, if there is something to go on with.
+func (c *Core) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
+	asked := now()
+	release, err := c.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if r, err = c.Store.Repos().Get(ctx, caisson.In(r.Account), r.Name); err != nil {
+		return nil, err
+	}
+	if r.FetchedAt.After(asked.Add(-freshTime)) {
+		return r, nil
+	}
+	fresh, err := c.fetch(ctx, r)
+	if kind := caisson.KindOf(err); err != nil && ctx.Err() == nil && !r.FetchedAt.IsZero() && kind == caisson.Unavailable {
+		c.Log.WarnContext(ctx, "a repository could not be fetched; what was fetched before is used", "repo", r.Name, "account", r.Account, "err", err)
+		if warn != nil {
+			warn("the remote of " + r.Name + " cannot be reached; work starts from what was fetched at " + r.FetchedAt.Format(time.RFC3339))
+		}
+		return r, nil
+	}
+	return fresh, err
+}
+
+// fetch brings a mirror up to date. Whoever calls it has the lock.
+func (c *Core) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Limits.Fetch)
+	defer cancel()
+	mirror, err := c.open(r.Account, r.Name, mirrorDir)
+	if err != nil {
+		return nil, err
+	}
+	defer mirror.Close()
+	var got *relay.Remote
+	err = c.linked(ctx, r, false, func(link *os.File, t relay.Transport) (err error) {
+		got, err = c.Git.Fetch(ctx, mirror, link, relay.FetchRequest{Transport: t})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.Store.Repos().Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
+		r.FetchedAt, r.Head = now(), ""
+		if head := strings.TrimPrefix(got.Head, heads); validBranch(head) {
+			r.Head = head
+		}
+		return nil
+	})
+}
+
+// mirrored returns what the mirror has.
+func (c *Core) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, error) {
+	mirror, err := c.open(r.Account, r.Name, mirrorDir)
+	if err != nil {
+		return nil, err
+	}
+	defer mirror.Close()
+	return c.Git.Refs(ctx, mirror)
+}
+
+// linked connects f with a repository's remote.
+func (c *Core) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
+	near, far, err := socketpair()
+	if err != nil {
+		return err
+	}
+	defer near.Close()
+	defer far.Close()
+	serve, transport, err := c.remote(ctx, r, push)
+	if err != nil {
+		return err
+	}
+	lctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(lctx, far) }()
+	// That there is no link at all says more than that nothing answers at it.
+	done := make(chan error, 1)
+	go func() { done <- f(near, transport) }()
+	select {
+	case err := <-done:
+		near.Close()
+		cancel()
+		<-ended
+		return err
+	case lerr := <-ended:
+		far.Close()
+		near.Close() // whoever has a duplicate sees the end as well, as far is nobody's any more
+		err := <-done
+		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
+			return lerr
+		}
+		return err
+	}
+}
+
+func socketpair() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far"), nil
+}

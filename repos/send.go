@@ -1,0 +1,317 @@
+package repos
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/forge"
+	"github.com/caisson-dev/caisson/relay"
+)
+
+const (
+	maxWait  = time.Hour        // between two tries of a delivery
+	sendTime = 30 * time.Minute // that one try may take
+)
+
+// wake has the sender look for what is to be sent.
+func (c *Core) wake() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends what is to be delivered and forgets what is old, until ctx ends. Call it after Reconcile.
+func (c *Core) Run(ctx context.Context) error {
+	places := make(chan struct{}, maxSends)
+	keep := time.NewTicker(housekeep)
+	defer keep.Stop()
+	for {
+		next := c.due(ctx, places)
+		timer := time.NewTimer(max(time.Until(next), 10*time.Millisecond))
+		select {
+		case <-timer.C:
+		case <-c.kick:
+		case <-keep.C:
+			c.housekeep(ctx)
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		timer.Stop()
+	}
+}
+
+// due begins to send what is due, and returns when it has to look again.
+func (c *Core) due(ctx context.Context, places chan struct{}) time.Time {
+	next := now().Add(maxWait)
+	list, err := c.all(ctx, caisson.DeliveryWaiting)
+	if err != nil {
+		c.Log.ErrorContext(ctx, "what is to be delivered could not be read; trying again", "err", err)
+		return now().Add(5 * time.Second)
+	}
+	for _, d := range list {
+		if d.NextAt.After(now()) {
+			if d.NextAt.Before(next) {
+				next = d.NextAt
+			}
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			return next // whoever has a place wakes the sender when it is free
+		}
+		d, err := c.claim(ctx, d.ID)
+		if err != nil || !c.do(func(ctx context.Context) {
+			defer func() { <-places; c.wake() }()
+			c.try(ctx, d)
+		}) {
+			<-places
+		}
+	}
+	return next
+}
+
+// all returns the deliveries in a state, oldest first.
+func (c *Core) all(ctx context.Context, states ...caisson.DeliveryState) (list []*caisson.Delivery, err error) {
+	f := caisson.DeliveryFilter{States: states, Limit: 1000}
+	for {
+		page, more, err := c.Store.Deliveries().List(ctx, caisson.Everyone(), f)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range page {
+			list, f.Before = append([]*caisson.Delivery{d}, list...), d.ID
+		}
+		if !more {
+			return list, nil
+		}
+	}
+}
+
+// errMoved ends an update of a delivery that somebody else has changed.
+var errMoved = errors.New("it has changed meanwhile")
+
+// claim begins a try.
+func (c *Core) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	return c.Store.Deliveries().Update(ctx, caisson.Everyone(), id, func(d *caisson.Delivery) error {
+		if d.State != caisson.DeliveryWaiting {
+			return errMoved
+		}
+		d.State, d.NextAt = caisson.DeliverySending, time.Time{}
+		d.Attempts++
+		return nil
+	})
+}
+
+// try sends a delivery once and stores what has become of it.
+func (c *Core) try(ctx context.Context, d *caisson.Delivery) {
+	tctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	out, err := c.send(tctx, d)
+	if err != nil && ctx.Err() != nil {
+		return // the next daemon finds it as it is
+	}
+	clean := context.WithoutCancel(ctx)
+	stored, serr := c.Store.Deliveries().Update(clean, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+		d.Sent, d.URL, d.Number = out.Sent, out.URL, out.Number
+		if d.State == caisson.DeliverySending { // else somebody has dropped it
+			c.outcome(d, err)
+		}
+		return nil
+	})
+	if serr != nil {
+		c.Log.ErrorContext(ctx, "what became of a delivery could not be stored; the next start of the daemon tries it again", "delivery", d.ID, "err", serr)
+		return
+	}
+	data := map[string]string{"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit, "url": stored.URL}
+	if err != nil {
+		data["error"] = stored.Error
+		c.Log.WarnContext(ctx, "a delivery failed", "delivery", d.ID, "repo", d.Repo, "branch", d.Branch, "attempt", stored.Attempts, "err", err)
+	}
+	c.event(as(clean, d.Account), d.Account, "delivery."+string(stored.State), string(d.ID), data)
+	c.changed(clean, stored)
+}
+
+// outcome is the state after a try.
+func (c *Core) outcome(d *caisson.Delivery, err error) {
+	d.Error = ""
+	if err == nil {
+		d.State, d.EndedAt = caisson.DeliveryDelivered, now()
+		return
+	}
+	d.Error = plain(caisson.MessageOf(err), 1000, false)
+	again := false
+	switch caisson.KindOf(err) {
+	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:
+		again = now().Sub(d.CreatedAt) < c.Limits.Tries
+	}
+	if !again {
+		d.State, d.EndedAt = caisson.DeliveryFailed, now()
+		return
+	}
+	wait := c.Limits.First
+	for range min(d.Attempts-1, 20) {
+		wait = min(3*wait, maxWait)
+	}
+	d.State, d.NextAt = caisson.DeliveryWaiting, now().Add(max(wait, forge.RetryAfter(err)))
+}
+
+// send pushes the branch and opens, or finds, the pull request. What of it was done is in the delivery that it returns, with an error too.
+func (c *Core) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery, error) {
+	release, err := c.sends.Acquire(ctx, d.Account+"/"+d.Repo+"/"+d.Branch)
+	if err != nil {
+		return d, err
+	}
+	defer release()
+	r, err := c.Store.Repos().Get(ctx, caisson.In(d.Account), d.Repo)
+	if err != nil {
+		return d, err
+	}
+	out := *d
+	// Asked again: what is protected may have changed since the run began.
+	if why := protectedBranch(r, d.Branch, d.Base); why != "" {
+		return &out, caisson.Errorf(caisson.Denied, "%s", why)
+	}
+	if out.Sent != d.Commit {
+		expect, err := c.expected(ctx, d)
+		if err != nil {
+			return &out, err
+		}
+		if err := c.push(ctx, r, d, expect); err != nil {
+			return &out, err
+		}
+		out.Sent = d.Commit
+		if _, err := c.Store.Deliveries().Update(ctx, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+			d.Sent = out.Sent
+			return nil
+		}); err != nil {
+			return &out, err
+		}
+	}
+	at, err := locate(r)
+	if err != nil {
+		return &out, err
+	}
+	if !d.Pull {
+		out.URL = at.branchURL(d.Branch)
+		return &out, nil
+	}
+	server, err := c.server(ctx, r, at)
+	if err != nil {
+		return &out, err
+	}
+	pull, err := c.Forge.Pull(ctx, server, forge.PullRequest{
+		Head: d.Branch, Base: d.Base, Title: d.Title, Body: d.Body + c.trailer(d), Draft: !d.Ready,
+	})
+	if err != nil {
+		return &out, err
+	}
+	out.URL, out.Number = pull.URL, pull.Number
+	return &out, nil
+}
+
+// trailer says in a pull request where it comes from.
+func (c *Core) trailer(d *caisson.Delivery) string {
+	return "\n\n---\nCaisson run " + string(cmp.Or(d.Run, d.Sandbox)) + ", delivery " + string(d.ID) + "\n"
+}
+
+// expected returns the commit that Caisson has left a branch at; "" if it has never made it.
+func (c *Core) expected(ctx context.Context, d *caisson.Delivery) (string, error) {
+	if d.Sent != "" {
+		return d.Sent, nil
+	}
+	last, err := c.lastOf(ctx, &caisson.Repo{Account: d.Account, Name: d.Repo}, caisson.RepoAccess{}, d.Branch)
+	if err != nil || last == nil {
+		return "", err
+	}
+	return last.Sent, nil
+}
+
+func (c *Core) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery, expect string) error {
+	g, err := readGrant(c.dir(d.Account, d.Repo, storesDir, string(d.Sandbox)+".json"))
+	if err != nil {
+		return caisson.Wrap(err, caisson.NotFound, "the commits of delivery %s are gone", d.ID)
+	}
+	store, view, err := c.stores(g)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	defer view.Close()
+	return c.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
+		_, err := c.Git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+		return err
+	})
+}
+
+// GetDelivery implements [caisson.Repos].
+func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.c.Store.Deliveries().Get(ctx, in, ref)
+}
+
+// ListDeliveries implements [caisson.Repos].
+func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.c.Store.Deliveries().List(ctx, in, f)
+}
+
+// RetryDelivery implements [caisson.Repos].
+func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
+		switch d.State {
+		case caisson.DeliveryDelivered, caisson.DeliveryDropped:
+			return caisson.Errorf(caisson.Conflict, "delivery %s is %s", d.ID, d.State)
+		case caisson.DeliverySending:
+			return nil
+		}
+		d.State, d.NextAt, d.EndedAt = caisson.DeliveryWaiting, time.Time{}, time.Time{}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.c.event(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+	s.c.wake()
+	return d, nil
+}
+
+// DropDelivery implements [caisson.Repos].
+func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
+		switch d.State {
+		case caisson.DeliveryDelivered:
+			return caisson.Errorf(caisson.Conflict, "delivery %s was delivered: its branch is at the remote", d.ID)
+		case caisson.DeliveryDropped:
+			return nil
+		}
+		d.State, d.NextAt, d.EndedAt = caisson.DeliveryDropped, time.Time{}, now()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.c.event(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+	s.c.changed(ctx, d)
+	return d, nil
+}

@@ -1,0 +1,206 @@
+package repos
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Service implements [caisson.Repos].
+type Service struct{ c *Core }
+
+var _ caisson.Repos = (*Service)(nil)
+
+// scope is what the caller in ctx may touch.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// AddRepo implements [caisson.Repos].
+func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, error) {
+	in, caller, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Account, r.Head, r.CreatedAt, r.FetchedAt = caller.Account, "", now(), time.Time{}
+	if err := checkRepo(&r, caller); err != nil {
+		return nil, err
+	}
+	release, err := s.c.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if list, err := s.ListRepos(ctx); err != nil {
+		return nil, err
+	} else if len(list) >= maxRepos {
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d repositories, which is as many as it may have; remove some", len(list))
+	}
+	if _, err := s.c.Store.Accounts().Ensure(ctx, r.Account); err != nil {
+		return nil, err
+	}
+	if err := s.c.Store.Repos().Insert(ctx, &r); err != nil {
+		return nil, err
+	}
+	made, err := s.c.begin(ctx, &r)
+	if err != nil {
+		clean := context.WithoutCancel(ctx)
+		return nil, errors.Join(err, s.c.Store.Repos().Delete(clean, in, r.Name), os.RemoveAll(s.c.dir(r.Account, r.Name)))
+	}
+	s.c.event(ctx, r.Account, "repo.added", r.Name, map[string]string{"url": r.URL, "forge": string(r.Forge)})
+	return made, nil
+}
+
+// begin makes the directories of a new repository and fetches it. Whoever calls it has the lock.
+func (c *Core) begin(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	if err := os.RemoveAll(c.dir(r.Account, r.Name)); err != nil { // what a crash has left
+		return nil, err
+	}
+	if err := c.makeRepo(r.Account, r.Name); err != nil {
+		return nil, err
+	}
+	if err := c.place(ctx, r.Account, r.Name, func(f *os.File) error { return c.Git.Init(ctx, f) }, mirrorDir); err != nil {
+		return nil, err
+	}
+	return c.fetch(ctx, r)
+}
+
+// checkRepo completes a repository that is to be added, and refuses what makes no sense.
+func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
+	if !validName.MatchString(r.Name) || strings.HasSuffix(r.Name, ".git") || strings.Contains(r.Name, "..") {
+		return caisson.Invalidf("name", "a name has lower-case letters, digits, '.', '_' and '-', begins with a letter or digit, and does not end in .git")
+	}
+	at, err := locate(r)
+	if err != nil {
+		return err
+	}
+	if at.local != "" && !caller.Local {
+		return caisson.Errorf(caisson.Denied, "a path on the host can be a repository only if it is added over the unix socket")
+	}
+	r.Forge = at.forge
+	r.Authors = cmp.Or(r.Authors, caisson.AuthorSet)
+	if r.Authors != caisson.AuthorSet && r.Authors != caisson.AuthorKeep {
+		return caisson.Invalidf("authors", "is keep or set")
+	}
+	for field, v := range map[string]string{"authorName": r.AuthorName, "authorEmail": r.AuthorEmail} {
+		if strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c == 0x7f || c == '<' || c == '>' }) || len(v) > 200 || v != strings.TrimSpace(v) {
+			return caisson.Invalidf(field, "has characters that no commit may have in the name of its author")
+		}
+	}
+	for _, p := range r.Protected {
+		if _, err := path.Match(p, "x"); err != nil || len(p) > 200 {
+			return caisson.Invalidf("protected", "%.100q is no pattern", p)
+		}
+	}
+	if len(r.Protected) > 100 || len(r.Allow) > 100 || len(r.HostKeys) > 20 {
+		return caisson.Invalidf("protected", "protected and allow have at most 100 patterns, and hostKeys 20 lines")
+	}
+	return nil
+}
+
+// GetRepo implements [caisson.Repos].
+func (s *Service) GetRepo(ctx context.Context, name string) (*caisson.Repo, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.c.Store.Repos().Get(ctx, in, name)
+}
+
+// ListRepos implements [caisson.Repos].
+func (s *Service) ListRepos(ctx context.Context) ([]*caisson.Repo, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := s.c.Store.Repos().List(ctx, in, caisson.Filter{Limit: maxRepos})
+	return list, err
+}
+
+// ListBranches implements [caisson.Repos].
+func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Branch, error) {
+	r, err := s.GetRepo(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	have, err := s.c.mirrored(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	list := []caisson.Branch{}
+	for _, ref := range have.Refs {
+		if b, ok := strings.CutPrefix(ref.Name, heads); ok {
+			list = append(list, caisson.Branch{Name: b, Commit: ref.Commit})
+		}
+	}
+	slices.SortFunc(list, func(a, b caisson.Branch) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// FetchRepo implements [caisson.Repos].
+func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error) {
+	r, err := s.GetRepo(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	release, err := s.c.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return s.c.fetch(ctx, r)
+}
+
+// RemoveRepo implements [caisson.Repos].
+func (s *Service) RemoveRepo(ctx context.Context, name string) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := s.c.Store.Repos().Get(ctx, in, name)
+	if err != nil {
+		return err
+	}
+	release, err := s.c.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return err
+	}
+	defer release()
+	waiting, _, err := s.c.Store.Deliveries().List(ctx, in, caisson.DeliveryFilter{
+		Repo: name, States: []caisson.DeliveryState{caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryHeld}, Limit: 1,
+	})
+	if err != nil {
+		return err
+	}
+	if len(waiting) > 0 {
+		return caisson.Errorf(caisson.Conflict, "delivery %s of %s is %s; drop it first with caisson relay drop", waiting[0].ID, name, waiting[0].State)
+	}
+	if err := s.c.Store.Repos().Delete(ctx, in, name); err != nil {
+		return err
+	}
+	s.c.forget(r.Account, r.Name)
+	s.c.event(ctx, r.Account, "repo.removed", r.Name, nil)
+	return os.RemoveAll(s.c.dir(r.Account, r.Name))
+}
+
+// forget drops the grants of a repository.
+func (c *Core) forget(account, repo string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.grants {
+		if g := of[repo]; g != nil && g.Account == account {
+			delete(of, repo)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package repos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay"
+)
+
+// A streamRequest is what the wire process asks for a sandbox.
+type streamRequest struct {
+	Repo      string `json:"repo"`
+	Service   string `json:"service"` // upload-pack or receive-pack
+	Advertise bool   `json:"advertise"`
+	Protocol  string `json:"protocol"`
+}
+
+// maxStreams bounds the jobs that one sandbox has git do at the same time.
+const maxStreams = 4
+
+// Stream connects the sandbox of the guest in ctx with git: what is read from the file, up to its end, is the request's body, and what
+// is written to it the answer's. ended is closed when the job behind it has.
+func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
+	guest, err := caisson.GuestOf(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var req streamRequest
+	d := json.NewDecoder(bytes.NewReader(in))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&req); err != nil {
+		return nil, nil, caisson.Wrap(err, caisson.Invalid, "the request makes no sense")
+	}
+	g := c.granted(guest.Sandbox, req.Repo)
+	switch {
+	case g == nil || g.Account != guest.Account:
+		return nil, nil, caisson.Errorf(caisson.NotFound, "this sandbox was given no repository %.64q", req.Repo)
+	case req.Service != "upload-pack" && req.Service != "receive-pack":
+		return nil, nil, caisson.Invalidf("service", "is upload-pack or receive-pack")
+	}
+	if !c.enter(g.Sandbox) {
+		return nil, nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
+	}
+	near, far, err := socketpair()
+	if err != nil {
+		c.leave(g.Sandbox)
+		return nil, nil, err
+	}
+	done := make(chan struct{})
+	ok := c.do(func(ctx context.Context) {
+		defer close(done)
+		defer c.leave(g.Sandbox)
+		defer near.Close()
+		if err := c.serve(ctx, g, near, req); err != nil && ctx.Err() == nil {
+			c.Log.InfoContext(ctx, "git for a sandbox ended early", "service", req.Service, "repo", g.Repo, "sandbox", g.Sandbox, "err", err)
+		}
+	})
+	if !ok {
+		near.Close()
+		far.Close()
+		c.leave(g.Sandbox)
+		return nil, nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending; try again")
+	}
+	return far, done, nil
+}
+
+func (c *Core) enter(sandbox caisson.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.jobs[sandbox] >= maxStreams {
+		return false
+	}
+	c.jobs[sandbox]++
+	return true
+}
+
+func (c *Core) leave(sandbox caisson.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.jobs[sandbox]--; c.jobs[sandbox] <= 0 {
+		delete(c.jobs, sandbox)
+	}
+}
+
+// serve runs the job behind a stream.
+func (c *Core) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
+	store, view, err := c.stores(g)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	defer view.Close()
+	if req.Service == "upload-pack" {
+		return c.Git.Serve(ctx, store, view, conn, relay.ServeRequest{Advertise: req.Advertise, Protocol: req.Protocol})
+	}
+	// One push at a time: each sees what the one before has left.
+	release, err := c.locks.Acquire(ctx, "push/"+string(g.Sandbox)+"/"+g.Repo)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := c.Store.Repos().Get(ctx, caisson.In(g.Account), g.Repo)
+	if err != nil {
+		return err
+	}
+	rules := c.Rules
+	rules.Allow = append(slices.Clone(rules.Allow), r.Allow...)
+	got, err := c.Git.Receive(ctx, store, view, conn, relay.ReceiveRequest{
+		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rules, Limits: c.Limits.Push,
+	})
+	if err != nil || req.Advertise {
+		return err
+	}
+	return c.received(ctx, g, got)
+}
+
+// stores opens what a sandbox's grant is about.
+func (c *Core) stores(g *grant) (store, view *os.File, err error) {
+	if store, err = c.open(g.Account, g.Repo, storesDir, string(g.Sandbox)); err != nil {
+		return nil, nil, err
+	}
+	if view, err = c.open(g.Account, g.Repo, viewsDir, g.View); err != nil {
+		store.Close()
+		return nil, nil, err
+	}
+	return store, view, nil
+}
+
+// received records what a sandbox has pushed.
+func (c *Core) received(ctx context.Context, g *grant, got *relay.Received) error {
+	now := c.granted(g.Sandbox, g.Repo)
+	if now == nil {
+		return nil // it has gone meanwhile
+	}
+	next := *now
+	next.Pushed = slices.Clone(now.Pushed)
+	for _, u := range got.Updates {
+		next.Pushed = slices.DeleteFunc(next.Pushed, func(p pushed) bool { return p.Name == u.Name })
+		if u.New != "" && strings.Trim(u.New, "0") != "" {
+			next.Pushed = append(next.Pushed, pushed{Name: u.Name, Commit: u.New, Findings: u.Findings})
+		}
+		c.event(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
+			"sandbox": string(g.Sandbox), "run": string(next.Run), "ref": u.Name, "commit": u.New, "findings": strconv.Itoa(len(u.Findings)),
+		})
+	}
+	if len(got.Denied) > 0 {
+		c.event(as(ctx, g.Account), g.Account, "repo.refused", g.Repo, map[string]string{
+			"sandbox": string(g.Sandbox), "run": string(next.Run), "findings": strconv.Itoa(len(got.Denied)), "first": got.Denied[0].Message,
+		})
+	}
+	return c.keep(&next)
+}

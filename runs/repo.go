@@ -1,0 +1,231 @@
+package runs
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// planRepo settles which repository a run is to work on.
+func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
+	switch {
+	case req.Repo == nil:
+		return nil
+	case c.Relay == nil:
+		return caisson.Errorf(caisson.Invalid, "this daemon has no relay for repositories")
+	case req.Source != "" || req.Directory != nil || req.Workspace != nil:
+		return caisson.Invalidf("repo", "a run works on a directory or on a repository; leave one of them out")
+	}
+	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
+}
+
+// How long git in a sandbox may take to clone, and to push what it has.
+const (
+	cloneTime   = 30 * time.Minute
+	collectTime = 10 * time.Minute
+)
+
+// cloneScript makes the workspace a clone. What is there already, files that agents are configured with, is no part of the work.
+const cloneScript = `set -eu
+dir=$1 url=$2 start=$3 branch=$4 name=$5 email=$6
+if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
+mkdir -p "$dir"
+cd "$dir"
+git init -q
+git ls-files -o --directory >>.git/info/exclude
+git config remote.origin.url "$url"
+git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
+git config push.default current
+git config user.name "$name"
+git config user.email "$email"
+git fetch -q origin
+git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
+`
+
+// collectScript pushes what the agent has done but not pushed: its last commit, and what it has not committed on top of that. The agent's
+// own index and branches stay as they are.
+const collectScript = `set -eu
+dir=$1 url=$2 branch=$3 subject=$4
+cd "$dir"
+head=$(git rev-parse -q --verify 'HEAD^{commit}')
+own=$(git rev-parse --git-path index)
+index=$(git rev-parse --git-path caisson-index)
+rm -f "$index"
+if [ -e "$own" ]; then cp "$own" "$index"; fi
+tree=$(export GIT_INDEX_FILE="$(pwd)/$index"; case $index in /*) GIT_INDEX_FILE=$index;; esac; git -c core.hooksPath=/dev/null add -A && git write-tree)
+rm -f "$index"
+commit=$head
+if [ "$tree" != "$(git rev-parse "$head^{tree}")" ]; then commit=$(git commit-tree "$tree" -p "$head" -m "$subject"); fi
+git -c core.hooksPath=/dev/null push -q "$url" "+$commit:refs/heads/$branch"
+`
+
+// clone lets the attempt's sandbox into the run's repository, and clones it into the workspace.
+func (x lodging) clone(ctx context.Context) error {
+	req := x.r.Request.Repo
+	if req == nil {
+		return nil
+	}
+	x.start()
+	defer x.phase("workspace")
+	g, err := x.c.Relay.Grant(ctx, caisson.RepoAccess{
+		Account: x.r.Account, Sandbox: x.box.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req,
+		Warn: func(what string) { x.warn(ctx, what, nil) },
+	})
+	if err != nil {
+		return err
+	}
+	x.repo = g
+	if !g.Fresh {
+		return nil
+	}
+	err = x.c.hands.git(ctx, x.box.ID, cloneTime, cloneScript, x.agent.Workdir, g.URL, g.Start, g.Branch, g.Name, g.Email)
+	if err != nil {
+		return &failure{code: caisson.RunInternal, msg: "the repository " + req.Name + " could not be cloned: " + caisson.MessageOf(err), err: err}
+	}
+	return nil
+}
+
+// git runs one of the scripts above. What comes from strangers is in its arguments.
+func (c hands) git(ctx context.Context, box caisson.ID, most time.Duration, script string, args ...string) error {
+	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{
+		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/",
+		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	out, errs := make(chan string, 1), make(chan string, 1)
+	go func() { out <- tail(p.Stdout()) }()
+	go func() { errs <- tail(p.Stderr()) }()
+	status, err := p.Wait(ctx)
+	if err != nil || status.Success() {
+		return err
+	}
+	said := strings.Join(strings.Fields(<-errs+" "+<-out), " ")
+	return caisson.Errorf(caisson.Unavailable, "git %s; it said last: %.300q", status, said)
+}
+
+// deliver takes the agent's commits and has them sent. What cannot be taken keeps its sandbox.
+func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
+	if x.box == nil || x.r.Request.Repo == nil || x.repo == nil && !x.starting {
+		return
+	}
+	x.start()
+	defer x.phase("deliver")
+	req := *x.r.Request.Repo
+	x.result.Delivery = &caisson.RunDelivery{Repo: req.Name}
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), collectTime+time.Minute)
+	defer cancel()
+	switch {
+	case x.c.Relay.Pushed(x.box.ID, req.Name):
+		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // what it has is not only there
+	case x.starting:
+		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
+		return
+	default:
+		subject := cmp.Or(req.Title, firstLine(x.r.Request.Prompt))
+		if err := x.c.hands.git(ctx, x.box.ID, collectTime, collectScript, x.agent.Workdir, x.repo.URL, x.repo.Branch, subject); err != nil {
+			x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
+			return
+		}
+	}
+	d, err := x.c.Relay.Deliver(ctx, caisson.RepoHandover{Sandbox: x.box.ID, Repo: req, Body: x.answer.String(), Hold: failed != nil})
+	if err != nil {
+		x.undelivered(ctx, "what the agent has pushed could not be made ready to be sent", err)
+		return
+	}
+	if d != nil {
+		x.result.Delivery = tellDelivery(d)
+	}
+}
+
+// undelivered keeps the sandbox, which has what nobody else has.
+func (x outcome) undelivered(ctx context.Context, what string, err error) {
+	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
+	if x.mine {
+		x.mine, x.stuck = false, true
+		what += "; its sandbox " + string(x.box.ID) + " is kept, stopped"
+	}
+	x.warn(ctx, what, err)
+}
+
+// delivered waits for a while until the commits are where they belong, and tells.
+func (x outcome) delivered(ctx context.Context) {
+	r := x.result.Delivery
+	if r == nil || r.ID == "" {
+		return
+	}
+	x.start()
+	defer x.phase("deliver")
+	d, err := x.c.Relay.Await(ctx, r.ID, x.c.Limits.Deliver)
+	if err != nil {
+		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
+		return
+	}
+	x.result.Delivery = tellDelivery(d)
+	switch d.State {
+	case caisson.DeliveryDelivered:
+		x.status("ending", "branch "+d.Branch+" delivered: "+cmp.Or(d.URL, d.Commit))
+	case caisson.DeliveryHeld:
+		x.status("warning", "the commits are held; look at them with caisson relay show "+string(d.ID)+", and send them with caisson relay retry "+string(d.ID))
+	default:
+		x.status("warning", "the commits are not delivered yet: "+cmp.Or(d.Error, string(d.State))+"; see caisson relay show "+string(d.ID))
+	}
+}
+
+// stuck reports whether a sandbox was kept because it has what could not be taken from it.
+func stuck(r caisson.RunResult) bool {
+	return r.Delivery != nil && r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed
+}
+
+// leaveRepo tells the relay of a sandbox that has gone.
+func (x outcome) leaveRepo(ctx context.Context) {
+	if x.r.Request.Repo == nil || !x.mine || x.c.Relay == nil {
+		return
+	}
+	if err := x.c.Relay.Leave(ctx, x.box.ID); err != nil {
+		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.box.ID, "err", err)
+	}
+}
+
+func tellDelivery(d *caisson.Delivery) *caisson.RunDelivery {
+	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error}
+}
+
+// Delivered tells the run of a delivery what has become of it. A run whose result is not stored yet is told when it is.
+func (c *Core) Delivered(ctx context.Context, d *caisson.Delivery) {
+	if d.Run == "" {
+		return
+	}
+	_, err := c.Store.Runs().Update(ctx, caisson.In(d.Account), d.Run, func(r *caisson.Run) error {
+		if r.Result != nil && r.Result.Delivery != nil && r.Result.Delivery.ID == d.ID {
+			r.Result.Delivery = tellDelivery(d)
+		}
+		return nil
+	})
+	if err != nil && caisson.KindOf(err) != caisson.NotFound {
+		c.Log.ErrorContext(ctx, "what became of a run's commits could not be stored with the run", "run", d.Run, "delivery", d.ID, "err", err)
+	}
+}
+
+// caughtUp stores what has become of a delivery between the moment it was looked at and the one in which the result was stored.
+func (x outcome) caughtUp(ctx context.Context) {
+	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
+		if d, err := x.c.Relay.Await(ctx, r.ID, 0); err == nil {
+			x.c.Delivered(ctx, d)
+		}
+	}
+}
+
+// firstLine is the beginning of a text, as a subject of a commit.
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	if len(s) > 72 {
+		s = strings.ToValidUTF8(s[:69], "") + "…"
+	}
+	return cmp.Or(strings.TrimSpace(s), "Changes")
+}
