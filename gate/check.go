@@ -43,8 +43,12 @@ const (
 // checks counts, neither files of configuration nor comments. Checks read no file of the host but to see whether a secret was there
 // before; they call read from several goroutines.
 func Check(ctx context.Context, changes []caisson.Change, host *os.File, read func(hash string) (io.ReadCloser, error), rules Rules) error {
-	defer keepAlive(host)
-	c := &checker{rules: rules.withDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
+	return CheckTree(ctx, changes, hostTree{host}, read, rules)
+}
+
+// CheckTree is [Check] of changes to any tree.
+func CheckTree(ctx context.Context, changes []caisson.Change, base Tree, read func(hash string) (io.ReadCloser, error), rules Rules) error {
+	c := &checker{rules: rules.WithDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
@@ -53,7 +57,7 @@ func Check(ctx context.Context, changes []caisson.Change, host *os.File, read fu
 	if err := rules.Validate(); err != nil {
 		return err
 	}
-	c.tree = newTree(host, changes)
+	c.tree = newTree(base, changes)
 	if err := c.run(ctx); err != nil {
 		return err
 	}
@@ -167,7 +171,7 @@ func (c *checker) checkNode(i int) {
 		c.add(i, checkMode, caisson.VerdictAsk, 0, "the directory's setgid and sticky bits are not applied")
 	}
 	wasFile := ch.OldType == ch.Type
-	if ch.Type == typeFile && ch.Mode&0o111 != 0 && (!wasFile || ch.OldMode&0o111 == 0) {
+	if ch.Type == typeFile && ch.Mode&0o111 != 0 && !c.rules.History && (!wasFile || ch.OldMode&0o111 == 0) {
 		c.add(i, checkMode, caisson.VerdictAsk, 0, "the file can be executed, which it could not before")
 	}
 	if ch.Mode&0o002 != 0 && (!wasFile || ch.OldMode&0o002 == 0) {

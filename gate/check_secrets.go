@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"runtime"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -90,12 +87,12 @@ func (c *checker) scan(ctx context.Context, rules *secretRules, i int) {
 	if len(found) == 0 {
 		return
 	}
-	old := c.hostContent(ch)
+	old := c.oldContent(ch)
 	for _, s := range found {
 		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
-			continue // the host has it there already
+			continue // it was there already
 		}
-		c.add(i, checkSecret, caisson.VerdictAsk, s.line, "this looks like a secret (%s): %s", s.rule, s.description)
+		c.add(i, checkSecret, c.rules.secretVerdict(), s.line, secretMessage, s.rule, s.description)
 	}
 }
 
@@ -117,24 +114,11 @@ func (c *checker) content(ch *caisson.Change) (string, error) {
 	return b.String(), nil
 }
 
-// hostContent returns what the host has where the file of a change was, or nothing.
-func (c *checker) hostContent(ch *caisson.Change) []byte {
+// oldContent returns what was where the file of a change is, or nothing.
+func (c *checker) oldContent(ch *caisson.Change) []byte {
 	path := cmpOr(ch.OldPath, ch.Path)
 	if ch.OldType != typeFile || !validPath(path) {
 		return nil
 	}
-	f, err := openUnder(c.tree.host, path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil
-	}
-	file := os.NewFile(uintptr(f), "host")
-	defer file.Close()
-	if st, err := lookAt(f, ""); err != nil || st.typ != typeFile {
-		return nil
-	}
-	text, err := io.ReadAll(io.LimitReader(file, int64(c.rules.MaxScan)))
-	if err != nil {
-		return nil
-	}
-	return text
+	return c.tree.base.Content(path, int64(c.rules.MaxScan))
 }

@@ -3,32 +3,26 @@ package gate
 import (
 	"cmp"
 	"errors"
-	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of looking at the host's directory.
-const (
-	maxCheckedNames = 200_000 // in one directory
-	maxHops         = 40      // symlinks in one path, as in Linux
-)
+// maxHops is how many symlinks one path may lead through, as in Linux.
+const maxHops = 40
 
-// tree is the directory as it would be with all changes: of the host what no change touches.
+// tree is a directory as it would be with all changes: of the base what no change touches.
 type tree struct {
-	host    int // descriptor
+	base    Tree
 	changed map[string]*caisson.Change
 	gone    map[string]bool     // what is removed or renamed away
 	added   map[string][]string // names of changes by their directory
 	names   map[string][]string // cache of children
 }
 
-func newTree(host *os.File, changes []caisson.Change) *tree {
-	t := &tree{host: int(host.Fd()), changed: map[string]*caisson.Change{}, gone: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
+func newTree(base Tree, changes []caisson.Change) *tree {
+	t := &tree{base: base, changed: map[string]*caisson.Change{}, gone: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
 	for i := range changes {
 		c := &changes[i]
 		if c.OldPath != "" && c.Kind == caisson.ChangeRenamed {
@@ -56,35 +50,7 @@ func (t *tree) lookup(path string) (typ, link string, err error) {
 	if t.covered(path) {
 		return typeNone, "", nil
 	}
-	dir, err := openDir(t.host, parentOf(path))
-	if err != nil {
-		return absent(err)
-	}
-	defer unix.Close(dir)
-	name := path[strings.LastIndexByte(path, '/')+1:]
-	st, err := lookAt(dir, name)
-	if err != nil {
-		return absent(err)
-	}
-	if st.typ != typeSymlink {
-		return st.typ, "", nil
-	}
-	buf := make([]byte, maxPathLen+1)
-	n, err := unix.Readlinkat(dir, name, buf)
-	if err != nil {
-		return absent(err)
-	}
-	return st.typ, string(buf[:n]), nil
-}
-
-// absent is the answer to a failed look: what is not there is nothing, all else is an error.
-func absent(err error) (string, string, error) {
-	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL} {
-		if errors.Is(err, e) {
-			return typeNone, "", nil
-		}
-	}
-	return "", "", err
+	return t.base.Lookup(path)
 }
 
 // covered reports whether a change takes away what the host has at path: there or above.
@@ -100,29 +66,24 @@ func (t *tree) covered(path string) bool {
 	return false
 }
 
-// children returns the names in dir. errTooMany if the host has more than can be looked at.
+// children returns the names in dir.
 func (t *tree) children(dir string) ([]string, error) {
 	if names, ok := t.names[dir]; ok {
 		return names, nil
 	}
 	var names []string
 	if dir == "" || !t.covered(dir) {
-		fd, err := openDir(t.host, dir)
-		if err == nil {
-			names, err = readNames(fd, maxCheckedNames)
-			unix.Close(fd)
-		} else if _, _, err = absent(err); err == nil {
-			names = nil
-		}
+		found, err := t.base.Children(dir)
 		if err != nil {
 			return nil, err
 		}
+		names = found
 	}
 	prefix := dir
 	if dir != "" {
 		prefix += "/"
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return t.gone[prefix+n] })
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return t.gone[prefix+n] })
 	for _, n := range t.added[dir] {
 		names = append(names, strings.TrimPrefix(n, "/"))
 	}

@@ -30,6 +30,10 @@ type Rules struct {
 	MaxScan caisson.Size `yaml:"maxScan" json:"maxScan,omitempty"`
 	// ScanTime is for how long all files are searched for secrets; 60 s. What was not searched by then is denied.
 	ScanTime caisson.Duration `yaml:"scanTime" json:"scanTime,omitempty"`
+
+	// History says that the changes are those of a commit. What looks like a secret is denied then, because whatever comes later,
+	// it stays in the history; and a file may become one that can be executed, because nothing runs it there.
+	History bool `yaml:"-" json:"history,omitempty"`
 }
 
 // Bounds of rules.
@@ -76,7 +80,8 @@ func (r *Rules) Validate() error {
 
 const maxScan = 64 << 20
 
-func (r Rules) withDefaults() Rules {
+// WithDefaults returns r with the defaults where its limits are zero.
+func (r Rules) WithDefaults() Rules {
 	orElse := func(n *caisson.Size, def caisson.Size) {
 		if *n == 0 {
 			*n = def

@@ -68,7 +68,7 @@ func (t *Tool) check(ctx context.Context, host, frozen *os.File, changes []caiss
 	}
 	out := os.NewFile(uintptr(fd), "checked")
 	defer out.Close()
-	all := time.Duration(rules.withDefaults().ScanTime) + 2*time.Minute
+	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
 	var reply checkReply
 	err = t.run.Run(ctx, worker.Request{
 		Job: jobCheck, Root: host, Access: worker.ReadAsOwner, Files: []*os.File{out, frozen}, Input: &in,
