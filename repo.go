@@ -43,6 +43,7 @@ type Repo struct {
 	AuthorName  string    `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
 	AuthorEmail string    `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`
 	SigningKey  string    `json:"signingKey,omitempty" doc:"Name of a credential with an SSH private key that new commits are signed with"`
+	Local       bool      `json:"local,omitempty" doc:"Whether it was added over the unix socket: only then may its remote be in the host's own networks"`
 	Head        string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
 	CreatedAt   time.Time `json:"createdAt"`
 	FetchedAt   time.Time `json:"fetchedAt,omitzero"`

@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/undo"
 	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
@@ -46,6 +47,7 @@ type Config struct {
 	Gateway            GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
+	Relay              RelayConfig
 	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
 	CredentialKey credential.KeySource
 	Version       string
@@ -70,6 +72,7 @@ type Engine struct {
 	runs     *gatewayRuns
 	runner   *worker.Runner
 	tasks    *runs.Core
+	relay    *repos.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
 	build    string
@@ -146,6 +149,9 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
+		return nil, err
+	}
+	if e.relay, err = newRepos(e); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -289,10 +295,14 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
+		if err := e.relay.Reconcile(ctx); err != nil {
+			return fmt.Errorf("reconcile repositories: %w", err)
+		}
 		if err := e.tasks.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
 		g.Go(func() error { return e.tasks.Run(ctx) })
+		g.Go(func() error { return e.relay.Run(ctx) })
 		if err := ready(); err != nil {
 			return err
 		}
@@ -335,7 +345,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

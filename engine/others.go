@@ -139,6 +139,7 @@ func (e *Engine) newManager() (*wire.Manager, error) {
 		Exe: selfExe, NetNS: e.netNS, Settings: e.models.lasting, Ledger: journals{e.book}, Record: e.record,
 		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
 		Tool:    e.guestTool,
+		Stream:  e.gitStream,
 		Log:     e.cfg.Log.With("component", "wire"),
 	}
 	if addr := e.cfg.Gateway.Listen; addr != "" {

@@ -93,9 +93,10 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine and safe for concurrent use.
 type Core struct {
 	Config
-	locks keylock.Locks // held by whoever changes a repository's directories, by account and name
-	sends keylock.Locks // held by whoever sends a delivery, by account, repository and branch
-	kick  chan struct{} // wakes the sender
+	locks  keylock.Locks // held by whoever changes a repository's directories, by account and name
+	sends  keylock.Locks // held by whoever sends a delivery, by account, repository and branch
+	kick   chan struct{} // wakes the sender
+	tokens tokens
 
 	mu     sync.Mutex
 	grants map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu

@@ -33,7 +33,7 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	if err != nil {
 		return nil, err
 	}
-	r.Account, r.Head, r.CreatedAt, r.FetchedAt = caller.Account, "", now(), time.Time{}
+	r.Account, r.Local, r.Head, r.CreatedAt, r.FetchedAt = caller.Account, caller.Local, "", now(), time.Time{}
 	if err := checkRepo(&r, caller); err != nil {
 		return nil, err
 	}

@@ -52,6 +52,7 @@ type config struct {
 	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
 	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
 	Runs          runSettings        `yaml:"runs" json:"runs"`
+	Relay         relaySettings      `yaml:"relay" json:"relay"`
 
 	// CredentialKeyFile and CredentialKeyCommand say where the key comes from that credentials are encrypted with; both empty
 	// is a file in the data directory, or the environment.
@@ -83,6 +84,7 @@ func defaultConfig() *config {
 		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
 		AgentsDir:      defaultAgentsDir,
 		Runs:           defaultRunSettings(),
+		Relay:          defaultRelaySettings(),
 	}
 }
 
@@ -178,6 +180,7 @@ func (c *config) validate() error {
 	}
 	c.validateListener(bad)
 	c.Runs.validate(bad)
+	c.Relay.validate(bad)
 	checkAgentsDir(c.AgentsDir, bad)
 	if !slices.Contains(platforms(), c.Platform) {
 		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))

@@ -104,6 +104,15 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  keep: 30d
 #  workspace: 4G
 
+# The relay for git repositories; see docs/relay.md. What cannot be sent to its remote is tried again after firstRetry, then after longer
+# and longer, for as long as tries says; what was not delivered is kept for keep. ca is a PEM file of authorities to trust for remotes and
+# forges besides the system's.
+#relay:
+#  ca: ""
+#  firstRetry: 5s
+#  tries: 3d
+#  keep: 30d
+
 # One model gateway can serve the sandboxes of many machines; see docs/gateway.md. There: listen (beyond loopback with TLS).
 # Here: remoteURL; remoteAPI, the URL of that daemon's API, where sandboxes are registered with remoteToken, a token that it
 # has made; and remoteCA, a PEM file of the authorities to trust for both instead of the system's. Both machines sign and

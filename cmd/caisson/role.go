@@ -3,13 +3,17 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/inside"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
+	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
@@ -20,7 +24,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(append(image.Jobs(), gate.Jobs()...)...)
+		worker.Main(slices.Concat(image.Jobs(), gate.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(edge.Process()))
 	case sentry.IsRole(): // where this build carries no lean binary for it

@@ -1,0 +1,153 @@
+package repos
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/forge"
+	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/remoteurl"
+)
+
+// A location is where a repository's remote is.
+type location struct {
+	url    remoteurl.URL
+	forge  caisson.Forge
+	server forge.Server // without a token; zero without a forge
+	local  string       // path on the host, if it is there
+}
+
+// locate reads the address of a repository.
+func locate(r *caisson.Repo) (at location, err error) {
+	if at.url, err = remoteurl.ParseURL(r.URL); err != nil {
+		return at, err
+	}
+	at.forge = caisson.ForgeNone
+	if at.url.Scheme == remoteurl.Local {
+		at.local = at.url.Path
+		return at, nil
+	}
+	if at.server, err = forge.Locate(r.URL, r.Forge, r.API); err != nil {
+		return at, err
+	}
+	at.forge, at.server.Local = at.server.Forge, r.Local
+	return at, nil
+}
+
+// branchURL is where people can look at a branch.
+func (at location) branchURL(branch string) string { return forge.BranchURL(at.server, branch) }
+
+// wellKnown are the credentials of forges that need not be named.
+var wellKnown = map[caisson.Forge]string{
+	caisson.ForgeGitHub: "GITHUB_TOKEN", caisson.ForgeGitLab: "GITLAB_TOKEN", caisson.ForgeGitea: "GITEA_TOKEN",
+}
+
+// credential returns what opens a repository's remote; zero if it is open to everybody.
+func (c *Core) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+	name := r.Credential
+	if name == "" {
+		name = wellKnown[at.forge]
+	}
+	if name == "" {
+		return caisson.Secret{}, nil
+	}
+	secret, err := c.Secrets.Secret(ctx, r.Account, name)
+	if caisson.KindOf(err) == caisson.NotFound && r.Credential == "" {
+		return caisson.Secret{}, nil
+	}
+	if err != nil {
+		return caisson.Secret{}, err
+	}
+	if app, ok := forge.ParseApp(secret); ok {
+		return c.tokens.get(ctx, c.Forge, app, at.server, r.Account+"/"+r.Name+"/"+r.URL)
+	}
+	return secret, nil
+}
+
+// tokens are those that were minted for GitHub Apps and are still good for a while.
+type tokens struct {
+	mu   sync.Mutex
+	have map[string]minted // guarded by mu
+}
+
+type minted struct {
+	token  caisson.Secret
+	until  time.Time
+	app    forge.App
+	server forge.Server
+}
+
+const tokenReserve = 10 * time.Minute // that a token has to be good for at least when it is used again
+
+func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key string) (caisson.Secret, error) {
+	t.mu.Lock()
+	m := t.have[key]
+	t.mu.Unlock()
+	if m.app == app && m.server == server && time.Until(m.until) > tokenReserve {
+		return m.token, nil
+	}
+	token, until, err := f.Token(ctx, app, server)
+	if err != nil {
+		return caisson.Secret{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.have == nil {
+		t.have = map[string]minted{}
+	}
+	t.have[key] = minted{token, until, app, server}
+	return token, nil
+}
+
+// server returns the forge of a repository, with what opens it.
+func (c *Core) server(ctx context.Context, r *caisson.Repo, at location) (forge.Server, error) {
+	server := at.server
+	secret, err := c.credential(ctx, r, at)
+	if err != nil {
+		return server, err
+	}
+	if secret.IsZero() {
+		return server, caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
+	}
+	server.Token, server.Roots = secret, c.Roots
+	return server, nil
+}
+
+// remote returns what serves a connection to a repository's remote, and how it is spoken to.
+func (c *Core) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t relay.Transport, err error) {
+	at, err := locate(r)
+	if err != nil {
+		return nil, "", err
+	}
+	if at.local != "" {
+		return func(ctx context.Context, conn *os.File) error {
+			dir, err := openDir(at.local)
+			if err != nil {
+				return caisson.Wrap(err, caisson.NotFound, "there is no repository at %.200q", at.local)
+			}
+			defer dir.Close()
+			return c.Link.RunLocal(ctx, conn, dir, push)
+		}, relay.TransportStream, nil
+	}
+	secret, err := c.credential(ctx, r, at)
+	if err != nil {
+		return nil, "", err
+	}
+	req := link.Request{URL: r.URL, Roots: c.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local}
+	t = relay.TransportHTTP
+	if at.url.Scheme == remoteurl.SSH {
+		t = relay.TransportStream
+		if secret.IsZero() {
+			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
+		}
+		req.Auth.Key = secret.Reveal()
+	} else if !secret.IsZero() {
+		user, password := forge.GitAuth(at.forge, secret)
+		req.Auth.User, req.Auth.Secret = user, password.Reveal()
+	}
+	return func(ctx context.Context, conn *os.File) error { return c.Link.Run(ctx, conn, req) }, t, nil
+}
