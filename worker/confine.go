@@ -49,8 +49,8 @@ func closeInherited(first int) error {
 
 // confine gives up everything the job does not need. Each step must succeed, except Landlock, which older kernels lack
 // and which only adds to the others.
-func confine(req call, rootFD int) error {
-	for fd := range filesFD + req.Files {
+func confine(req call, given, rootFD int) error {
+	for fd := range given {
 		unix.CloseOnExec(fd)
 	}
 	unix.Umask(0o022) // not the daemon's: jobs make files for others
@@ -58,8 +58,13 @@ func confine(req call, rootFD int) error {
 		return err
 	}
 	if !req.Network {
-		if err := enter(rootFD); err != nil {
+		if err := enter(rootFD, req.Programs); err != nil {
 			return fmt.Errorf("enter root directory: %w", err)
+		}
+	}
+	if req.Programs != nil {
+		if err := raiseLoopback(); err != nil {
+			return fmt.Errorf("raise loopback device: %w", err)
 		}
 	}
 	if err := dropCapabilities(req.Keep); err != nil {
@@ -79,7 +84,7 @@ func confine(req call, rootFD int) error {
 			return fmt.Errorf("landlock: %w", err)
 		}
 	}
-	if err := filterSyscalls(req.Network); err != nil {
+	if err := filterSyscalls(req.Network, req.Programs != nil); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	return nil
@@ -119,19 +124,25 @@ func limit(l Limits) error {
 	return nil
 }
 
-// enter makes the detached mount at rootFD, or an empty read-only file system, all that this process can see.
-func enter(rootFD int) error {
+// enter makes the detached mount at rootFD, or an empty read-only file system, all that this process can see; for a job with
+// programs, what l says.
+func enter(rootFD int, l *layout) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
 	// Any directory will do as a stepping stone; this one exists, or closeInherited had failed.
 	const stone = "/proc"
-	if rootFD < 0 {
-		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-		if err := unix.Mount("caisson", stone, "tmpfs", flags, "size=4k,mode=555"); err != nil {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	switch {
+	case l != nil:
+		if err := unix.Mount("caisson", stone, "tmpfs", flags, "size=64k,nr_inodes=256,mode=755"); err != nil {
 			return os.NewSyscallError("mount", err)
 		}
-	} else {
+	case rootFD < 0:
+		if err := unix.Mount("caisson", stone, "tmpfs", flags|unix.MS_RDONLY, "size=4k,mode=555"); err != nil {
+			return os.NewSyscallError("mount", err)
+		}
+	default:
 		if err := unix.MoveMount(rootFD, "", unix.AT_FDCWD, stone, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return os.NewSyscallError("move_mount", err)
 		}
@@ -146,7 +157,13 @@ func enter(rootFD int) error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return os.NewSyscallError("umount", err)
 	}
-	return os.NewSyscallError("chdir", unix.Chdir("/"))
+	if err := unix.Chdir("/"); err != nil {
+		return os.NewSyscallError("chdir", err)
+	}
+	if l != nil {
+		return build(rootFD, l)
+	}
+	return nil
 }
 
 func dropCapabilities(keep []uint) error {

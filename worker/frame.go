@@ -29,8 +29,10 @@ type call struct {
 	Input   bool            `json:"input"`
 	Root    bool            `json:"root"`
 	Network bool            `json:"network"`
-	Keep    []uint          `json:"keep"` // capabilities
-	Limits  Limits          `json:"limits"`
+	// Programs is how the root of a job with programs is made; nil for others.
+	Programs *layout `json:"programs,omitempty"`
+	Keep     []uint  `json:"keep"` // capabilities
+	Limits   Limits  `json:"limits"`
 }
 
 // frame is one line of what a job answers: any number of progress frames, then one of the others.

@@ -125,13 +125,16 @@ func serve(jobs []Job) error {
 		rootFD = given
 		given++
 	}
+	if req.Programs != nil {
+		given += len(req.Programs.Mounts)
+	}
 	for i := range req.Files {
 		c.files = append(c.files, os.NewFile(uintptr(filesFD+i), fmt.Sprintf("file%d", i)))
 	}
 	if err := closeInherited(given); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
 	}
-	if err := confine(req, rootFD); err != nil {
+	if err := confine(req, given, rootFD); err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {

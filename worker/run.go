@@ -31,6 +31,9 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	if req.Network && req.Root != nil {
 		return caisson.Errorf(caisson.Internal, "worker: %s asks for a network and a directory", req.Job)
 	}
+	if err := req.checkPrograms(); err != nil {
+		return err
+	}
 	c := call{Job: req.Job, Args: args, Files: len(req.Files), Input: req.Input != nil, Root: req.Root != nil,
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
@@ -58,6 +61,7 @@ type process struct {
 	stderr head
 	mine   []*os.File // the parent's ends, and what must stay open until the end
 	theirs []*os.File // the job's ends, closed here once it has started
+	lent   []*os.File // mounts of root's to be idmapped for the job
 
 	request *os.File
 	replies *os.File
@@ -129,6 +133,9 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: caisson.UIDRange}}
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
 			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
+		case st.Uid == 0 && req.Programs:
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see lend
+			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
 			// Only root can have put this here, and it is shown read-only: read all of it, whoever the files belong to.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
@@ -138,12 +145,20 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: 1}}
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: 1}}
 		}
-		root, err := detach(req.Root, req.Access != Populate && req.Access != WriteAsOwner)
+		root, err := detach(req.Root, kept(req.Access != Populate && req.Access != WriteAsOwner))
 		if err != nil {
 			return err
 		}
 		p.mine = append(p.mine, root)
 		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, root)
+		if req.Programs && st.Uid == 0 {
+			p.lent = append(p.lent, root)
+		}
+	}
+	if req.Programs {
+		if err := p.furnish(req, c); err != nil {
+			return err
+		}
 	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC |
@@ -170,7 +185,7 @@ func (p *process) give(req Request) error {
 			p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, f)
 			continue
 		}
-		mount, err := detach(f, false)
+		mount, err := detach(f, kept(false))
 		if err != nil {
 			return err
 		}
@@ -186,17 +201,24 @@ func (p *process) give(req Request) error {
 	return nil
 }
 
-// detach returns a mount of dir alone, in no namespace yet, that the job can make its root.
-func detach(dir *os.File, readOnly bool) (*os.File, error) {
+// kept are the attributes of what jobs keep files in: nothing of it is ever executed.
+func kept(readOnly bool) (attr uint64) {
+	attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	if readOnly {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	return attr
+}
+
+// detach returns a mount of dir alone, in no namespace yet, that the job can attach; dir may be a file, too.
+func detach(dir *os.File, attrs uint64) (*os.File, error) {
+	defer runtime.KeepAlive(dir)
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return nil, os.NewSyscallError("open_tree", err)
 	}
 	f := os.NewFile(uintptr(fd), "root")
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
-	if readOnly {
-		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
-	}
+	attr := unix.MountAttr{Attr_set: attrs}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("mount_setattr", err)
@@ -256,6 +278,11 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 	if p.feed != nil {
 		p.feeding.Add(1)
 		go p.feed()
+	}
+	if err := p.lend(); err != nil {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+		return caisson.Wrap(err, caisson.Internal, "cannot prepare a worker for %s", c.Job)
 	}
 	if _, err = p.request.Write(append(line, '\n')); err == nil {
 		err = readFrames(p.replies, progress, reply)

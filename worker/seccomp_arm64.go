@@ -4,5 +4,5 @@ import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_AARCH64
 
-// forbiddenHere is empty: fork and vfork do not exist on this machine.
-var forbiddenHere []uint32
+// forkCalls is empty: fork and vfork do not exist on this machine.
+var forkCalls []uint32

@@ -7,6 +7,14 @@
 // without capabilities, and under Landlock where the kernel has it. Either dies with its parent. What it answers is
 // bounded, decoded strictly, and still to be treated as hostile.
 //
+// A job with programs is one without network that may start programs of the host, as git: it sees them read-only, its own
+// directories at /work and where [Request.Mounts] says, and reaches itself over a loopback device. What it starts is held as it
+// is and ends with it. It is process 1: what its programs leave behind becomes its child and stays a zombie until then. No
+// program can read the job's memory, or get a descriptor that the job does not hand on. Processes, threads and zombies together
+// are at most 512, but limits on memory, processor time and file size are each process's own, and files in /tmp (64 MiB)
+// and shared memory are no part of them: only [Limits.Time] is the whole job's. A program that a limit ends is killed by a
+// signal, which the job sees and has to turn into an error.
+//
 // worker is infrastructure: drivers may import it and hand their jobs to [Main] in an explicit table.
 package worker
 
@@ -82,7 +90,12 @@ type Request struct {
 	Access Access
 	// Network gives the job the host's network and takes away everything else.
 	Network bool
-	Limits  Limits
+	// Programs lets the job start the host's programs, of which it sees /usr, /bin, /sbin, /lib, /lib64 and a few files of /etc
+	// read-only, and gives it a loopback device of its own and a small /tmp. Its Root, then required, is at /work; Mounts are
+	// where they say. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has capabilities.
+	Programs bool
+	Mounts   []Mount // only with Programs
+	Limits   Limits
 	// Progress gets what the job reports with [Call.Progress], one call at a time; nil ignores it.
 	Progress func(json.RawMessage)
 }

@@ -24,7 +24,7 @@ var program workertest.Program
 
 func TestMain(m *testing.M) {
 	if worker.IsWorker() {
-		worker.Main(jobs...)
+		worker.Main(append(jobs, programJobs...)...)
 	}
 	if exe := os.Getenv(parentOf); exe != "" {
 		os.Exit(parent(exe))
