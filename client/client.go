@@ -51,6 +51,7 @@ type Client struct {
 	agents
 	runs
 	workspaces
+	repos
 	daemon
 	c *conn
 }
@@ -73,6 +74,7 @@ var (
 	_ caisson.Agents      = (*Client)(nil)
 	_ caisson.Runs        = (*Client)(nil)
 	_ caisson.Workspaces  = (*Client)(nil)
+	_ caisson.Repos       = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -84,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, repos{c}, daemon{c}, c,
 	}, nil
 }
 

@@ -43,6 +43,7 @@ type Config struct {
 	Agents      caisson.Agents
 	Runs        caisson.Runs
 	Workspaces  caisson.Workspaces
+	Repos       caisson.Repos
 	// DefaultAgent is the agent of chats that name none; "" means "caisson".
 	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
@@ -99,6 +100,10 @@ func New(cfg Config) (*API, error) {
 	runRoutes{cfg.Runs, once, a.handles}.register(a.router)
 	sessionRoutes{cfg.Runs}.register(a.router)
 	workspaceRoutes{cfg.Workspaces, once, a.handles}.register(a.router)
+	if cfg.Repos != nil {
+		repoRoutes{cfg.Repos, once}.register(a.router)
+		deliveryRoutes{cfg.Repos}.register(a.router)
+	}
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }

@@ -27,6 +27,7 @@ type api interface {
 	caisson.Agents
 	caisson.Runs
 	caisson.Workspaces
+	caisson.Repos
 	caisson.Daemon
 }
 

@@ -36,6 +36,7 @@ type Cores struct {
 	Agents      caisson.Agents
 	Runs        caisson.Runs
 	Workspaces  caisson.Workspaces
+	Repos       caisson.Repos
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
@@ -58,6 +59,8 @@ type Memory struct {
 	sessions    []*caisson.Session
 	spaces      []*space
 	receipts    []*receipt
+	repos       map[string]*caisson.Repo // by account and name
+	deliveries  []*caisson.Delivery
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -81,7 +84,7 @@ func NewMemory() *Memory {
 		changed: make(chan struct{}), templates: map[string]*caisson.Template{}, images: map[string]*caisson.Image{},
 		tokens: map[[32]byte]*caisson.Token{}, answers: map[string]*answer{}, credentials: map[string]*kept{},
 		budgets: map[string]*caisson.Budget{}, gatewayRuns: map[string]*caisson.GatewayRun{},
-		agents: map[string]*caisson.Agent{},
+		agents: map[string]*caisson.Agent{}, repos: map[string]*caisson.Repo{},
 	}
 }
 
@@ -90,7 +93,7 @@ func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
 		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m}, agentCore{m}, runCore{m},
-		spaceCore{m},
+		spaceCore{m}, repoCore{m},
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 //	log STREAM TEXT          TEXT is in that log
 //	files                    the answer has the names of what is in the workspace
 //	wait                     the run goes on when [Memory.Go] says so
+//	deliver STATE TEXT       its commits are in that state, with TEXT as the error; without it nothing is delivered
 //	fail CODE TEXT           the run fails; only in its first attempt if CODE is once
 //
 // Any other prompt is answered with itself. Steps are taken by whoever starts, cancels or releases the run: nothing happens beside the calls.
@@ -63,6 +64,9 @@ func (c runCore) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson
 	}
 	if req.Model != "" && len(a.Models) > 0 && !slices.Contains(a.Models, req.Model) {
 		return nil, caisson.Invalidf("model", "the agent %s may not use the model %.40q", a.ID, req.Model)
+	}
+	if err := c.m.mayWorkOn(caller, req); err != nil {
+		return nil, err
 	}
 	t, err := c.begin(caller, req, "")
 	if err != nil {
@@ -236,6 +240,8 @@ func (m *Memory) step(t *task, step string) {
 	case "log":
 		t.logs[name] += text + "\n"
 		t.say(caisson.RunEvent{Type: caisson.EventStatus, Phase: "running"})
+	case "deliver":
+		m.deliver(t, caisson.DeliveryState(name), text)
 	case "files":
 		t.delta(strings.Join(t.files, " "))
 	case "fail":

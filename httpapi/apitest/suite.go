@@ -54,6 +54,8 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"workspace changes", testWorkspaceChanges},
 		{"workspace syncs", testSyncs},
 		{"workspaces that move", testClashes},
+		{"repos", testRepos},
+		{"deliveries", testDeliveries},
 		{"processes", testProcesses},
 		{"exec", testExec},
 		{"exec floods", testFlood},

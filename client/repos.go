@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+type repos struct{ c *conn }
+
+// AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
+	repo.Account, repo.Head, repo.CreatedAt, repo.FetchedAt = "", "", time.Time{}, time.Time{} // the daemon's to say
+	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos"}, header: createHeader(ctx), in: repo})
+}
+
+// GetRepo implements [caisson.Repos].
+func (r repos) GetRepo(ctx context.Context, name string) (*caisson.Repo, error) {
+	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodGet, path: []string{"repos", name}})
+}
+
+// ListRepos implements [caisson.Repos].
+func (r repos) ListRepos(ctx context.Context) ([]*caisson.Repo, error) {
+	return all[*caisson.Repo](ctx, r.c, request{method: http.MethodGet, path: []string{"repos"}})
+}
+
+// ListBranches implements [caisson.Repos].
+func (r repos) ListBranches(ctx context.Context, name string) ([]caisson.Branch, error) {
+	return all[caisson.Branch](ctx, r.c, request{method: http.MethodGet, path: []string{"repos", name, "branches"}})
+}
+
+// FetchRepo implements [caisson.Repos].
+func (r repos) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error) {
+	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos", name, "fetch"}})
+}
+
+// RemoveRepo implements [caisson.Repos].
+func (r repos) RemoveRepo(ctx context.Context, name string) error {
+	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"repos", name}})
+}
+
+// GetDelivery implements [caisson.Repos].
+func (r repos) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
+	return call[*caisson.Delivery](ctx, r.c, request{method: http.MethodGet, path: []string{"deliveries", ref}})
+}
+
+// ListDeliveries implements [caisson.Repos]. Findings are left out and long bodies cut: see [repos.GetDelivery].
+func (r repos) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) (page []*caisson.Delivery, more bool, err error) {
+	q := url.Values{}
+	for _, s := range f.States {
+		q.Add("state", string(s))
+	}
+	for name, v := range map[string]string{"repo": f.Repo, "run": string(f.Run), "after": string(f.Before)} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if f.Limit != 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	p, err := call[protocol.Page[*caisson.Delivery]](ctx, r.c, request{method: http.MethodGet, path: []string{"deliveries"}, query: q})
+	return p.Items, p.Next != "", err
+}
+
+// RetryDelivery implements [caisson.Repos].
+func (r repos) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	return call[*caisson.Delivery](ctx, r.c, request{method: http.MethodPost, path: []string{"deliveries", string(id), "retry"}})
+}
+
+// DropDelivery implements [caisson.Repos].
+func (r repos) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	return call[*caisson.Delivery](ctx, r.c, request{method: http.MethodPost, path: []string{"deliveries", string(id), "drop"}})
+}

@@ -1,0 +1,180 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// addRepo makes a repository known.
+func addRepo(t *testing.T, ctx context.Context, c Cores, name string) *caisson.Repo {
+	t.Helper()
+	return must(c.Repos.AddRepo(ctx, caisson.Repo{Name: name, URL: "https://github.com/o/" + name}))(t)
+}
+
+func testRepos(t *testing.T, ctx context.Context, c Cores) {
+	caller := must(caisson.CallerOf(ctx))(t)
+	want := caisson.Repo{
+		Name: "b.1_x-y", URL: "git@host:o/ü.git", Forge: caisson.ForgeGitea, API: "https://host/api/v1", Credential: "TOKEN",
+		HostKeys: []string{"host ssh-ed25519 AAAA"}, Protected: []string{"release/*"}, Allow: []string{".github/workflows/*"},
+		Authors: caisson.AuthorKeep, AuthorName: "Ü <&>", AuthorEmail: "u@host", SigningKey: "KEY",
+	}
+	got := must(c.Repos.AddRepo(ctx, want))(t)
+	want.Account, want.Head = caller.Account, "main"
+	times := cmpopts.IgnoreFields(caisson.Repo{}, "CreatedAt", "FetchedAt")
+	if diff := cmp.Diff(&want, got, times); diff != "" || got.CreatedAt.IsZero() || got.FetchedAt.IsZero() {
+		t.Errorf("added at %v, fetched at %v:\n%s", got.CreatedAt, got.FetchedAt, diff)
+	}
+	again := *got
+	again.Name, again.Account, again.Head = "a", "somebody", "other" // what was read can be sent, and says nothing that is not one's own
+	if got := must(c.Repos.AddRepo(ctx, again))(t); got.Account != caller.Account || got.Head != "main" {
+		t.Errorf("%+v", got)
+	}
+	_, err := c.Repos.AddRepo(ctx, caisson.Repo{Name: "a", URL: "https://host/o/a"})
+	Fails(t, err, caisson.Conflict, "")
+	for _, name := range []string{"", "-x", "A", "a/b", "../x", strings.Repeat("x", 65)} {
+		_, err := c.Repos.AddRepo(ctx, caisson.Repo{Name: name, URL: "https://host/o/a"})
+		Fails(t, err, caisson.Invalid, "name")
+	}
+	_, err = c.Repos.AddRepo(ctx, caisson.Repo{Name: "u", URL: "https://unreachable/o/a"})
+	Fails(t, err, caisson.Unavailable, "")
+	if _, err = c.Repos.AddRepo(ctx, caisson.Repo{Name: "local", URL: "/srv/r.git"}); caller.Local {
+		must(0, err)(t)
+		must(0, c.Repos.RemoveRepo(ctx, "local"))(t)
+	} else {
+		Fails(t, err, caisson.Denied, "")
+	}
+
+	if list := must(c.Repos.ListRepos(ctx))(t); len(list) != 2 || list[0].Name != "a" || !cmp.Equal(&want, list[1], times) {
+		t.Errorf("%+v", list)
+	}
+	if got := must(c.Repos.GetRepo(ctx, want.Name))(t); !cmp.Equal(&want, got, times) {
+		t.Errorf("%+v", got)
+	}
+	if r := must(c.Repos.FetchRepo(ctx, "a"))(t); !r.FetchedAt.After(got.FetchedAt) {
+		t.Errorf("fetched at %v", r.FetchedAt)
+	}
+	if list := must(c.Repos.ListBranches(ctx, "a"))(t); len(list) != 2 || list[1] != (caisson.Branch{Name: "main", Commit: strings.Repeat("a", 40)}) {
+		t.Errorf("%+v", list)
+	}
+	must(0, c.Repos.RemoveRepo(ctx, "a"))(t)
+	Fails(t, c.Repos.RemoveRepo(ctx, "a"), caisson.NotFound, "")
+	for _, name := range []string{"a", "nowhere", "ü/ %2e?#&="} {
+		_, err := c.Repos.GetRepo(ctx, name)
+		Fails(t, err, caisson.NotFound, "")
+		_, err = c.Repos.FetchRepo(ctx, name)
+		Fails(t, err, caisson.NotFound, "")
+		_, err = c.Repos.ListBranches(ctx, name)
+		Fails(t, err, caisson.NotFound, "")
+	}
+}
+
+func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
+	addRepo(t, ctx, c, "r")
+	addRepo(t, ctx, c, "other")
+	deliver := func(prompt string, repo caisson.RepoRequest) *caisson.Run {
+		t.Helper()
+		run := must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: prompt, Repo: &repo}))(t)
+		return must(c.Runs.GetRun(ctx, run.ID))(t)
+	}
+	asked := caisson.RepoRequest{Name: "r", Base: "feature", Branch: "fix/ü", Read: []string{"main"}, Pull: true, Ready: true, Title: "T <&>"}
+	run := deliver("deliver delivered", asked)
+	if diff := cmp.Diff(&asked, run.Request.Repo); diff != "" {
+		t.Error(diff)
+	}
+	got := run.Result.Delivery
+	if got == nil || got.State != caisson.DeliveryDelivered || got.Repo != "r" || got.Branch != "fix/ü" || got.URL == "" {
+		t.Fatalf("%+v", got)
+	}
+	d := must(c.Repos.GetDelivery(ctx, string(run.ID)))(t)
+	if d.ID != got.ID || d.Run != run.ID || d.Base != "feature" || d.Title != "T <&>" || !d.Pull || !d.Ready || d.Number != 7 || len(d.Body) != 5000 {
+		t.Errorf("%+v", d)
+	}
+	if same := must(c.Repos.GetDelivery(ctx, string(d.ID)))(t); !cmp.Equal(d, same) {
+		t.Errorf("%+v", same)
+	}
+	if none := deliver("deliver", caisson.RepoRequest{Name: "r"}).Result.Delivery; none == nil || none.ID != "" || none.State != "" || none.Repo != "r" {
+		t.Errorf("nothing to deliver: %+v", none)
+	}
+	held := deliver("deliver held", caisson.RepoRequest{Name: "other"}).Result.Delivery.ID
+	failed := deliver("deliver failed the remote refuses", caisson.RepoRequest{Name: "r"}).Result.Delivery.ID
+	testDeliveryPages(t, ctx, c, run.ID, []caisson.ID{failed, held, d.ID})
+
+	if d := must(c.Repos.GetDelivery(ctx, string(held)))(t); len(d.Findings) != 1 {
+		t.Errorf("%+v", d)
+	}
+	if d := must(c.Repos.GetDelivery(ctx, string(failed)))(t); d.Error != "the remote refuses" {
+		t.Errorf("%+v", d)
+	}
+	if d := must(c.Repos.RetryDelivery(ctx, failed))(t); d.State != caisson.DeliveryWaiting {
+		t.Errorf("%+v", d)
+	}
+	Fails(t, c.Repos.RemoveRepo(ctx, "r"), caisson.Conflict, "")
+	for _, id := range []caisson.ID{failed, held} {
+		if d := must(c.Repos.DropDelivery(ctx, id))(t); d.State != caisson.DeliveryDropped || d.EndedAt.IsZero() {
+			t.Errorf("%+v", d)
+		}
+	}
+	for _, do := range []func(context.Context, caisson.ID) (*caisson.Delivery, error){c.Repos.RetryDelivery, c.Repos.DropDelivery} {
+		_, err := do(ctx, d.ID)
+		Fails(t, err, caisson.Conflict, "")
+		_, err = do(ctx, caisson.NewID(caisson.DeliveryPrefix))
+		Fails(t, err, caisson.NotFound, "")
+	}
+	_, err := c.Repos.GetDelivery(ctx, "ü/ %2e?#&=")
+	Fails(t, err, caisson.NotFound, "")
+	testRepoRequests(t, ctx, c)
+}
+
+func testDeliveryPages(t *testing.T, ctx context.Context, c Cores, run caisson.ID, all []caisson.ID) {
+	for _, tt := range []struct {
+		f    caisson.DeliveryFilter
+		want []caisson.ID
+		more bool
+	}{
+		{caisson.DeliveryFilter{}, all, false},
+		{caisson.DeliveryFilter{Limit: 2}, all[:2], true},
+		{caisson.DeliveryFilter{Limit: 2, Before: all[1]}, all[2:], false},
+		{caisson.DeliveryFilter{States: []caisson.DeliveryState{caisson.DeliveryHeld, caisson.DeliveryFailed}}, all[:2], false},
+		{caisson.DeliveryFilter{Repo: "other"}, all[1:2], false},
+		{caisson.DeliveryFilter{Run: run}, all[2:], false},
+		{caisson.DeliveryFilter{Run: run, Repo: "other"}, nil, false},
+	} {
+		page, more, err := c.Repos.ListDeliveries(ctx, tt.f)
+		var got []caisson.ID
+		for _, d := range page {
+			got = append(got, d.ID)
+		}
+		if err != nil || more != tt.more || !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v, %t, %v; want %v", tt.f, got, more, err, tt.want)
+		}
+	}
+}
+
+// testRepoRequests: a run works on a repository that there is, or on a directory.
+func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
+	for _, tt := range []struct {
+		req   caisson.RunRequest
+		kind  caisson.Kind
+		field string
+	}{
+		{caisson.RunRequest{Repo: &caisson.RepoRequest{Name: "nowhere"}}, caisson.NotFound, ""},
+		{caisson.RunRequest{Repo: &caisson.RepoRequest{Name: "r"}, Kind: caisson.WorkspaceCopy}, caisson.Invalid, "repo"},
+	} {
+		tt.req.Agent, tt.req.Prompt = "caisson", "say a"
+		_, err := c.Runs.StartRun(ctx, tt.req)
+		Fails(t, err, tt.kind, tt.field)
+	}
+	run := must(c.Runs.StartRun(ctx, caisson.RunRequest{
+		Agent: "caisson", Prompt: "say a", Repo: &caisson.RepoRequest{Name: "r", Branch: "b"}, Workspace: strings.NewReader(""),
+	}))(t)
+	if run.Request.Repo == nil || run.Request.Repo.Branch != "b" {
+		t.Errorf("%+v", run.Request)
+	}
+}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// repoRoutes serves the repositories of the relay.
+type repoRoutes struct {
+	core caisson.Repos
+	once idempotency
+}
+
+type repoBody = body[*caisson.Repo]
+
+// RepoParam is the name of a repository in a path.
+type RepoParam struct {
+	Name string `path:"name" maxLength:"64" doc:"Name of the repository"`
+}
+
+// NewRepo is a repository as callers ask for it. What was read can be sent back: what only Caisson decides is not taken from it.
+type NewRepo struct {
+	caisson.Repo
+	Account   string    `json:"account,omitempty" doc:"Not taken from a request"`
+	CreatedAt time.Time `json:"createdAt,omitzero" doc:"Not taken from a request"`
+}
+
+func (h repoRoutes) register(rt *router) {
+	const tag = "repos"
+	add := created(op(http.MethodPost, "/repos", "add-repo", tag, "Make a git repository known to the relay, and fetch it"))
+	add.Description = "Answers when it has been fetched. A path on the host can be added over the unix socket only."
+	handle(rt, add, h.add)
+	handle(rt, op(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
+	handle(rt, op(http.MethodGet, "/repos/{name}", "get-repo", tag, "Get a repository"), h.get)
+	handle(rt, op(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
+	handle(rt, op(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Bring the mirror of a repository up to date"), h.fetch)
+	handle(rt, op(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
+}
+
+func (h repoRoutes) add(ctx context.Context, in *struct {
+	KeyParam
+	Body NewRepo
+},
+) (*repoBody, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := in.Body.Repo
+	if filepath.IsAbs(r.URL) && !caller.Local {
+		return nil, errHostPath()
+	}
+	r.Account, r.Head, r.CreatedAt, r.FetchedAt = "", "", time.Time{}, time.Time{}
+	return answerRepo(once(ctx, h.once, in.Key, "add-repo", r, func() (*caisson.Repo, error) {
+		return h.core.AddRepo(ctx, r)
+	}))
+}
+
+func answerRepo(r *caisson.Repo, err error) (*repoBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &repoBody{r}, nil
+}
+
+func (h repoRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Repo]], error) {
+	list, err := h.core.ListRepos(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
+
+func (h repoRoutes) get(ctx context.Context, in *RepoParam) (*repoBody, error) {
+	return answerRepo(h.core.GetRepo(ctx, in.Name))
+}
+
+func (h repoRoutes) fetch(ctx context.Context, in *RepoParam) (*repoBody, error) {
+	return answerRepo(h.core.FetchRepo(ctx, in.Name))
+}
+
+func (h repoRoutes) remove(ctx context.Context, in *RepoParam) (*none, error) {
+	return nil, h.core.RemoveRepo(ctx, in.Name)
+}
+
+func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol.Page[caisson.Branch]], error) {
+	list, err := h.core.ListBranches(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	return allOf(list), nil
+}
