@@ -53,6 +53,7 @@ type config struct {
 	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
 	Runs          runSettings        `yaml:"runs" json:"runs"`
 	Relay         relaySettings      `yaml:"relay" json:"relay"`
+	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
 
 	// CredentialKeyFile and CredentialKeyCommand say where the key comes from that credentials are encrypted with; both empty
 	// is a file in the data directory, or the environment.
@@ -85,6 +86,7 @@ func defaultConfig() *config {
 		AgentsDir:      defaultAgentsDir,
 		Runs:           defaultRunSettings(),
 		Relay:          defaultRelaySettings(),
+		Workspaces:     defaultWorkspaceSettings(),
 	}
 }
 
@@ -181,6 +183,7 @@ func (c *config) validate() error {
 	c.validateListener(bad)
 	c.Runs.validate(bad)
 	c.Relay.validate(bad)
+	c.Workspaces.validate(bad)
 	checkAgentsDir(c.AgentsDir, bad)
 	if !slices.Contains(platforms(), c.Platform) {
 		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))

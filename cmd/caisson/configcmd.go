@@ -104,6 +104,13 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  keep: 30d
 #  workspace: 4G
 
+# Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules say
+# which changes may come back to a directory, or go out as commits. What was not applied is kept for keep after its sandbox has gone.
+#workspaces:
+#  hide: []
+#  keep: 7d
+#  rules: {only: [], deny: [], allow: [], maxFile: 64MiB, maxTotal: 1GiB, maxFiles: 20000, maxScan: 4MiB, scanTime: 1m}
+
 # The relay for git repositories; see docs/relay.md. What cannot be sent to its remote is tried again after firstRetry, then after longer
 # and longer, for as long as tries says; what was not delivered is kept for keep. ca is a PEM file of authorities to trust for remotes and
 # forges besides the system's.

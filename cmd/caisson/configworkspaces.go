@@ -1,0 +1,38 @@
+package main
+
+import (
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// workspaceSettings are about what sandboxes see of the host's directories, and what may come back to them.
+type workspaceSettings struct {
+	Hide  []string         `yaml:"hide" json:"hide"`
+	Keep  caisson.Duration `yaml:"keep" json:"keep"`
+	Rules gate.Rules       `yaml:"rules" json:"rules"`
+}
+
+func defaultWorkspaceSettings() workspaceSettings { return workspaceSettings{Keep: 7 * day} }
+
+func (s *workspaceSettings) validate(bad func(field, format string, args ...any)) {
+	if s.Keep <= 0 {
+		bad("workspaces.keep", "has to be more than nothing")
+	}
+	if _, err := gate.NewMask(s.patterns(), nil); err != nil {
+		bad("workspaces.hide", "%s", caisson.MessageOf(err))
+	}
+	if err := s.Rules.Validate(); err != nil {
+		bad("workspaces.rules."+caisson.FieldOf(err), "%s", caisson.MessageOf(err))
+	}
+}
+
+// patterns are all names that are hidden.
+func (s *workspaceSettings) patterns() []string { return append(gate.DefaultHidden(), s.Hide...) }
+
+// engine returns the settings as the engine has them.
+func (s *workspaceSettings) engine() engine.WorkspaceConfig {
+	return engine.WorkspaceConfig{Hide: s.patterns(), Rules: s.Rules, Keep: time.Duration(s.Keep)}
+}
