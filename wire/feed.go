@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
+	"os"
 	"sync"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 // The feed is what the wire process tells the engine, and asks of it: packets of JSON over a SOCK_SEQPACKET pair of its own,
 // so that neither direction can wait for the other. Questions have a number, which the answer repeats; the engine answers
-// in order.
+// in order, but for tools and streams. With the answer to a question for a stream comes a descriptor.
 type feedMessage struct {
 	N         uint64             `json:"n,omitempty"`       // of a question; 0: nobody waits
 	Journal   caisson.ID         `json:"journal,omitempty"` // for Lease, Return and Finished
@@ -26,8 +25,9 @@ type feedMessage struct {
 	Rotate    bool               `json:"rotate,omitempty"`   // another journal, please
 	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
 	Sandbox   caisson.ID         `json:"sandbox,omitempty"`
-	Trace     string             `json:"trace,omitempty"` // of the run that decisions were made for
-	Tool      *toolBody          `json:"tool,omitempty"`  // a question about Sandbox
+	Trace     string             `json:"trace,omitempty"`  // of the run that decisions were made for
+	Tool      *toolBody          `json:"tool,omitempty"`   // a question about Sandbox
+	Stream    *streamBody        `json:"stream,omitempty"` // a question about Sandbox, too
 	Decisions []caisson.Decision `json:"decisions,omitempty"`
 	Log       string             `json:"log,omitempty"` // a line for the engine's log
 }
@@ -51,11 +51,14 @@ type toolBody struct {
 }
 
 type feedAnswer struct {
-	N     uint64          `json:"n"`
-	Out   json.RawMessage `json:"out,omitempty"` // of a tool
-	Lease caisson.Lease   `json:"lease,omitzero"`
-	Kind  caisson.Kind    `json:"kind,omitempty"` // of an error
-	Error string          `json:"error,omitempty"`
+	N      uint64          `json:"n"`
+	Out    json.RawMessage `json:"out,omitempty"` // of a tool
+	Lease  caisson.Lease   `json:"lease,omitzero"`
+	Stream bool            `json:"stream,omitempty"` // a descriptor comes along
+	Kind   caisson.Kind    `json:"kind,omitempty"`   // of an error
+	Error  string          `json:"error,omitempty"`
+
+	file *os.File // what came along, the receiver's to close; nil if nothing did
 }
 
 const maxFeed = maxBody
@@ -85,20 +88,24 @@ func (f *feed) run() error {
 	}()
 	buf := make([]byte, maxFeed+1)
 	for {
-		n, err := f.conn.Read(buf)
+		n, file, err := receiveFile(f.conn, buf)
 		if err != nil {
 			return err
 		}
-		var a feedAnswer
+		a := feedAnswer{file: file}
 		if err := unmarshal(buf[:n], &a); err != nil {
+			a.close()
 			return err
 		}
 		f.mu.Lock()
-		if c := f.waiting[a.N]; c != nil {
-			delete(f.waiting, a.N)
-			c <- a
-		}
+		c := f.waiting[a.N]
+		delete(f.waiting, a.N)
 		f.mu.Unlock()
+		if c == nil {
+			a.close()
+			continue
+		}
+		c <- a // it has room for the one answer that comes
 	}
 }
 
@@ -139,6 +146,9 @@ func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	case a, ok := <-c:
 		if !ok {
 			return feedAnswer{}, net.ErrClosed
+		}
+		if m.Stream == nil || a.Error != "" {
+			a.close() // nothing of that sort was asked for
 		}
 		if a.Error != "" {
 			return a, caisson.Errorf(a.Kind, "%s", a.Error)
@@ -213,7 +223,8 @@ type session struct {
 	m     *Manager
 	link  *link
 	said  quota // decisions; touched by listen only
-	tools *toolUses
+	tools *uses
+	asked *uses // questions for streams that are not answered yet
 }
 
 // listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
@@ -249,6 +260,10 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		case msg.Tool != nil:
 			if !s.useTool(ctx, conn, msg, background.Go) {
 				return fmt.Errorf("%w: too many uses of tools", errMessage)
+			}
+		case msg.Stream != nil:
+			if !s.openStream(ctx, conn, msg, background.Go) {
+				return fmt.Errorf("%w: too many questions for streams", errMessage)
 			}
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
@@ -288,28 +303,6 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	}
 }
 
-// rotateInterval is how long a journal lasts at least.
-const rotateInterval = time.Second
-
-// rotate gives the process another journal each time that asked says so, one after the other, until done is closed.
-func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
-	for {
-		select {
-		case <-asked:
-		case <-done:
-			return
-		}
-		if err := s.newJournal(ctx); err != nil && ctx.Err() == nil {
-			s.m.log.ErrorContext(ctx, "the wire process could not be given another journal; calls of models will be refused when the present one is full", "err", err)
-		}
-		select {
-		case <-time.After(rotateInterval):
-		case <-done:
-			return
-		}
-	}
-}
-
 func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
@@ -334,7 +327,10 @@ func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessag
 }
 
 // send answers a question. It may be called by several goroutines: packets are whole.
-func (s *session) send(conn *net.UnixConn, a feedAnswer) error {
+func (s *session) send(conn *net.UnixConn, a feedAnswer) error { return s.sendRights(conn, a, nil) }
+
+// sendRights is send with a control message.
+func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err
@@ -343,7 +339,7 @@ func (s *session) send(conn *net.UnixConn, a feedAnswer) error {
 	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	_, err = conn.Write(b)
+	_, _, err = conn.WriteMsgUnix(b, rights, nil)
 	return err
 }
 
@@ -354,76 +350,6 @@ func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) 
 	if known && s.m.cfg.Decided != nil {
 		s.m.cfg.Decided(guest, list)
 	}
-}
-
-// maxJournals bounds the journals of one wire process: one that calls begin on, and those on which some have not ended.
-const maxJournals = 16
-
-// newJournal gives the process a journal.
-func (s *session) newJournal(ctx context.Context) error {
-	id, f, err := s.m.cfg.Ledger.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	s.link.journals.add(id)
-	r, err := s.link.call(ctx, request{op: opJournal}, journalBody{id}, f)
-	if err == nil {
-		err = r.err()
-	}
-	return err
-}
-
-// finish ends a journal that nobody writes to any more.
-func (s *session) finish(ctx context.Context, journal caisson.ID) {
-	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
-		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
-	}
-}
-
-// journals are those that a wire process writes to.
-type journals struct {
-	mu  sync.Mutex
-	ids map[caisson.ID]bool // guarded by mu
-}
-
-func (j *journals) add(id caisson.ID) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.ids == nil {
-		j.ids = map[caisson.ID]bool{}
-	}
-	j.ids[id] = true
-}
-
-func (j *journals) has(id caisson.ID) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.ids[id]
-}
-
-func (j *journals) count() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.ids)
-}
-
-// remove reports whether id was there.
-func (j *journals) remove(id caisson.ID) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	was := j.ids[id]
-	delete(j.ids, id)
-	return was
-}
-
-// take returns all and removes them.
-func (j *journals) take() (ids []caisson.ID) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	ids = slices.Sorted(maps.Keys(j.ids))
-	j.ids = nil
-	return ids
 }
 
 // feedLog sends log records of warnings and errors over the feed: the wire process has no other way to be heard.

@@ -40,11 +40,11 @@ func hear(t *testing.T, cfg Config) (*Manager, *net.UnixConn, <-chan error) {
 	engine, process := connected(t)
 	m := &Manager{
 		cfg: cfg, log: slog.New(slog.DiscardHandler),
-		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
+		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted), streams: newStreams(),
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- (&session{m: m, link: &link{}, tools: newToolUses()}).listen(context.Background(), engine)
+		done <- (&session{m: m, link: &link{}, tools: newToolUses(), asked: newStreamUses()}).listen(context.Background(), engine)
 	}()
 	return m, process, done
 }

@@ -44,7 +44,12 @@ type Config struct {
 	// Tool does what an agent asks of the engine, for the guest in ctx, whose sandbox it is that asks; nil: there is nothing. What is asked is
 	// a stranger's, and what is answered must fit into a packet.
 	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
-	Log  *slog.Logger // required
+	// Stream opens what the guest in ctx asks for, a stranger's question about the sandbox that asks, whether it serves a run or not; nil: there
+	// is nothing. conn is one end of a pair of unix stream sockets (SOCK_STREAM): the wire process gets it, and the Manager closes it. The stream counts
+	// until done is closed, which is when the job at the other end has ended: it has to when its peer closes, and when ctx ends, which
+	// is when the wire is detached or the wire process has ended. That may be after Run.
+	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
+	Log    *slog.Logger // required
 }
 
 // A Ledger keeps the journals to which wire processes write calls of models, and the budgets. It must be safe for concurrent
@@ -71,10 +76,11 @@ type Manager struct {
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
 	departed    *lru.Map[caisson.ID, caisson.Guest] // wires that are gone; guarded by mu
-	link        *link                               // guarded by mu; nil while there is no wire process
-	up          chan struct{}                       // guarded by mu; closed while link is not nil
-	running     bool                                // guarded by mu
-	confinement Confinement                         // of the latest wire process; guarded by mu
+	streams     *streams
+	link        *link         // guarded by mu; nil while there is no wire process
+	up          chan struct{} // guarded by mu; closed while link is not nil
+	running     bool          // guarded by mu
+	confinement Confinement   // of the latest wire process; guarded by mu
 
 	refreshes uint64 // how often settings have changed; guarded by mu
 
@@ -88,10 +94,19 @@ type attachment struct {
 	guest caisson.Guest // guarded by Manager.mu
 	past  caisson.Guest // whom the wire served before; guarded by Manager.mu
 
+	left  context.Context // ends when the wire is detached
+	leave context.CancelFunc
+
 	mu   sync.Mutex
 	link *link            // whose process holds the TAP; nil if none does. guarded by mu
 	spec caisson.WireSpec // guarded by mu
 	gone bool             // detached, or never completed; guarded by mu
+}
+
+func newAttachment(g caisson.Guest) *attachment {
+	a := &attachment{guest: g}
+	a.left, a.leave = context.WithCancel(context.Background())
+	return a
 }
 
 var _ caisson.Wires = (*Manager)(nil)
@@ -123,7 +138,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg:   cfg,
 		log:   log,
 		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
-		up: make(chan struct{}),
+		streams: newStreams(), up: make(chan struct{}),
 	}, nil
 }
 
@@ -444,7 +459,7 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 	if a := m.wires[id]; a != nil {
 		return a, false
 	}
-	a = &attachment{guest: g}
+	a = newAttachment(g)
 	a.mu.Lock() // nobody else knows it
 	m.wires[id] = a
 	return a, true
@@ -453,6 +468,7 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 // forget ends a. The caller holds a.mu.
 func (m *Manager) forget(id caisson.ID, a *attachment) {
 	a.gone = true
+	a.leave()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.wires, id)

@@ -39,6 +39,10 @@ type Env struct {
 	Record func(g caisson.Guest) io.Writer
 	// Tool has the engine do something for the guest in ctx.
 	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
+	// Stream has the engine open a stream for the sandbox of the guest in ctx, which has to be the context of a request that came
+	// over a wire. The connection can be closed for writing alone (CloseWrite). It is the caller's to close, and is closed when ctx ends or the wire
+	// is detached. Exhausted if there are too many; otherwise errors are the engine's.
+	Stream func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 	// Grew says that a journal has grown, Rotate asks for another one, which Gateway.Journal then gets, and Finished says
 	// that nothing more is written to one.
 	Grew, Rotate func()

@@ -35,9 +35,10 @@ type served struct {
 	decider atomic.Pointer[caisson.Decider]
 
 	mu      sync.Mutex
-	record  *recording     // guarded by mu; nil: nothing is recorded
-	active  sync.WaitGroup // requests to virtual hosts; none is added once leaving
-	leaving bool           // guarded by mu
+	record  *recording           // guarded by mu; nil: nothing is recorded
+	active  sync.WaitGroup       // requests to virtual hosts; none is added once leaving
+	leaving bool                 // guarded by mu
+	streams map[*stream]struct{} // to the engine; guarded by mu, and none is added once leaving
 }
 
 // newServed brings up a wire. It owns file and record, also if it fails.
@@ -115,6 +116,8 @@ func (w *served) granted(host string) bool {
 		return spec.Models != nil
 	case toolsHost:
 		return spec.Tools
+	case gitHost: // the engine says which repositories
+		return true
 	}
 	return false
 }
@@ -123,6 +126,7 @@ func (w *served) granted(host string) bool {
 const (
 	modelHost = "llm"
 	toolsHost = "tools"
+	gitHost   = "git"
 )
 
 // configure replaces what the wire is for. Connections that are not allowed any more have ended when it returns.
@@ -158,6 +162,7 @@ func (w *served) stop(wait, longer time.Duration) {
 	w.leaving = true
 	w.mu.Unlock()
 	w.end()
+	w.closeStreams()
 	if w.flows != nil {
 		w.flows.Close()
 	}

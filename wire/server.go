@@ -92,6 +92,10 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	env.Tool = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 		return s.feed.tool(ctx, uses, name, in)
 	}
+	streams := newStreamUses()
+	env.Stream = func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
+		return s.feed.streamOf(ctx, streams, in)
+	}
 	env.Rotate = func() { s.feed.tell(feedMessage{Rotate: true}) }
 	if p.Gateway == nil {
 		s.hosts = newHosts(nil)

@@ -120,7 +120,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
-	ses := &session{m: m, link: l, tools: newToolUses()}
+	ses := &session{m: m, link: l, tools: newToolUses(), asked: newStreamUses()}
 	if m.cfg.Ledger != nil {
 		// Its process may be ending, but what it wrote still is to be read.
 		defer func() {

@@ -15,20 +15,26 @@ const (
 	maxAllTools = 256
 )
 
-// toolUses counts the uses of tools under way.
-type toolUses struct {
+// uses counts what is under way, of each sandbox and of all.
+type uses struct {
+	each, most int // how many there may be of a sandbox, and of all
+
 	mu  sync.Mutex
 	of  map[caisson.ID]int // by sandbox; guarded by mu
 	all int                // guarded by mu
 }
 
-func newToolUses() *toolUses { return &toolUses{of: map[caisson.ID]int{}} }
+func newUses(each, most int) *uses {
+	return &uses{each: each, most: most, of: map[caisson.ID]int{}}
+}
 
-// begin reports whether a sandbox may begin another use.
-func (u *toolUses) begin(id caisson.ID) bool {
+func newToolUses() *uses { return newUses(maxTools, maxAllTools) }
+
+// begin reports whether a sandbox may begin another one.
+func (u *uses) begin(id caisson.ID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of[id] >= maxTools || u.all >= maxAllTools {
+	if u.of[id] >= u.each || u.all >= u.most {
 		return false
 	}
 	u.of[id]++
@@ -36,7 +42,7 @@ func (u *toolUses) begin(id caisson.ID) bool {
 	return true
 }
 
-func (u *toolUses) end(id caisson.ID) {
+func (u *uses) end(id caisson.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.all--
@@ -47,7 +53,7 @@ func (u *toolUses) end(id caisson.ID) {
 
 // tool has the engine do something for the guest in ctx. It belongs to the wire process. A use that nobody waits for any more counts until the
 // engine has answered it.
-func (f *feed) tool(ctx context.Context, uses *toolUses, name string, in json.RawMessage) (json.RawMessage, error) {
+func (f *feed) tool(ctx context.Context, uses *uses, name string, in json.RawMessage) (json.RawMessage, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err

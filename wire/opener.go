@@ -1,0 +1,152 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// streamWait is how long a question for a stream waits for one to end: the wire process knows that it has closed it before the
+// engine knows that the job at its other end has ended.
+const streamWait = 10 * time.Second
+
+// streams counts the streams whose other end has a job, whichever wire process had asked for them.
+type streams struct {
+	uses *uses
+
+	mu    sync.Mutex
+	ended chan struct{} // closed when one ends; guarded by mu
+}
+
+func newStreams() *streams {
+	return &streams{uses: newStreamUses(), ended: make(chan struct{})}
+}
+
+// begin waits until a sandbox may have another stream.
+func (s *streams) begin(ctx context.Context, id caisson.ID) error {
+	late := time.NewTimer(streamWait)
+	defer late.Stop()
+	for {
+		s.mu.Lock()
+		ended := s.ended
+		s.mu.Unlock()
+		if s.uses.begin(id) {
+			return nil
+		}
+		select {
+		case <-ended:
+		case <-late.C:
+			return caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
+		case <-ctx.Done():
+			return caisson.Wrap(ctx.Err(), caisson.Unavailable, "the sandbox's wire is being detached")
+		}
+	}
+}
+
+func (s *streams) end(id caisson.ID) {
+	s.uses.end(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ended)
+	s.ended = make(chan struct{})
+}
+
+// openStream answers a question for a stream in the background. It reports false if there are more than the wire process may have unanswered.
+func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+	if !s.asked.begin(msg.Sandbox) {
+		return false
+	}
+	background(func() {
+		a := feedAnswer{N: msg.N}
+		file, cancel, err := s.stream(ctx, msg)
+		var rights []byte
+		if err == nil {
+			defer file.Close()
+			rights, err = rightsOf(file)
+		}
+		if err != nil {
+			a.Kind, a.Error = caisson.KindOf(err), caisson.MessageOf(err)
+			if a.Kind == caisson.Internal {
+				s.m.log.ErrorContext(ctx, "a stream of a sandbox could not be opened", "sandbox", msg.Sandbox, "err", err)
+			}
+		} else {
+			a.Stream = true
+		}
+		// Before the answer: who has that may ask the next thing, which must not be one too many here.
+		s.asked.end(msg.Sandbox)
+		if err := s.sendRights(conn, a, rights); err != nil {
+			if cancel != nil {
+				cancel()
+			}
+			conn.Close() // the wire process does not read, and is replaced
+		}
+	})
+	return true
+}
+
+// stream opens what is asked for. Whose wire it was decides, as the Manager knows it: a stream is a sandbox's, whichever run that serves. What is
+// returned counts until its job has ended; cancel ends that early.
+func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel context.CancelFunc, err error) {
+	s.m.mu.Lock()
+	a := s.m.wires[msg.Sandbox]
+	s.m.mu.Unlock()
+	switch {
+	case s.m.cfg.Stream == nil || a == nil:
+		return nil, nil, caisson.Errorf(caisson.Denied, "nothing of that kind is granted to this sandbox")
+	case len(msg.Stream.In) > maxStreamBody:
+		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
+	}
+	ctx, cancel = context.WithCancel(ctx)
+	stop := context.AfterFunc(a.left, cancel)
+	release := func() { stop(); cancel() }
+	if err := s.m.streams.begin(ctx, msg.Sandbox); err != nil {
+		release()
+		return nil, nil, err
+	}
+	s.m.mu.Lock()
+	g := a.guest // as it is now
+	s.m.mu.Unlock()
+	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
+	if err != nil {
+		release()
+		s.m.streams.end(msg.Sandbox)
+		return nil, nil, err
+	}
+	go func() {
+		<-done
+		release()
+		s.m.streams.end(msg.Sandbox)
+	}()
+	return file, cancel, nil
+}
+
+// open calls Config.Stream, and sees to it that its answer is whole.
+func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+	file, done, err := s.m.cfg.Stream(ctx, in)
+	if err == nil && (file == nil || done == nil) {
+		err = errors.New("a stream without a file, or without an end")
+	}
+	if err != nil && file != nil {
+		file.Close()
+	}
+	return file, done, err
+}
+
+// rightsOf returns the control message that a descriptor goes along with. The file has to stay open until that is sent.
+func rightsOf(f *os.File) ([]byte, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var rights []byte
+	err = raw.Control(func(fd uintptr) { rights = unix.UnixRights(int(fd)) })
+	return rights, err
+}

@@ -1,0 +1,221 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// Streams under way: of one sandbox, and of all. The wire process counts one from its question until it is closed, the engine until what is
+// at its other end has ended, which is a little later.
+const (
+	maxStreams    = 8
+	maxAllStreams = 256
+)
+
+// maxStreamBody bounds what is asked for with a stream, in bytes.
+const maxStreamBody = 4 << 10
+
+// A streamBody is what a guest wants a stream for.
+type streamBody struct {
+	In json.RawMessage `json:"in,omitempty"`
+}
+
+func newStreamUses() *uses { return newUses(maxStreams, maxAllStreams) }
+
+// A stream is the wire process's end of one that the engine has opened.
+type stream struct {
+	*net.UnixConn
+	once sync.Once
+	done func() // it counts no more
+}
+
+// Close implements [net.Conn].
+func (s *stream) Close() error {
+	err := net.ErrClosed
+	s.once.Do(func() {
+		err = s.UnixConn.Close()
+		s.done()
+	})
+	return err
+}
+
+// A wireStream is a stream for a request, with which it ends.
+type wireStream struct {
+	*stream
+	release func()
+}
+
+// Close implements [net.Conn].
+func (s *wireStream) Close() error {
+	s.release()
+	return s.stream.Close()
+}
+
+// streamOf has the engine open a stream for a request that came over a wire. It belongs to the wire process.
+func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (net.Conn, error) {
+	w := wireOf(ctx)
+	if w == nil {
+		return nil, caisson.Errorf(caisson.Denied, "this is for sandboxes on this machine only")
+	}
+	c, err := f.stream(ctx, uses, in)
+	if err != nil {
+		return nil, err
+	}
+	if !w.holdStream(c) {
+		c.Close()
+		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox's wire is being detached")
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	return &wireStream{c, func() {
+		stop()
+		w.dropStream(c)
+	}}, nil
+}
+
+// stream has the engine open a stream for the guest in ctx. One that nobody waits for any more counts until the engine has answered.
+func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*stream, error) {
+	g, err := caisson.GuestOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(in) > maxStreamBody {
+		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
+	}
+	if !uses.begin(g.Sandbox) {
+		return nil, caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
+	}
+	type answer struct {
+		stream *stream
+		err    error
+	}
+	answered := make(chan answer)
+	go func() {
+		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
+		var c *net.UnixConn
+		if err == nil {
+			c, err = a.unixConn()
+		}
+		var s *stream
+		if err != nil {
+			uses.end(g.Sandbox)
+			if _, ok := errors.AsType[*caisson.Error](err); !ok {
+				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
+			}
+		} else {
+			s = &stream{UnixConn: c, done: func() { uses.end(g.Sandbox) }}
+		}
+		select {
+		case answered <- answer{s, err}:
+		case <-ctx.Done():
+			if s != nil {
+				s.Close()
+			}
+		}
+	}()
+	select {
+	case a := <-answered:
+		return a.stream, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// unixConn makes a connection of the descriptor that came with an answer, and closes that.
+func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
+	defer a.close()
+	if a.file == nil {
+		return nil, caisson.Wrap(errLost, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+	}
+	c, err := net.FileConn(a.file)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("the engine's stream is no unix socket")
+	}
+	return u, nil
+}
+
+// close lets go of what came along.
+func (a *feedAnswer) close() {
+	if a.file != nil {
+		a.file.Close()
+		a.file = nil
+	}
+}
+
+// receiveFile reads a packet, and at most one descriptor with it; file is nil if none came, or none could for want of room. More are closed, and are
+// an error, because then the two ends are out of step.
+func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err error) {
+	oob := make([]byte, unix.CmsgSpace(2*4)) // alignment makes that no larger than for one
+	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return 0, nil, err
+	}
+	var files []*os.File
+	if oobn > 0 {
+		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil {
+			return 0, nil, fmt.Errorf("%w: control data", errMessage)
+		}
+		for _, m := range msgs {
+			fds, err := unix.ParseUnixRights(&m)
+			if err != nil {
+				continue // not descriptors, and so nothing to close
+			}
+			for _, fd := range fds {
+				files = append(files, os.NewFile(uintptr(fd), "stream"))
+			}
+		}
+	}
+	if len(files) > 1 || flags&unix.MSG_TRUNC != 0 {
+		closeAll(files...)
+		return 0, nil, fmt.Errorf("%w: descriptors or size", errMessage)
+	}
+	if len(files) == 1 {
+		return n, files[0], nil
+	}
+	return n, nil, nil
+}
+
+// holdStream remembers a stream, so that it ends with the wire; false when that is going.
+func (w *served) holdStream(s *stream) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leaving {
+		return false
+	}
+	if w.streams == nil {
+		w.streams = map[*stream]struct{}{}
+	}
+	w.streams[s] = struct{}{}
+	return true
+}
+
+func (w *served) dropStream(s *stream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.streams, s)
+}
+
+// closeStreams ends the streams there are.
+func (w *served) closeStreams() {
+	w.mu.Lock()
+	list := w.streams
+	w.streams = nil
+	w.mu.Unlock()
+	for s := range list {
+		s.Close()
+	}
+}

@@ -1,0 +1,386 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// streamPair returns both ends of a stream as an engine makes them.
+func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fds[1]), "far")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fds[0]), "near"), c.(*net.UnixConn)
+}
+
+// echoes are jobs that each answer what they are sent once they have all of it.
+type echoes struct {
+	t      testing.TB
+	now    atomic.Int64
+	most   atomic.Int64
+	guests chan caisson.Guest
+}
+
+func newEchoes(t testing.TB) *echoes { return &echoes{t: t, guests: make(chan caisson.Guest, 1000)} }
+
+func (e *echoes) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+	g, err := caisson.GuestOf(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var what string
+	if err := json.Unmarshal(in, &what); err != nil {
+		return nil, nil, caisson.Invalidf("in", "makes no sense")
+	}
+	switch what {
+	case "refuse":
+		return nil, nil, caisson.Errorf(caisson.NotFound, "there is no such repository")
+	case "fail":
+		return nil, nil, errors.New("a secret of the engine's")
+	case "half":
+		near, far := streamPair(e.t)
+		far.Close()
+		return near, nil, nil
+	}
+	e.guests <- g
+	near, far := streamPair(e.t)
+	done := make(chan struct{})
+	e.most.Store(max(e.most.Load(), e.now.Add(1)))
+	stop := context.AfterFunc(ctx, func() { far.Close() })
+	go func() {
+		defer close(done)
+		defer e.now.Add(-1)
+		defer far.Close()
+		defer stop()
+		b, err := io.ReadAll(far)
+		if err == nil && len(b) > 0 {
+			far.Write([]byte(what + " " + string(b)))
+		}
+	}()
+	return near, done, nil
+}
+
+// talk sends text over a stream and returns the answer.
+func talk(c net.Conn, text string) (string, error) {
+	defer c.Close()
+	if _, err := io.WriteString(c, text); err != nil {
+		return "", err
+	}
+	if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(c)
+	return string(b), err
+}
+
+// none waits until no job is under way.
+func (e *echoes) none(t testing.TB) {
+	t.Helper()
+	eventually(t, func() error {
+		if n := e.now.Load(); n != 0 {
+			return fmt.Errorf("%d jobs", n)
+		}
+		return nil
+	})
+}
+
+func TestStreamsOfWhom(t *testing.T) {
+	e := newEchoes(t)
+	m, process, _ := hear(t, Config{Stream: e.open})
+	g := toolGuest(m)
+	f, uses := newFeed(process), newStreamUses()
+	go f.run()
+	before := descriptors(t)
+	stranger := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: g.Run, Trace: g.Trace}
+	for _, row := range []struct {
+		name, in string
+		g        caisson.Guest
+		want     caisson.Kind
+	}{
+		{"itself", `"x"`, g, ""},
+		{"a run that it served before", `"x"`, caisson.Guest{Sandbox: g.Sandbox, Account: "a", Run: "before", Trace: "before"}, ""},
+		{"another sandbox", `"x"`, stranger, caisson.Denied},
+		{"what the engine refuses", `"refuse"`, g, caisson.NotFound},
+		{"what fails", `"fail"`, g, caisson.Internal},
+		{"half an answer", `"half"`, g, caisson.Internal},
+		{"nonsense", `7`, g, caisson.Invalid},
+		{"too much", `"` + strings.Repeat("x", maxStreamBody) + `"`, g, caisson.Invalid},
+	} {
+		c, err := f.stream(caisson.WithGuest(t.Context(), row.g), uses, json.RawMessage(row.in))
+		if err != nil {
+			if row.want == "" || caisson.KindOf(err) != row.want || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s: %v, want %q", row.name, err, row.want)
+			}
+			continue
+		}
+		if got := <-e.guests; got != g {
+			t.Errorf("%s: for %+v, want %+v", row.name, got, g)
+		}
+		if text, err := talk(c, "hello"); row.want != "" || text != "x hello" || err != nil {
+			t.Errorf("%s: %q, %v, want %q", row.name, text, err, row.want)
+		}
+	}
+	if _, err := f.stream(t.Context(), uses, nil); caisson.KindOf(err) != caisson.Unauthed {
+		t.Errorf("nobody: %v", err)
+	}
+	if _, err := f.streamOf(caisson.WithGuest(t.Context(), g), uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Denied {
+		t.Errorf("over no wire: %v", err)
+	}
+	e.none(t)
+	eventually(t, func() error {
+		if after := descriptors(t); after > before {
+			return fmt.Errorf("%d descriptors, %d before", after, before)
+		}
+		return nil
+	})
+	if uses.all != 0 || len(uses.of) != 0 {
+		t.Errorf("%d are counted", uses.all)
+	}
+}
+
+// TestStreamsAtTheirLimit: a sandbox that always has as many streams as it may have is refused none, and never has more.
+func TestStreamsAtTheirLimit(t *testing.T) {
+	e := newEchoes(t)
+	m, process, done := hear(t, Config{Stream: e.open})
+	g := toolGuest(m)
+	f, uses := newFeed(process), newStreamUses()
+	go f.run()
+	ctx := caisson.WithGuest(t.Context(), g)
+	faults := make(chan error, maxStreams)
+	for range maxStreams {
+		go func() {
+			for range 100 {
+				c, err := f.stream(ctx, uses, json.RawMessage(`"x"`))
+				if err == nil {
+					<-e.guests
+					_, err = talk(c, "hello")
+				}
+				if err != nil {
+					faults <- err
+					return
+				}
+			}
+			faults <- nil
+		}()
+	}
+	for range maxStreams {
+		if err := <-faults; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := e.most.Load(); n > maxStreams {
+		t.Errorf("%d jobs at once", n)
+	}
+	e.none(t)
+	process.Close()
+	if err := <-done; errors.Is(err, errMessage) {
+		t.Error(err)
+	}
+}
+
+// TestStreamsAreBounded: one more is refused by the wire process; by the engine, if that lost count; and a wire process that floods is ended.
+func TestStreamsAreBounded(t *testing.T) {
+	e := newEchoes(t)
+	m, process, done := hear(t, Config{Stream: e.open})
+	g := toolGuest(m)
+	f, uses := newFeed(process), newStreamUses()
+	go f.run()
+	ctx := caisson.WithGuest(t.Context(), g)
+	for range maxStreams {
+		if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Exhausted {
+		t.Errorf("one more: %v", err)
+	}
+	// The count of one that has none: the engine makes it wait.
+	other, cancel := context.WithCancel(ctx)
+	late := make(chan error, 1)
+	go func() {
+		_, err := f.stream(other, newStreamUses(), json.RawMessage(`"x"`))
+		late <- err
+	}()
+	cancel()
+	if err := <-late; !errors.Is(err, context.Canceled) {
+		t.Errorf("one that does not count: %v", err)
+	}
+	if n := e.most.Load(); n > maxStreams {
+		t.Errorf("%d jobs at once", n)
+	}
+	for n := range uint64(maxStreams + 1) {
+		say(t, process, feedMessage{N: 1000 + n, Sandbox: g.Sandbox, Stream: &streamBody{In: json.RawMessage(`"x"`)}})
+	}
+	m.mu.Lock()
+	m.wires[g.Sandbox].leave() // and what waits for a place goes
+	m.mu.Unlock()
+	if err := <-done; !errors.Is(err, errMessage) {
+		t.Errorf("a flood: %v", err)
+	}
+	e.none(t)
+}
+
+// TestStreamOfNobody: an answer that nobody waits for any more leaves nothing behind.
+func TestStreamOfNobody(t *testing.T) {
+	e := newEchoes(t)
+	hold := make(chan struct{})
+	m, process, _ := hear(t, Config{Stream: func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+		<-hold
+		return e.open(ctx, in)
+	}})
+	g := toolGuest(m)
+	f, uses := newFeed(process), newStreamUses()
+	go f.run()
+	before := descriptors(t)
+	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
+	leave()
+	for range maxStreams {
+		if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.stream(caisson.WithGuest(t.Context(), g), uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Exhausted {
+		t.Errorf("one more: %v", err)
+	}
+	close(hold)
+	for range maxStreams {
+		<-e.guests
+	}
+	e.none(t)
+	eventually(t, func() error {
+		if after := descriptors(t); after > before {
+			return fmt.Errorf("%d descriptors, %d before", after, before)
+		}
+		return nil
+	})
+}
+
+// TestUnexpectedDescriptors: what comes with an answer that has no use for it is closed.
+func TestUnexpectedDescriptors(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		files  int
+		stream bool
+		ends   bool
+	}{
+		{"with an answer to something else", 1, false, false},
+		{"with an answer to nothing", 1, true, false},
+		{"two", 2, true, true},
+	} {
+		engine, process := connected(t)
+		f := newFeed(process)
+		ended := make(chan error, 1)
+		go func() { ended <- f.run() }()
+		before := descriptors(t)
+		null, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(feedAnswer{N: 1, Stream: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		if !row.stream {
+			go func() {
+				_, err := f.ask(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
+				answered <- err
+			}()
+			if _, err := engine.Read(make([]byte, maxFeed)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var fds []int
+		for range row.files {
+			fds = append(fds, int(null.Fd()))
+		}
+		if _, _, err := engine.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err != nil {
+			t.Fatal(err)
+		}
+		null.Close()
+		if !row.stream {
+			if err := <-answered; err != nil {
+				t.Errorf("%s: %v", row.name, err)
+			}
+		}
+		if row.ends {
+			if err := <-ended; !errors.Is(err, errMessage) {
+				t.Errorf("%s: %v", row.name, err)
+			}
+		}
+		eventually(t, func() error {
+			if after := descriptors(t); after > before {
+				return fmt.Errorf("%s: %d descriptors, %d before", row.name, after, before)
+			}
+			return nil
+		})
+	}
+}
+
+// TestStreamWithoutDescriptors: a wire process that has no room for one refuses the request, and goes on.
+func TestStreamWithoutDescriptors(t *testing.T) {
+	engine, process := connected(t)
+	f := newFeed(process)
+	go f.run()
+	b, err := json.Marshal(feedAnswer{N: 1, Stream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := streamPair(t)
+	defer far.Close()
+	uses := newStreamUses()
+	got := make(chan error, 1)
+	go func() {
+		_, err := f.stream(caisson.WithGuest(t.Context(), caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a"}), uses, nil)
+		got <- err
+	}()
+	if _, err := engine.Read(make([]byte, maxFeed)); err != nil {
+		t.Fatal(err)
+	}
+	withoutDescriptors(t, 0, func() {
+		if _, _, err := engine.WriteMsgUnix(b, unix.UnixRights(int(near.Fd())), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; caisson.KindOf(err) != caisson.Exhausted {
+			t.Error(err)
+		}
+	})
+	near.Close()
+	if n, err := far.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("the other end is still held: %d, %v", n, err)
+	}
+	if uses.all != 0 {
+		t.Errorf("%d are counted", uses.all)
+	}
+}
+
+// descriptorsOf returns what a process has open.
+func descriptorsOf(t testing.TB, pid int) int {
+	t.Helper()
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
