@@ -1,0 +1,261 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// The checks whose names findings about commits bear, of those in [caisson.Finding].
+const (
+	checkName   = "name"
+	checkType   = "type"
+	checkSize   = "size"
+	checkSecret = "secret"
+	checkPath   = "path"
+)
+
+// Bounds of what is said of a push.
+const (
+	maxFindings       = 100 // of each update, and of what is denied
+	maxFindingMessage = 1200
+	maxShownPath      = 300
+)
+
+// A checker checks commits, each once.
+type checker struct {
+	objects *objects
+	rules   gate.Rules
+	commits map[string]*rawCommit
+	found   map[string][]caisson.Finding
+}
+
+func newChecker(o *objects, rules gate.Rules) *checker {
+	rules = rules.WithDefaults()
+	rules.History = true
+	return &checker{objects: o, rules: rules, commits: map[string]*rawCommit{}, found: map[string][]caisson.Finding{}}
+}
+
+// check returns what is found of a commit. It fails closed: what could not be checked is an error or a finding of verdict deny.
+func (c *checker) check(ctx context.Context, id string) ([]caisson.Finding, error) {
+	if f, done := c.found[id]; done {
+		return f, nil
+	}
+	all := newFindings(maxFindings)
+	if err := c.into(ctx, id, all); err != nil {
+		return nil, err
+	}
+	c.found[id] = all.list
+	return all.list, nil
+}
+
+func (c *checker) into(ctx context.Context, id string, all *findings) error {
+	said := func(check, verdict, format string, args ...any) {
+		all.add(caisson.Finding{Check: check, Verdict: verdict, Message: shortID(id) + ": " + fmt.Sprintf(format, args...)})
+	}
+	data, err := c.objects.read(id, "commit", maxCommitObject)
+	if errors.Is(err, errTooLarge) {
+		said(checkSize, caisson.VerdictDeny, "the commit has more than %v of headers and message", caisson.Size(maxCommitObject))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	commit, err := parseCommit(data)
+	if err != nil {
+		said(checkType, caisson.VerdictDeny, "%s", caisson.MessageOf(err))
+		return nil
+	}
+	if !bytes.Equal(commit.bytes(), data) {
+		said(checkType, caisson.VerdictDeny, "%s", caisson.MessageOf(malformedCommit("it is not what git would write")))
+		return nil
+	}
+	c.commits[id] = commit
+	if why := textFault(string(data)); why != "" {
+		said(checkName, caisson.VerdictDeny, "the commit's message or author %s; commit again with plain text", why)
+	}
+	secrets, err := gate.CheckText(ctx, string(data), c.rules)
+	if err != nil {
+		said(checkSecret, caisson.VerdictDeny, "the message was not searched for secrets: %s", caisson.MessageOf(err))
+	}
+	for _, s := range secrets {
+		said(checkSecret, s.Verdict, "in the commit's message: %s", s.Message)
+	}
+	return c.files(ctx, id, commit, all)
+}
+
+// files checks what a commit changes.
+func (c *checker) files(ctx context.Context, id string, commit *rawCommit, all *findings) error {
+	parents, err := c.parentTrees(commit)
+	if err != nil {
+		return err
+	}
+	d := &treeDiff{objects: c.objects, limit: c.rules.MaxFiles, subs: map[string]bool{}}
+	err = d.walk("", commit.tree, parents)
+	if errors.Is(err, errTooLarge) {
+		all.add(deniedFinding(checkSize, fmt.Sprintf("%s: the commit changes more than %d files, or directories too large or too deep; raise maxFiles if that is wanted", shortID(id), c.rules.MaxFiles)))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.complete(ctx, d); err != nil {
+		return err
+	}
+	base := commitTree{objects: c.objects, root: commit.tree, parents: parents}
+	if err := gate.CheckTree(ctx, d.changes, base, c.blob, c.rules); err != nil {
+		return err
+	}
+	for i := range d.changes {
+		ch := &d.changes[i]
+		if err := c.more(ctx, d, ch); err != nil {
+			return err
+		}
+		for _, f := range ch.Finding {
+			f.Message = plainf("%s: %s: %s", shortID(id), shownPath(ch.Path), f.Message)
+			all.add(f)
+		}
+		if ch.Verdict != caisson.VerdictPass && !slices.ContainsFunc(ch.Finding, func(f caisson.Finding) bool { return f.Verdict == ch.Verdict }) {
+			all.add(deniedFinding(checkType, plainf("%s: %s: it was not checked", shortID(id), shownPath(ch.Path))))
+		}
+	}
+	return nil
+}
+
+func (c *checker) parentTrees(commit *rawCommit) ([]string, error) {
+	if len(commit.parents) == 0 {
+		return []string{""}, nil
+	}
+	var trees []string
+	for _, p := range commit.parents {
+		// A parent may be one that is granted, and be anything that git takes for a commit.
+		data, err := c.objects.read(p, "commit", 16*maxCommitObject)
+		if err != nil {
+			return nil, err
+		}
+		line, _, _ := bytes.Cut(data, []byte{'\n'})
+		tree, ok := bytes.CutPrefix(line, []byte("tree "))
+		if !ok || !validCommit(string(tree)) {
+			return nil, caisson.Errorf(caisson.Internal, "the commit %s has no tree", p)
+		}
+		trees = append(trees, string(tree))
+	}
+	return trees, nil
+}
+
+// complete adds sizes and the targets of symlinks to changes.
+func (c *checker) complete(ctx context.Context, d *treeDiff) error {
+	var ids []string
+	var files []int
+	for i := range d.changes {
+		ch := &d.changes[i]
+		switch {
+		case ch.Kind == caisson.ChangeRemoved:
+		case ch.Type == typeFile:
+			ids, files = append(ids, ch.Hash), append(files, i)
+		case ch.Type == typeSymlink:
+			// One that is too long has no target, which is denied.
+			link, err := c.objects.read(ch.Hash, "blob", maxLink)
+			if err != nil && !errors.Is(err, errTooLarge) {
+				return err
+			}
+			ch.Link = string(link)
+		}
+	}
+	sizes, err := c.objects.sizes(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for n, i := range files {
+		d.changes[i].Size = sizes[n]
+	}
+	return nil
+}
+
+// blob opens a file's content for the gate.
+func (c *checker) blob(id string) (io.ReadCloser, error) {
+	data, err := c.objects.read(id, "blob", int64(c.rules.MaxScan))
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(data)), nil
+}
+
+// more is what only git knows of: submodules.
+func (c *checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
+	if d.subs[ch.Path] {
+		ch.Finding = append(ch.Finding, caisson.Finding{Check: checkType, Verdict: caisson.VerdictAsk, Message: "a submodule: whoever clones with submodules gets another repository"})
+	}
+	if ch.Path != modulesFile || ch.Kind == caisson.ChangeRemoved {
+		return nil
+	}
+	if ch.Type != typeFile {
+		ch.Finding = append(ch.Finding, deniedFinding(checkType, "the file of submodules must be a file"))
+		return nil
+	}
+	faults, err := c.objects.checkModules(ctx, ch.Hash)
+	for _, why := range faults[:min(len(faults), 10)] {
+		ch.Finding = append(ch.Finding, deniedFinding(checkPath, why))
+	}
+	return err
+}
+
+func shortID(id string) string { return id[:min(len(id), 10)] }
+
+// shownPath is a path for messages: plain ones as they are, others quoted.
+func shownPath(name string) string {
+	shown := gate.ShowPath(name)
+	if shown != plain(shown, maxShownPath) {
+		shown = strconv.QuoteToASCII(shown[:min(len(shown), maxShownPath)])
+	}
+	return shown
+}
+
+// plainf formats a finding's message: one line of bounded length.
+func plainf(format string, args ...any) string {
+	return plain(fmt.Sprintf(format, args...), maxFindingMessage)
+}
+
+// findings is a bounded list that keeps the worst.
+type findings struct {
+	list []caisson.Finding
+	max  int
+	more int // that there was no room for
+}
+
+func newFindings(max int) *findings { return &findings{max: max} }
+
+func (f *findings) add(n caisson.Finding) {
+	n.Message = plain(n.Message, maxFindingMessage)
+	if len(f.list) < f.max {
+		f.list = append(f.list, n)
+		return
+	}
+	f.more++
+	if n.Verdict != caisson.VerdictDeny {
+		return
+	}
+	if i := slices.IndexFunc(f.list, func(o caisson.Finding) bool { return o.Verdict != caisson.VerdictDeny }); i >= 0 {
+		f.list = append(slices.Delete(f.list, i, i+1), n)
+	}
+}
+
+func (f *findings) addAll(list []caisson.Finding) {
+	for _, n := range list {
+		f.add(n)
+	}
+}
+
+// denied reports whether one of them is of verdict deny. A verdict that is not known counts as that.
+func denied(list []caisson.Finding) bool {
+	return slices.ContainsFunc(list, func(f caisson.Finding) bool {
+		return f.Verdict != caisson.VerdictPass && f.Verdict != caisson.VerdictAsk
+	})
+}

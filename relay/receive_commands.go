@@ -1,0 +1,184 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of the commands of a push.
+const (
+	maxCommands     = 64
+	maxCommandBytes = 64 << 10
+)
+
+// pushCapabilities are what clients are told. Without delete-refs, push-options and push-cert they do not send such things.
+const pushCapabilities = "report-status report-status-v2 side-band-64k quiet atomic ofs-delta delete-refs agent=caisson object-format="
+
+// formats are the names of hashes by the bytes of an object's name.
+var formats = map[int]string{20: "sha1", 32: "sha256"}
+
+// isZero reports whether id is all zeros.
+func isZero(id string) bool { return strings.Trim(id, "0") == "" }
+
+// storeRefs returns the refs of a store, and how many bytes the names of its objects have.
+func storeRefs(ctx context.Context, store repo) (refs map[string]string, idSize int, err error) {
+	out, err := store.output(ctx, "", "rev-parse", "--show-object-format")
+	if err != nil {
+		return nil, 0, err
+	}
+	for size, name := range formats {
+		if strings.TrimSpace(string(out)) == name {
+			idSize = size
+		}
+	}
+	if idSize == 0 {
+		return nil, 0, caisson.Errorf(caisson.Internal, "the store has objects of an unknown kind")
+	}
+	if out, err = store.output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)"); err != nil {
+		return nil, 0, err
+	}
+	refs = map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		id, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if !ok || !validCommit(id) || len(id) != 2*idSize || !validRef(name) {
+			return nil, 0, caisson.Errorf(caisson.Internal, "the store has a ref that is none")
+		}
+		refs[name] = id
+	}
+	return refs, idSize, nil
+}
+
+// advertise writes the body of the answer to GET /info/refs?service=git-receive-pack.
+func advertise(w io.Writer, refs map[string]string, idSize int) error {
+	var b bytes.Buffer
+	names := make([]string, 0, len(refs))
+	for name := range refs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	caps := "\x00" + pushCapabilities + formats[idSize]
+	err := errors.Join(writePktf(&b, "# service=git-receive-pack\n"), writeFlush(&b))
+	for _, name := range names {
+		err = errors.Join(err, writePktf(&b, "%s %s%s\n", refs[name], name, caps))
+		caps = ""
+	}
+	if len(names) == 0 {
+		err = errors.Join(err, writePktf(&b, "%s capabilities^{}%s\n", zeroID(idSize), caps))
+	}
+	if err = errors.Join(err, writeFlush(&b)); err != nil {
+		return err
+	}
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+// read reads the commands. The pack follows in the body. Errors are Denied, or those of the body.
+func (p *receiving) read() error {
+	p.caps = map[string]bool{}
+	lines := newPktReader(p.body, maxCommandBytes)
+	var wrong error
+	for {
+		line, kind, err := lines.next()
+		switch {
+		case errors.Is(err, io.EOF) && len(p.commands) == 0 && wrong == nil:
+			return nil
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return errPack("the push is cut off")
+		case errors.Is(err, errPkt):
+			return errPack("the push does not speak git's protocol: %v", err)
+		case err != nil:
+			return err
+		case kind == pktFlush:
+			return wrong
+		case kind != pktLine:
+			return errPack("the push does not speak version 0 of git's protocol")
+		}
+		// All of them are read, so that the answer can name the refs, and has the form that was asked for.
+		if err := p.command(strings.TrimSuffix(string(line), "\n")); err != nil && wrong == nil {
+			wrong = err
+		}
+	}
+}
+
+// command takes one line.
+func (p *receiving) command(line string) error {
+	if text, caps, ok := strings.Cut(line, "\x00"); ok && len(p.commands) == 0 {
+		line = text
+		for c := range strings.FieldsSeq(caps) {
+			p.caps[c] = true
+		}
+	}
+	switch {
+	case strings.HasPrefix(line, "shallow "):
+		return errPack("pushes from shallow clones are not taken; run git fetch --unshallow and push again")
+	case strings.HasPrefix(line, "push-cert"):
+		return errPack("signed pushes are not taken; push without --signed")
+	case p.caps["push-options"]:
+		return errPack("push options are not taken; push without them")
+	}
+	f := strings.SplitN(line, " ", 3)
+	if len(f) != 3 || !p.objectID(f[0]) || !p.objectID(f[1]) || f[2] == "" || len(f[2]) > 2*maxRefName {
+		return errPack("the push has a command that is none")
+	}
+	for c := range p.caps {
+		if format, ok := strings.CutPrefix(c, "object-format="); ok && format != formats[p.idSize] {
+			return errPack("the repository's objects have names of %s, and those of the push of %.20q", formats[p.idSize], format)
+		}
+	}
+	if len(p.commands) == maxCommands {
+		return errPack("the push has more than %d refs; push fewer at a time", maxCommands)
+	}
+	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.name == f[2] }) {
+		return errPack("the push has the ref %.200q twice", f[2])
+	}
+	p.commands = append(p.commands, &pushCommand{name: f[2], old: f[0], new: f[1], findings: newFindings(maxFindings)})
+	return nil
+}
+
+func (p *receiving) objectID(s string) bool {
+	return len(s) == 2*p.idSize && (isZero(s) || validCommit(s))
+}
+
+// judge refuses commands that are not to be done, whatever they bring.
+func (p *receiving) judge(ctx context.Context) {
+	for _, c := range p.commands {
+		if c.refused = p.refuses(ctx, c); c.refused != "" {
+			p.said.add(deniedFinding(checkName, fmt.Sprintf("%s: %s", shownPath(c.name), c.refused)))
+		}
+	}
+}
+
+func (p *receiving) refuses(ctx context.Context, c *pushCommand) string {
+	branch, isBranch := strings.CutPrefix(c.name, "refs/heads/")
+	working := branch == p.req.Branch && isBranch
+	granted := slices.ContainsFunc(p.req.Granted, func(r Ref) bool { return r.Name == c.name })
+	have := p.refs[c.name]
+	if have == "" {
+		have = zeroID(p.idSize)
+	}
+	switch {
+	case !isBranch:
+		return fmt.Sprintf("only branches are taken, as %s", plain(p.req.Branch, 200))
+	case !validRef(c.name):
+		return "this is no name for a branch"
+	case granted && !working:
+		return fmt.Sprintf("this branch is only to be read; push to %s", plain(p.req.Branch, 200))
+	case c.removes() && working:
+		return "the branch that is worked on is not removed"
+	case c.old != have:
+		return "the branch is somewhere else than the push expects; fetch first"
+	case c.removes() && isZero(have):
+		return "there is no such branch"
+	}
+	if _, err := p.store.output(ctx, "", "check-ref-format", c.name); err != nil {
+		return "this is no name for a branch"
+	}
+	return ""
+}

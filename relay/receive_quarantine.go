@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// incomingPrefix begins the names of directories of objects that nobody has looked at yet.
+const incomingPrefix = "incoming-"
+
+// A quarantine is where the objects of one push are until all checks have passed. Git sees them only with its environment.
+type quarantine struct {
+	store repo
+	repo  repo // the store with the objects of the quarantine
+	dir   string
+	lock  *os.File
+}
+
+// openQuarantine makes one, and removes what pushes before it have left. Conflict if another push is under way.
+func openQuarantine(store repo) (*quarantine, error) {
+	lock, err := os.Open(filepath.Join(store.dir, "objects"))
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "the store cannot be opened")
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, caisson.Errorf(caisson.Conflict, "another push to this repository is under way; push again when it has ended")
+		}
+		return nil, os.NewSyscallError("flock", err)
+	}
+	q := &quarantine{store: store, lock: lock}
+	if err := sweepIncoming(store.dir); err != nil {
+		q.close()
+		return nil, err
+	}
+	dir := filepath.Join(store.dir, "objects", incomingPrefix+rand.Text())
+	if err := os.MkdirAll(filepath.Join(dir, "pack"), 0o700); err != nil {
+		q.close()
+		return nil, caisson.Wrap(err, caisson.Internal, "no directory can be made for the push")
+	}
+	q.dir = dir
+	borrowed := filepath.Join(store.dir, "objects")
+	if store.view != "" {
+		borrowed += ":" + filepath.Join(store.view, "objects")
+	}
+	q.repo = store.with("GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+borrowed)
+	return q, nil
+}
+
+// sweepIncoming removes what pushes that were cut short have left in a store.
+func sweepIncoming(store string) error {
+	names, err := os.ReadDir(filepath.Join(store, "objects"))
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the store cannot be read")
+	}
+	for _, n := range names {
+		if strings.HasPrefix(n.Name(), incomingPrefix) {
+			if err := os.RemoveAll(filepath.Join(store, "objects", n.Name())); err != nil {
+				return caisson.Wrap(err, caisson.Internal, "what an earlier push has left cannot be removed")
+			}
+		}
+	}
+	return nil
+}
+
+// close removes what is in quarantine still.
+func (q *quarantine) close() error {
+	var err error
+	if q.dir != "" {
+		err = os.RemoveAll(q.dir)
+	}
+	unix.Flock(int(q.lock.Fd()), unix.LOCK_UN)
+	q.lock.Close()
+	return err
+}
+
+// take reads a pack from body into quarantine. Errors are Denied for a pack that is refused, or as those of body. Git gets it only
+// when it is all there and known to be bounded.
+func (q *quarantine) take(ctx context.Context, body io.Reader, l packLimits, maxPack int64) error {
+	spool, err := os.OpenFile(filepath.Join(q.dir, "spool"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "no file can be made for the push")
+	}
+	defer os.Remove(spool.Name())
+	defer spool.Close()
+	in := &cappedReader{r: body, left: maxPack, limit: maxPack}
+	count, err := scanPack(io.TeeReader(in, spool), l)
+	if err != nil {
+		return err
+	}
+	if count == 0 {
+		return nil
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return q.index(ctx, spool, maxPack)
+}
+
+// index makes objects of a pack, strictly: each object is checked as git fsck does, and all that it names must be there.
+func (q *quarantine) index(ctx context.Context, pack *os.File, maxPack int64) error {
+	cmd := q.repo.git(ctx, "index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
+		"--max-input-size="+strconv.FormatInt(maxPack, 10))
+	said := &tail{limit: maxGitErrors}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = pack, io.Discard, said
+	err := cmd.Run()
+	if err == nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := gitError("index-pack", said, err); caisson.KindOf(err) == caisson.Exhausted {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Denied, "git refuses the objects: %s", plain(strings.NewReplacer("fatal: ", "", "error: ", "").Replace(said.String()), 300))
+}
+
+// connected checks that all that commits need is there. Errors are Denied if it is not.
+func (q *quarantine) connected(ctx context.Context, commits []string) error {
+	_, err := q.repo.output(ctx, strings.Join(commits, "\n")+"\n", "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
+	if err == nil || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if caisson.KindOf(err) == caisson.Exhausted {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Denied, "the push is not whole: a commit, directory or file that it needs is neither in it nor in what this sandbox was granted")
+}
+
+// fresh returns the commits that tip needs and no ref has, parents first. Denied if they are more than max.
+func (q *quarantine) fresh(ctx context.Context, tip string, max int) ([]string, error) {
+	out, err := q.repo.output(ctx, tip+"\n", "rev-list", "--topo-order", "--reverse", "--max-count="+strconv.Itoa(max+1), "--stdin", "--not", "--all")
+	if err != nil {
+		return nil, err
+	}
+	ids := strings.Fields(string(out))
+	if len(ids) > max {
+		return nil, errPack("the push has more than %d new commits; push fewer at a time", max)
+	}
+	return ids, nil
+}
+
+// migrate moves the objects into the store. Indexes come last: git finds packs by them.
+func (q *quarantine) migrate() error {
+	from := filepath.Join(q.dir, "pack")
+	names, err := os.ReadDir(from)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+	}
+	to := filepath.Join(q.store.dir, "objects", "pack")
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+	}
+	for _, last := range []bool{false, true} {
+		for _, n := range names {
+			if strings.HasSuffix(n.Name(), ".idx") != last || strings.HasSuffix(n.Name(), ".keep") {
+				continue
+			}
+			if err := os.Rename(filepath.Join(from, n.Name()), filepath.Join(to, n.Name())); err != nil {
+				return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+			}
+		}
+	}
+	return nil
+}
+
+// A cappedReader fails when there is more than it may read.
+type cappedReader struct {
+	r           io.Reader
+	left, limit int64
+}
+
+func (c *cappedReader) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		var one [1]byte
+		n, err := c.r.Read(one[:])
+		if n > 0 {
+			return 0, errPack("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(c.limit))
+		}
+		return 0, err
+	}
+	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
+	c.left -= int64(n)
+	return n, err
+}
+
+// zeroID is the name of no object, with as many digits as those of a repository.
+func zeroID(idSize int) string { return string(bytes.Repeat([]byte{'0'}, 2*idSize)) }
