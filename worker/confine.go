@@ -84,7 +84,7 @@ func confine(req call, given, rootFD int) error {
 			return fmt.Errorf("landlock: %w", err)
 		}
 	}
-	if err := filterSyscalls(req.Network, req.Programs != nil); err != nil {
+	if err := filterSyscalls(req.Network, req.Programs); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	return nil
@@ -102,6 +102,8 @@ func allThreads(trap, a, b, c uintptr) error {
 	return errno
 }
 
+const maxProcesses = 512
+
 func limit(l Limits) error {
 	cpu := uint64(l.CPU / time.Second)
 	for _, r := range []struct {
@@ -112,7 +114,7 @@ func limit(l Limits) error {
 		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
 		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
 		{unix.RLIMIT_NOFILE, 256, 256},
-		{unix.RLIMIT_NPROC, 512, 512}, // threads of all jobs of this user in this namespace
+		{unix.RLIMIT_NPROC, maxProcesses, maxProcesses}, // and threads, of all jobs of this user in this namespace
 		{unix.RLIMIT_CORE, 0, 0},
 	} {
 		if err := unix.Setrlimit(r.what, &unix.Rlimit{Cur: r.cur, Max: r.max}); err != nil {

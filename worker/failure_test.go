@@ -24,8 +24,14 @@ const parentOf = "CAISSON_TEST_PARENT_OF"
 func parent(exe string) int {
 	r, err := worker.New(worker.Config{Exe: exe, UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err == nil {
-		held := []*os.File{os.NewFile(3, "held")}
-		err = r.Run(context.Background(), worker.Request{Job: "hold", Files: held, Network: os.Args[1] == "network"}, nil)
+		req := worker.Request{Job: "hold", Files: []*os.File{os.NewFile(3, "held")}, Network: os.Args[1] == "network"}
+		if os.Args[1] == "programs" {
+			req.Job, req.Programs = "brood", true
+			if req.Root, err = os.Open(os.Args[2]); err != nil {
+				return 1
+			}
+		}
+		err = r.Run(context.Background(), req, nil)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
@@ -33,7 +39,7 @@ func parent(exe string) int {
 
 func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 	program.Runner(t)
-	for _, kind := range []string{"sealed", "network"} {
+	for _, kind := range []string{"sealed", "network", "programs"} {
 		t.Run(kind, func(t *testing.T) {
 			r, w, err := os.Pipe()
 			if err != nil {
@@ -44,7 +50,7 @@ func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 			if self == "/proc/self/exe" {
 				self = os.Args[0]
 			}
-			cmd := exec.Command(self, kind)
+			cmd := exec.Command(self, kind, t.TempDir())
 			cmd.Env = []string{parentOf + "=" + program.Exe()}
 			cmd.ExtraFiles = []*os.File{w}
 			cmd.Stderr = os.Stderr

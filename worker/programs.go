@@ -26,6 +26,9 @@ type Mount struct {
 
 const maxMounts = 16
 
+// firstAccountUID is the first uid that can be an account's, and no user of the host has.
+const firstAccountUID = 0x50000000
+
 var (
 	mountName = regexp.MustCompile(`^/[a-z][a-z0-9-]{0,31}$`)
 	// taken are the names that the programs have, or that a program could take for what it is elsewhere.
@@ -37,6 +40,9 @@ var (
 type layout struct {
 	Mounts []place `json:"mounts"`
 	Links  []link  `json:"links"`
+	// Unix is whether the job may have unix sockets besides pairs: a directory of a user of the host can have sockets in it that
+	// somebody listens on, and a read-only mount keeps nobody from connecting.
+	Unix bool `json:"unix"`
 }
 
 type place struct {
@@ -89,13 +95,19 @@ func (p *process) furnish(req Request, c *call) error {
 			return fmt.Errorf("%s: %w", h.at, err)
 		}
 	}
-	for _, m := range req.Mounts {
-		mount, err := detach(m.Dir, kept(!m.Writable))
+	shown := append([]Mount{{Dir: req.Root, At: work}}, req.Mounts...)
+	c.Programs.Unix = true
+	for i, m := range shown {
+		owner, err := ownerOf(m.Dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.At, err)
 		}
-		if err := onlyDirectory(mount); err != nil {
-			mount.Close()
+		c.Programs.Unix = c.Programs.Unix && owner >= firstAccountUID
+		if i == 0 {
+			continue // seal has it
+		}
+		mount, err := detach(m.Dir, kept(!m.Writable))
+		if err != nil {
 			return fmt.Errorf("%s: %w", m.At, err)
 		}
 		p.show(c.Programs, m.At, mount, false)
@@ -174,34 +186,48 @@ func (p *process) showHost(l *layout, h hostPlace) error {
 	return nil
 }
 
-func onlyDirectory(f *os.File) error {
-	defer runtime.KeepAlive(f)
+// ownerOf returns the uid of a directory, or an error for anything else.
+func ownerOf(dir *os.File) (uint32, error) {
+	defer runtime.KeepAlive(dir)
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return os.NewSyscallError("fstat", err)
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return 0, os.NewSyscallError("fstat", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return unix.ENOTDIR
+		return 0, unix.ENOTDIR
 	}
-	return nil
+	return st.Uid, nil
+}
+
+// settle does what needs the job's process, and must be done before the job attaches its mounts.
+func (p *process) settle() error {
+	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
+	// Nothing bounds the memory of all programs together. When there is none left, it is they who go, not the daemon's sandboxes.
+	if err := os.WriteFile(proc+"/oom_score_adj", []byte("1000"), 0); err != nil {
+		return err
+	}
+	return p.lend(proc + "/ns/user")
 }
 
 // lend makes what belongs to root in the mounts of the request belong to the job, which is a user without rights: of root's processes
-// the kernel does not limit the number, and root can read what nobody else can in /usr. It must be called before the job
-// attaches them.
-func (p *process) lend() error {
+// the kernel does not limit the number, and root can read what nobody else can in /usr.
+func (p *process) lend(namespace string) error {
 	if p.lent == nil {
 		return nil
 	}
-	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", p.cmd.Process.Pid))
+	users, err := os.Open(namespace)
 	if err != nil {
 		return err
 	}
 	defer users.Close()
 	for _, m := range p.lent {
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
-		if err := unix.MountSetattr(int(m.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
-			return fmt.Errorf("a directory of root's is on a file system that cannot be idmapped; let another user own it: %w", err)
+		err := unix.MountSetattr(int(m.Fd()), "", unix.AT_EMPTY_PATH, &attr)
+		if errors.Is(err, unix.EINVAL) {
+			return caisson.Wrap(err, caisson.Invalid, "a directory belongs to root and its file system cannot show it to others; let another user own it")
+		}
+		if err != nil {
+			return os.NewSyscallError("mount_setattr", err)
 		}
 	}
 	return nil

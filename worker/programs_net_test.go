@@ -13,22 +13,22 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// dialed reports which addresses a job can reach; "loopback" are listeners of its own.
+// dialed reports which addresses a job can reach, when it has spoken to listeners of its own.
 func dialed(_ context.Context, c *worker.Call) (any, error) {
-	var targets [][2]string
-	if err := c.Args(&targets); err != nil {
+	var args dials
+	if err := c.Args(&args); err != nil {
 		return nil, err
 	}
 	got := []string{}
-	for _, t := range targets {
+	for _, t := range args.Targets {
 		if conn, err := net.DialTimeout(t[0], t[1], 2*time.Second); err == nil {
 			conn.Close()
 			got = append(got, t[1])
 		}
 	}
-	for _, own := range [][2]string{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:0"}, {"unix", "/tmp/socket"}} {
-		if err := greet(own[0], own[1]); err != nil {
-			return nil, fmt.Errorf("%s: %w", own[1], err)
+	for _, a := range args.Own {
+		if err := greet(a[0], a[1]); err != nil {
+			return nil, fmt.Errorf("%s: %w", a[1], err)
 		}
 	}
 	return got, nil
@@ -61,7 +61,7 @@ func greet(network, address string) error {
 
 func TestPromise4ProgramsReachNobody(t *testing.T) {
 	r := program.Runner(t)
-	_, root := ownedDir(t, 70000)
+	_, root := ownedDir(t, 0x50000000)
 	outside := filepath.Join(t.TempDir(), "socket")
 	var targets [][2]string
 	for _, a := range [][2]string{{"tcp", "127.0.0.1:0"}, {"tcp", "0.0.0.0:0"}, {"unix", outside}, {"unix", fmt.Sprintf("@caisson-test-%d", os.Getpid())}} {
@@ -84,10 +84,54 @@ func TestPromise4ProgramsReachNobody(t *testing.T) {
 		}
 	}
 	var got []string
-	if err := r.Run(t.Context(), worker.Request{Job: "dial", Args: targets, Root: root, Programs: true}, &got); err != nil {
+	args := dials{Targets: targets, Own: [][2]string{{"tcp", "127.0.0.1:0"}, {"unix", "/tmp/socket"}}}
+	if ip6() {
+		args.Own = append(args.Own, [2]string{"tcp", "[::1]:0"})
+	}
+	if err := r.Run(t.Context(), worker.Request{Job: "dial", Args: args, Root: root, Programs: true}, &got); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) > 0 {
 		t.Errorf("reached %q of %q", got, targets)
+	}
+}
+
+type dials struct{ Targets, Own [][2]string }
+
+func ip6() bool {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err == nil {
+		l.Close()
+	}
+	return err == nil
+}
+
+// A directory of a host's user can have the sockets of an agent in it.
+func TestPromise4SocketsInDirectoriesAreOutOfReach(t *testing.T) {
+	r := program.Runner(t)
+	_, account := ownedDir(t, 0x50000000)
+	for _, owner := range []int{0, 1234, 70000} {
+		dir, root := ownedDir(t, owner)
+		path := filepath.Join(dir, "s")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range []worker.Request{
+			{Root: root, Access: worker.WriteAsOwner},
+			{Root: root},
+			{Root: account, Mounts: []worker.Mount{{Dir: root, At: "/view"}}},
+		} {
+			req.Job, req.Programs = "dial", true
+			req.Args = dials{Targets: [][2]string{{"unix", "/work/s"}, {"unix", "/view/s"}}, Own: [][2]string{{"tcp", "127.0.0.1:0"}}}
+			var got []string
+			if err := r.Run(t.Context(), req, &got); err != nil || len(got) > 0 {
+				t.Errorf("%d: reached %q, %v", owner, got, err)
+			}
+		}
 	}
 }

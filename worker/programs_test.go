@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,8 @@ import (
 var programJobs = []worker.Job{
 	{Name: "commands", Run: commands},
 	{Name: "crowd", Run: crowd},
+	{Name: "brood", Run: brood},
+	{Name: "flags", Run: flags},
 	{Name: "dial", Run: dialed},
 }
 
@@ -67,6 +71,61 @@ func crowd(_ context.Context, c *worker.Call) (any, error) {
 			return n, nil
 		case err != nil:
 			return nil, err
+		}
+	}
+}
+
+// brood waits, while a child of its child holds its descriptor.
+func brood(_ context.Context, c *worker.Call) (any, error) {
+	f, err := c.File(0)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 & printf x >&3")
+	cmd.ExtraFiles = []*os.File{f}
+	if err := cmd.Run(); err != nil {
+		return nil, err
+	}
+	f.Close()
+	select {}
+}
+
+// flags returns the flags of the file systems at paths.
+func flags(_ context.Context, c *worker.Call) (any, error) {
+	var paths []string
+	if err := c.Args(&paths); err != nil {
+		return nil, err
+	}
+	all := map[string]int64{}
+	for _, p := range paths {
+		var st unix.Statfs_t
+		if err := unix.Statfs(p, &st); err != nil {
+			return nil, fmt.Errorf("%s: %w", p, err)
+		}
+		all[p] = st.Flags
+	}
+	return all, nil
+}
+
+func TestProgramsHaveNoRightsByMounts(t *testing.T) {
+	r := program.Runner(t)
+	_, root := ownedDir(t, 70000)
+	_, more := ownedDir(t, 70000)
+	const data = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
+	want := map[string]int64{
+		"/": data | unix.ST_RDONLY, "/tmp": data, "/work": data, "/more": data, "/view": data | unix.ST_RDONLY, "/etc": data | unix.ST_RDONLY,
+		"/etc/passwd": data | unix.ST_RDONLY, "/dev": data | unix.ST_RDONLY, "/usr": unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV,
+		"/bin": unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV, "/dev/null": unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NOEXEC,
+	}
+	var got map[string]int64
+	err := r.Run(t.Context(), worker.Request{Job: "flags", Args: slices.Collect(maps.Keys(want)), Root: root, Access: worker.WriteAsOwner, Programs: true,
+		Mounts: []worker.Mount{{Dir: more, At: "/more", Writable: true}, {Dir: more, At: "/view"}}}, &got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, w := range want {
+		if g := got[path] & (data | unix.ST_RDONLY); g != w {
+			t.Errorf("%s has flags %x, not %x", path, g, w)
 		}
 	}
 }

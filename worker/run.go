@@ -279,10 +279,12 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 		p.feeding.Add(1)
 		go p.feed()
 	}
-	if err := p.lend(); err != nil {
-		p.cmd.Process.Kill()
-		p.cmd.Wait()
-		return caisson.Wrap(err, caisson.Internal, "cannot prepare a worker for %s", c.Job)
+	if c.Programs != nil {
+		if err := p.settle(); err != nil {
+			p.cmd.Process.Kill()
+			p.cmd.Wait()
+			return caisson.Wrap(err, caisson.KindOf(err), "cannot prepare a worker for %s: %s", c.Job, caisson.MessageOf(err))
+		}
 	}
 	if _, err = p.request.Write(append(line, '\n')); err == nil {
 		err = readFrames(p.replies, progress, reply)
@@ -313,6 +315,8 @@ func (p *process) broken(c call, cause, exit error) error {
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))
+		case strings.Contains(said, "failed to create new OS thread"):
+			return caisson.Errorf(caisson.Exhausted, "%s started more than %d processes and threads", c.Job, maxProcesses)
 		}
 	}
 	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s broke down; the daemon's log has the details", c.Job)

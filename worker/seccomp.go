@@ -32,12 +32,12 @@ const (
 // filterSyscalls installs a seccomp filter on all threads, which new processes inherit: no new programs and processes (threads
 // are allowed) unless the job has programs, and then none in namespaces of their own; no sockets but those of the internet, and
 // those only with network, or streams, and those only with programs; nothing from forbidden.
-func filterSyscalls(network, programs bool) error {
-	prog := slices.Concat(wrongMachine(), clones(programs))
+func filterSyscalls(network bool, programs *layout) error {
+	prog := slices.Concat(wrongMachine(), clones(programs != nil))
 	calls := forbidden
 	switch {
-	case programs:
-		prog = slices.Concat(prog, streams(unix.SYS_SOCKET), streams(unix.SYS_SOCKETPAIR))
+	case programs != nil:
+		prog = slices.Concat(prog, streams(unix.SYS_SOCKET, programs.Unix), streams(unix.SYS_SOCKETPAIR, true))
 		calls = slices.DeleteFunc(slices.Clone(forbidden), func(nr uint32) bool { return nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT })
 		calls = append(calls, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET) // files in memory could be executed
 	case network:
@@ -122,15 +122,19 @@ func internet() []unix.SockFilter {
 	}
 }
 
-// streams allows call, socket or socketpair, to make TCP and unix streams: no other protocol's code can be reached.
-func streams(call uint32) []unix.SockFilter {
+// streams allows call, socket or socketpair, to make TCP and perhaps unix streams: no other protocol's code can be reached.
+func streams(call uint32, local bool) []unix.SockFilter {
+	refuse := uint8(5)
+	if local {
+		refuse++
+	}
 	return []unix.SockFilter{
 		jump(unix.BPF_JEQ, call, 0, 12),
 		stmt(load, offArg0+8),
 		stmt(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, 0xf), // the rest are flags
 		jump(unix.BPF_JEQ, unix.SOCK_STREAM, 0, 7),
 		stmt(load, offArg0),
-		jump(unix.BPF_JEQ, unix.AF_UNIX, 6, 0),
+		jump(unix.BPF_JEQ, unix.AF_UNIX, refuse, 0),
 		jump(unix.BPF_JEQ, unix.AF_INET, 1, 0),
 		jump(unix.BPF_JEQ, unix.AF_INET6, 0, 3),
 		stmt(load, offArg0+16),

@@ -92,7 +92,9 @@ type Request struct {
 	Network bool
 	// Programs lets the job start the host's programs, of which it sees /usr, /bin, /sbin, /lib, /lib64 and a few files of /etc
 	// read-only, and gives it a loopback device of its own and a small /tmp. Its Root, then required, is at /work; Mounts are
-	// where they say. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has capabilities.
+	// where they say. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has capabilities,
+	// has TCP and socket pairs, and unix sockets with a name only if all its directories belong to accounts. Directories
+	// of root's are idmapped for it, but those in Files are not.
 	Programs bool
 	Mounts   []Mount // only with Programs
 	Limits   Limits
