@@ -233,6 +233,33 @@ func TestProgramsKeepToTheirPlaces(t *testing.T) {
 	}
 }
 
+// A job in a directory of root's is not root: not for the files of the host, and not for the kernel's count of processes.
+func TestProgramsAreNeverRoot(t *testing.T) {
+	r := program.Runner(t)
+	dir, root := ownedDir(t, 0)
+	view, other := ownedDir(t, 0)
+	for _, d := range []string{dir, view} {
+		if err := os.WriteFile(filepath.Join(d, "private"), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := do(t, worker.Request{Root: root, Mounts: []worker.Mount{{Dir: other, At: "/view"}}},
+		sh("cat private /view/private; stat -c %u . /view /usr /bin/sh /dev/null | xargs"))[0]
+	if got.Code != 0 || got.Out != "xx0 0 65534 65534 65534\n" {
+		t.Errorf("%+v", got)
+	}
+	proc, err := os.Open("/proc") // cannot be idmapped
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proc.Close()
+	var all []ran
+	err = r.Run(t.Context(), worker.Request{Job: "commands", Args: [][]string{}, Root: proc, Programs: true}, &all)
+	if caisson.KindOf(err) != caisson.Invalid || !strings.Contains(caisson.MessageOf(err), "let another user own it") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Attempts that must fail in a program that a job has started, by the name of the call. Perl makes any call.
 func TestProgramsAreSealed(t *testing.T) {
 	program.Runner(t)
