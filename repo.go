@@ -143,6 +143,12 @@ type Repos interface {
 	// RemoveRepo forgets a repository with its mirror. Conflict while a delivery of it waits.
 	RemoveRepo(ctx context.Context, name string) error
 
+	// GrantRepo lets a running sandbox, named by id or name, into a repository and clones it into dir, an absolute path there.
+	GrantRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*RepoGrant, error)
+	// DeliverRepo makes a delivery of what such a sandbox has pushed, or else of what is in dir. Of req only Name, Pull, Ready and Title
+	// count. NotFound if there is nothing new.
+	DeliverRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*Delivery, error)
+
 	// GetDelivery finds a delivery by its id, or the newest of the run with that id.
 	GetDelivery(ctx context.Context, ref string) (*Delivery, error)
 	ListDeliveries(ctx context.Context, f DeliveryFilter) (page []*Delivery, more bool, err error)
@@ -170,24 +176,24 @@ type RepoAccess struct {
 	Run     ID // that pushes are charged to; empty for none
 	Session ID
 	Repo    RepoRequest
+	Dir     string            // in the sandbox, where it is cloned; empty for nowhere
 	Warn    func(what string) // told of what does not go as it should; nil for nobody
 }
 
 // A RepoGrant says where a sandbox finds a repository, and what it may do there.
 type RepoGrant struct {
-	URL    string
-	Start  string // branch that work starts from
-	Branch string // that work is pushed to
-	From   string // commit of the base branch that counts as old
-	Name   string // author of new commits
-	Email  string
-	Fresh  bool // the sandbox was not let in before: there is nothing cloned yet
+	URL    string `json:"url" doc:"In the sandbox"`
+	Start  string `json:"start" doc:"Branch that work starts from"`
+	Branch string `json:"branch" doc:"Branch that work is pushed to"`
+	From   string `json:"from" doc:"Commit of the base branch that counts as old"`
 }
 
-// A RepoHandover says what is to become of what a sandbox has pushed.
+// A RepoHandover says what is to become of what a sandbox has done in a repository.
 type RepoHandover struct {
 	Sandbox ID
 	Repo    RepoRequest
+	Dir     string // in the sandbox, where what was not pushed is taken from if nothing was; empty for nowhere
+	Subject string // of the commit of what was not even committed
 	Body    string // of a pull request
 	Hold    bool   // nothing is sent until somebody says so
 }
@@ -196,11 +202,9 @@ type RepoHandover struct {
 type Relay interface {
 	// CheckRepo says whether a request makes sense, as far as that can be said before the repository is fetched.
 	CheckRepo(ctx context.Context, account string, req RepoRequest) error
-	// Grant lets a sandbox into a repository. One that was let in before keeps what it has, and begins a new run.
+	// Grant lets a sandbox into a repository and clones it there. One that was let in before keeps what it has, and begins a new run.
 	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
-	// Pushed reports whether a sandbox has pushed anything since its run was granted the repository.
-	Pushed(sandbox ID, repo string) bool
-	// Deliver makes a delivery of what was pushed since. It returns nil if that is nothing.
+	// Deliver makes a delivery of what the sandbox has pushed since it was granted the repository for its run. It returns nil if that is nothing.
 	Deliver(ctx context.Context, h RepoHandover) (*Delivery, error)
 	// Await returns a delivery once nothing more happens to it by itself, or as it is when ctx or the time is over.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)

@@ -24,6 +24,12 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if g == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s was given no repository %.64q", h.Sandbox, h.Repo.Name)
 	}
+	if len(g.Pushed) == 0 && h.Dir != "" {
+		if err := c.collect(ctx, g, h.Dir, h.Subject); err != nil {
+			return nil, err
+		}
+		g = c.granted(h.Sandbox, h.Repo.Name)
+	}
 	p := chosen(g)
 	if p == nil || p.Commit == g.From {
 		return nil, nil
@@ -71,12 +77,6 @@ func chosen(g *grant) *pushed {
 		return &g.Pushed[n-1]
 	}
 	return nil
-}
-
-// Pushed implements [caisson.Relay].
-func (c *Core) Pushed(sandbox caisson.ID, repo string) bool {
-	g := c.granted(sandbox, repo)
-	return g != nil && len(g.Pushed) > 0
 }
 
 // prepare makes commits as they are sent.

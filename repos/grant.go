@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -92,49 +93,61 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 		return nil, err
 	}
 	if g := c.granted(a.Sandbox, r.Name); g != nil {
-		return c.again(r, g, a)
+		return c.again(g, a)
 	}
 	if r, err = c.freshen(ctx, r, a.Warn); err != nil {
 		return nil, err
 	}
+	g, start, err := c.make(ctx, r, a)
+	if err != nil {
+		return nil, err
+	}
+	if a.Dir != "" {
+		if err := c.clone(ctx, r, g, a.Dir, start); err != nil {
+			return nil, errors.Join(err, c.revoke(g))
+		}
+	}
+	out := tell(g)
+	out.Start = start
+	return out, nil
+}
+
+// make makes the store of a sandbox that is let into a repository. start is the branch that work starts from.
+func (c *Core) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) (g *grant, start string, err error) {
 	release, err := c.lock(ctx, r.Account, r.Name)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer release()
-	g, start, err := c.plan(ctx, r, a)
-	if err != nil {
-		return nil, err
+	if g, start, err = c.plan(ctx, r, a); err != nil {
+		return nil, "", err
 	}
 	if err := c.fillView(ctx, g); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	view, err := c.open(g.Account, g.Repo, viewsDir, g.View)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer view.Close()
 	err = c.place(ctx, g.Account, g.Repo, func(store *os.File) error {
 		return c.Git.Store(ctx, store, view, g.Refs, heads+start)
 	}, storesDir, string(g.Sandbox))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := c.keep(g); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	c.event(as(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
 		"sandbox": string(g.Sandbox), "run": string(g.Run), "base": g.Base, "branch": g.Branch, "commit": g.From,
 	})
-	out := tell(r, g)
-	out.Start, out.Fresh = start, true
-	return out, nil
+	return g, start, nil
 }
 
 // tell is what a run is told of its grant.
-func tell(r *caisson.Repo, g *grant) *caisson.RepoGrant {
-	name, email := author(r)
-	return &caisson.RepoGrant{URL: host + g.Repo, Start: g.Base, Branch: g.Branch, From: g.From, Name: name, Email: email}
+func tell(g *grant) *caisson.RepoGrant {
+	return &caisson.RepoGrant{URL: host + g.Repo, Start: g.Base, Branch: g.Branch, From: g.From}
 }
 
 func author(r *caisson.Repo) (name, email string) {
@@ -142,7 +155,7 @@ func author(r *caisson.Repo) (name, email string) {
 }
 
 // again begins another run of a sandbox that has been let in.
-func (c *Core) again(r *caisson.Repo, g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
+func (c *Core) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	if a.Repo.Base != "" && a.Repo.Base != g.Base || a.Repo.Branch != "" && a.Repo.Branch != g.Branch {
 		return nil, caisson.Errorf(caisson.Conflict, "this session works on branch %s from %s; leave --branch and --base out, or begin another session", g.Branch, g.Base)
 	}
@@ -151,7 +164,7 @@ func (c *Core) again(r *caisson.Repo, g *grant, a caisson.RepoAccess) (*caisson.
 	if err := c.keep(&next); err != nil {
 		return nil, err
 	}
-	return tell(r, &next), nil
+	return tell(&next), nil
 }
 
 const heads = "refs/heads/"
@@ -274,6 +287,15 @@ func (c *Core) know(g *grant) {
 		c.grants[g.Sandbox] = map[string]*grant{}
 	}
 	c.grants[g.Sandbox][g.Repo] = g
+}
+
+// revoke forgets a grant of which nothing has come.
+func (c *Core) revoke(g *grant) error {
+	c.mu.Lock()
+	delete(c.grants[g.Sandbox], g.Repo)
+	c.mu.Unlock()
+	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
+	return errors.Join(os.Remove(store+".json"), os.RemoveAll(store))
 }
 
 // readGrant reads a stored grant.

@@ -2,6 +2,8 @@ package repos
 
 import (
 	"context"
+	"crypto/sha256"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -63,7 +65,7 @@ func (c *Core) credential(ctx context.Context, r *caisson.Repo, at location) (ca
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
-		return c.tokens.get(ctx, c.Forge, app, at.server, r.Account+"/"+r.Name+"/"+r.URL)
+		return c.tokens.get(ctx, c.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
 }
@@ -71,23 +73,21 @@ func (c *Core) credential(ctx context.Context, r *caisson.Repo, at location) (ca
 // tokens are those that were minted for GitHub Apps and are still good for a while.
 type tokens struct {
 	mu   sync.Mutex
-	have map[string]minted // guarded by mu
+	have map[[sha256.Size]byte]minted // by whose, for what, and with which credential; guarded by mu
 }
 
 type minted struct {
-	token  caisson.Secret
-	until  time.Time
-	app    forge.App
-	server forge.Server
+	token caisson.Secret
+	until time.Time
 }
 
 const tokenReserve = 10 * time.Minute // that a token has to be good for at least when it is used again
 
-func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key string) (caisson.Secret, error) {
+func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
 	t.mu.Lock()
 	m := t.have[key]
 	t.mu.Unlock()
-	if m.app == app && m.server == server && time.Until(m.until) > tokenReserve {
+	if time.Until(m.until) > tokenReserve {
 		return m.token, nil
 	}
 	token, until, err := f.Token(ctx, app, server)
@@ -96,10 +96,11 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	maps.DeleteFunc(t.have, func(_ [sha256.Size]byte, m minted) bool { return time.Until(m.until) < 0 })
 	if t.have == nil {
-		t.have = map[string]minted{}
+		t.have = map[[sha256.Size]byte]minted{}
 	}
-	t.have[key] = minted{token, until, app, server}
+	t.have[key] = minted{token, until}
 	return token, nil
 }
 
@@ -144,10 +145,9 @@ func (c *Core) remote(ctx context.Context, r *caisson.Repo, push bool) (serve fu
 		if secret.IsZero() {
 			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
 		}
-		req.Auth.Key = secret.Reveal()
+		req.Auth.Key = secret
 	} else if !secret.IsZero() {
-		user, password := forge.GitAuth(at.forge, secret)
-		req.Auth.User, req.Auth.Secret = user, password.Reveal()
+		req.Auth.User, req.Auth.Secret = forge.GitAuth(at.forge, secret)
 	}
 	return func(ctx context.Context, conn *os.File) error { return c.Link.Run(ctx, conn, req) }, t, nil
 }

@@ -75,9 +75,11 @@ type Config struct {
 	Forge   Forges
 	Secrets caisson.Secrets
 	Record  func(ctx context.Context, e *caisson.Event) error
-	Rules   gate.Rules // of what commits may change; zero means the gate's defaults
-	Limits  Limits
-	Roots   string // PEM of authorities to trust besides the host's
+	// Exec starts a process in a sandbox, as that of [caisson.Processes].
+	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
+	Rules  gate.Rules // of what commits may change; zero means the gate's defaults
+	Limits Limits
+	Roots  string // PEM of authorities to trust besides the host's
 	// Settled, unless nil, is told of each delivery whose state has changed.
 	Settled func(ctx context.Context, d *caisson.Delivery)
 	Log     *slog.Logger

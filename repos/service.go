@@ -204,3 +204,43 @@ func (c *Core) forget(account, repo string) {
 		}
 	}
 }
+
+// GrantRepo implements [caisson.Repos].
+func (s *Service) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sb, err := s.c.Store.Sandboxes().Get(ctx, in, sandbox)
+	switch {
+	case err != nil:
+		return nil, err
+	case sb.Assigned != nil:
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s; say with the run which repository it is to have", sb.ID, sb.Assigned.Run)
+	case !path.IsAbs(dir) || path.Clean(dir) == "/":
+		return nil, caisson.Invalidf("dir", "is no absolute path of a directory in the sandbox")
+	}
+	return s.c.Grant(ctx, caisson.RepoAccess{Account: sb.Account, Sandbox: sb.ID, Repo: req, Dir: dir})
+}
+
+// DeliverRepo implements [caisson.Repos].
+func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sb, err := s.c.Store.Sandboxes().Get(ctx, in, sandbox)
+	switch {
+	case err != nil:
+		return nil, err
+	case sb.Assigned != nil:
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s, whose end delivers", sb.ID, sb.Assigned.Run)
+	case dir != "" && !path.IsAbs(dir):
+		return nil, caisson.Invalidf("dir", "is no absolute path of a directory in the sandbox")
+	}
+	d, err := s.c.Deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
+	if err == nil && d == nil {
+		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sb.ID)
+	}
+	return d, err
+}

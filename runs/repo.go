@@ -22,45 +22,8 @@ func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *cais
 	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
 }
 
-// How long git in a sandbox may take to clone, and to push what it has.
-const (
-	cloneTime   = 30 * time.Minute
-	collectTime = 10 * time.Minute
-)
-
-// cloneScript makes the workspace a clone. What is there already, files that agents are configured with, is no part of the work.
-const cloneScript = `set -eu
-dir=$1 url=$2 start=$3 branch=$4 name=$5 email=$6
-if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
-mkdir -p "$dir"
-cd "$dir"
-git init -q
-git ls-files -o --directory >>.git/info/exclude
-git config remote.origin.url "$url"
-git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
-git config push.default current
-git config user.name "$name"
-git config user.email "$email"
-git fetch -q origin
-git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
-`
-
-// collectScript pushes what the agent has done but not pushed: its last commit, and what it has not committed on top of that. The agent's
-// own index and branches stay as they are.
-const collectScript = `set -eu
-dir=$1 url=$2 branch=$3 subject=$4
-cd "$dir"
-head=$(git rev-parse -q --verify 'HEAD^{commit}')
-own=$(git rev-parse --git-path index)
-index=$(git rev-parse --git-path caisson-index)
-rm -f "$index"
-if [ -e "$own" ]; then cp "$own" "$index"; fi
-tree=$(export GIT_INDEX_FILE="$(pwd)/$index"; case $index in /*) GIT_INDEX_FILE=$index;; esac; git -c core.hooksPath=/dev/null add -A && git write-tree)
-rm -f "$index"
-commit=$head
-if [ "$tree" != "$(git rev-parse "$head^{tree}")" ]; then commit=$(git commit-tree "$tree" -p "$head" -m "$subject"); fi
-git -c core.hooksPath=/dev/null push -q "$url" "+$commit:refs/heads/$branch"
-`
+// deliverTime is how long it may take to take the agent's commits.
+const deliverTime = 12 * time.Minute
 
 // clone lets the attempt's sandbox into the run's repository, and clones it into the workspace.
 func (x lodging) clone(ctx context.Context) error {
@@ -71,42 +34,14 @@ func (x lodging) clone(ctx context.Context) error {
 	x.start()
 	defer x.phase("workspace")
 	g, err := x.c.Relay.Grant(ctx, caisson.RepoAccess{
-		Account: x.r.Account, Sandbox: x.box.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req,
+		Account: x.r.Account, Sandbox: x.box.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req, Dir: x.agent.Workdir,
 		Warn: func(what string) { x.warn(ctx, what, nil) },
 	})
 	if err != nil {
 		return err
 	}
 	x.repo = g
-	if !g.Fresh {
-		return nil
-	}
-	err = x.c.hands.git(ctx, x.box.ID, cloneTime, cloneScript, x.agent.Workdir, g.URL, g.Start, g.Branch, g.Name, g.Email)
-	if err != nil {
-		return &failure{code: caisson.RunInternal, msg: "the repository " + req.Name + " could not be cloned: " + caisson.MessageOf(err), err: err}
-	}
 	return nil
-}
-
-// git runs one of the scripts above. What comes from strangers is in its arguments.
-func (c hands) git(ctx context.Context, box caisson.ID, most time.Duration, script string, args ...string) error {
-	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{
-		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/",
-		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-	})
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	out, errs := make(chan string, 1), make(chan string, 1)
-	go func() { out <- tail(p.Stdout()) }()
-	go func() { errs <- tail(p.Stderr()) }()
-	status, err := p.Wait(ctx)
-	if err != nil || status.Success() {
-		return err
-	}
-	said := strings.Join(strings.Fields(<-errs+" "+<-out), " ")
-	return caisson.Errorf(caisson.Unavailable, "git %s; it said last: %.300q", status, said)
 }
 
 // deliver takes the agent's commits and has them sent. What cannot be taken keeps its sandbox.
@@ -118,29 +53,29 @@ func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
 	defer x.phase("deliver")
 	req := *x.r.Request.Repo
 	x.result.Delivery = &caisson.RunDelivery{Repo: req.Name}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), collectTime+time.Minute)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), deliverTime)
 	defer cancel()
+	h := caisson.RepoHandover{
+		Sandbox: x.box.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Body: x.answer.String(), Hold: failed != nil,
+	}
+	d, err := x.c.Relay.Deliver(ctx, h)
 	switch {
-	case x.c.Relay.Pushed(x.box.ID, req.Name):
+	case err != nil:
+		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
+	case d != nil:
+		x.result.Delivery = tellDelivery(d)
 		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // what it has is not only there
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
-		return
-	default:
-		subject := cmp.Or(req.Title, firstLine(x.r.Request.Prompt))
-		if err := x.c.hands.git(ctx, x.box.ID, collectTime, collectScript, x.agent.Workdir, x.repo.URL, x.repo.Branch, subject); err != nil {
-			x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
-			return
-		}
 	}
-	d, err := x.c.Relay.Deliver(ctx, caisson.RepoHandover{Sandbox: x.box.ID, Repo: req, Body: x.answer.String(), Hold: failed != nil})
-	if err != nil {
-		x.undelivered(ctx, "what the agent has pushed could not be made ready to be sent", err)
-		return
+}
+
+// workdir is where the agent works, if its sandbox runs.
+func (x outcome) workdir() string {
+	if x.starting {
+		return ""
 	}
-	if d != nil {
-		x.result.Delivery = tellDelivery(d)
-	}
+	return x.agent.Workdir
 }
 
 // undelivered keeps the sandbox, which has what nobody else has.

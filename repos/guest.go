@@ -1,0 +1,105 @@
+package repos
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// How long git in a sandbox may take to clone, and to push what it has.
+const (
+	cloneTime   = 30 * time.Minute
+	collectTime = 10 * time.Minute
+)
+
+// cloneScript makes the workspace a clone. What is there already, files that agents are configured with, is no part of the work.
+const cloneScript = `set -eu
+dir=$1 url=$2 start=$3 branch=$4 name=$5 email=$6
+if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
+mkdir -p "$dir"
+cd "$dir"
+git init -q
+git ls-files -o --directory >>.git/info/exclude
+git config remote.origin.url "$url"
+git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
+git config push.default current
+git config user.name "$name"
+git config user.email "$email"
+git fetch -q origin
+git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
+`
+
+// collectScript pushes what the agent has done but not pushed: its last commit, and what it has not committed on top of that. The agent's
+// own index and branches stay as they are.
+const collectScript = `set -eu
+dir=$1 url=$2 branch=$3 subject=$4
+cd "$dir"
+head=$(git rev-parse -q --verify 'HEAD^{commit}')
+own=$(git rev-parse --git-path index)
+index=$(git rev-parse --git-path caisson-index)
+rm -f "$index"
+if [ -e "$own" ]; then cp "$own" "$index"; fi
+tree=$(export GIT_INDEX_FILE="$(pwd)/$index"; case $index in /*) GIT_INDEX_FILE=$index;; esac; git -c core.hooksPath=/dev/null add -A && git write-tree)
+rm -f "$index"
+commit=$head
+if [ "$tree" != "$(git rev-parse "$head^{tree}")" ]; then commit=$(git commit-tree "$tree" -p "$head" -m "$subject"); fi
+git -c core.hooksPath=/dev/null push -q "$url" "+$commit:refs/heads/$branch"
+`
+
+// clone clones a repository in a sandbox.
+func (c *Core) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+	name, email := author(r)
+	err := c.guest(ctx, g, cloneTime, cloneScript, dir, host+g.Repo, start, g.Branch, name, email)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Unavailable, "the repository %s could not be cloned: %s", g.Repo, caisson.MessageOf(err))
+	}
+	return nil
+}
+
+// collect has a sandbox push what is in dir and was not pushed.
+func (c *Core) collect(ctx context.Context, g *grant, dir, subject string) error {
+	return c.guest(ctx, g, collectTime, collectScript, dir, host+g.Repo, g.Branch, subject)
+}
+
+// guest runs one of the scripts above in a sandbox. What comes from strangers is in its arguments.
+func (c *Core) guest(ctx context.Context, g *grant, most time.Duration, script string, args ...string) error {
+	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: g.Account, Local: true})
+	p, err := c.Exec(ctx, string(g.Sandbox), caisson.ExecRequest{
+		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/",
+		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	out, errs := make(chan string, 1), make(chan string, 1)
+	go func() { out <- tail(p.Stdout()) }()
+	go func() { errs <- tail(p.Stderr()) }()
+	status, err := p.Wait(ctx)
+	if err != nil || status.Success() {
+		return err
+	}
+	p.Close() // what it may have left running holds its streams
+	said := strings.Join(strings.Fields(plain(<-errs+" "+<-out, maxSaid, true)), " ")
+	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, said)
+}
+
+// maxSaid bounds what is kept of what git in a sandbox says, in bytes.
+const maxSaid = 1200
+
+// tail returns the last words of a stream, however long it is.
+func tail(r io.Reader) string {
+	var last []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := r.Read(buf)
+		last = append(last, buf[:n]...)
+		last = last[max(0, len(last)-maxSaid):]
+		if err != nil {
+			return strings.ToValidUTF8(string(last), "\uFFFD")
+		}
+	}
+}
