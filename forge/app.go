@@ -1,0 +1,173 @@
+package forge
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxApp is how many bytes an App's credential may have.
+const maxApp = 32 << 10
+
+// An App is the credential of a GitHub App. It signs for tokens that are good for an hour and one repository.
+type App struct {
+	id           string // its number or client id
+	installation int64  // 0: ask by the repository
+	key          caisson.Secret
+}
+
+// ParseApp recognises the credential of a GitHub App: a JSON object with appId (a number or a string), privateKey (PEM) and perhaps
+// installationId. Anything else is false: a token, a password. The key is not looked into.
+func ParseApp(secret caisson.Secret) (App, bool) {
+	text := strings.TrimSpace(secret.Reveal())
+	if len(text) > maxApp || !strings.HasPrefix(text, "{") {
+		return App{}, false
+	}
+	var in struct {
+		AppID          json.RawMessage `json:"appId"`
+		PrivateKey     string          `json:"privateKey"`
+		InstallationID json.RawMessage `json:"installationId"`
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if d.Decode(&in) != nil {
+		return App{}, false
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return App{}, false
+	}
+	id, ok := name(in.AppID)
+	if !ok || in.PrivateKey == "" {
+		return App{}, false
+	}
+	app := App{id: id, key: caisson.NewSecret(in.PrivateKey)}
+	if s, given := name(in.InstallationID); given {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n <= 0 {
+			return App{}, false
+		}
+		app.installation = n
+	} else if len(in.InstallationID) > 0 && !bytes.Equal(in.InstallationID, []byte("null")) {
+		return App{}, false
+	}
+	return app, true
+}
+
+// name reads a number or a string of letters, digits, '.', '_' and '-'.
+func name(raw json.RawMessage) (string, bool) {
+	var s string
+	if json.Unmarshal(raw, &s) != nil || s == "" {
+		var n int64
+		if json.Unmarshal(raw, &n) != nil || n <= 0 || bytes.Equal(raw, []byte("null")) {
+			return "", false
+		}
+		s = strconv.FormatInt(n, 10)
+	}
+	return s, len(s) <= 100 && validSegment(s)
+}
+
+// Clocks differ: GitHub refuses what was signed in its future, and what is good for more than ten minutes.
+const (
+	signedBefore = time.Minute
+	signedFor    = 9 * time.Minute
+)
+
+// sign returns a token that says that it is the App who asks.
+func sign(id, key string, now time.Time) (string, error) {
+	bad := caisson.Errorf(caisson.Unauthed, "the private key of the GitHub App is no RSA key in PEM; download a new one at GitHub")
+	block, _ := pem.Decode([]byte(key))
+	if block == nil {
+		return "", bad
+	}
+	private, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	if err != nil {
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return "", bad
+		}
+		var ok bool
+		if private, ok = parsed.(*rsa.PrivateKey); !ok {
+			return "", bad
+		}
+	}
+	claims, err := json.Marshal(map[string]any{"iss": id, "iat": now.Add(-signedBefore).Unix(), "exp": now.Add(signedFor).Unix()})
+	if err != nil {
+		return "", err
+	}
+	b64 := base64.RawURLEncoding
+	text := b64.EncodeToString([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + b64.EncodeToString(claims)
+	sum := sha256.Sum256([]byte(text))
+	sig, err := rsa.SignPKCS1v15(rand.Reader, private, crypto.SHA256, sum[:])
+	if err != nil {
+		return "", bad
+	}
+	return text + "." + b64.EncodeToString(sig), nil
+}
+
+// installationToken asks for a token that may write code and pull requests of one repository, as the App.
+func installationToken(ctx context.Context, args jobArgs, now time.Time) (string, time.Time, error) {
+	c, err := newClient(args)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	jwt, err := sign(args.App, args.Secret, now)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	c.secrets = append(c.secrets, jwt)
+	c.authorize = bearer("Bearer", jwt)
+	gitHubHeaders(c)
+	if args.Installation == 0 {
+		if args.Installation, err = findInstallation(ctx, c, args.Project); err != nil {
+			return "", time.Time{}, err
+		}
+	}
+	_, repo, _ := strings.Cut(args.Project, "/")
+	in := map[string]any{
+		"repositories": []string{repo},
+		"permissions":  map[string]string{"contents": "write", "pull_requests": "write"},
+	}
+	var out struct {
+		Token   string    `json:"token"`
+		Expires time.Time `json:"expires_at"`
+	}
+	path := "/app/installations/" + strconv.FormatInt(args.Installation, 10) + "/access_tokens"
+	if err := c.call(ctx, http.MethodPost, path, nil, in, &out); err != nil {
+		return "", time.Time{}, err
+	}
+	if !validToken(out.Token) || !out.Expires.After(now) {
+		return "", time.Time{}, caisson.Errorf(caisson.Invalid, "%s answers with what is no token; is the address of its API right?", c.base.Host)
+	}
+	return out.Token, out.Expires, nil
+}
+
+func findInstallation(ctx context.Context, c *client, project string) (int64, error) {
+	var out struct {
+		ID int64 `json:"id"`
+	}
+	err := c.call(ctx, http.MethodGet, "/repos/"+project+"/installation", nil, nil, &out)
+	switch {
+	case failed(err, http.StatusNotFound):
+		return 0, caisson.Wrap(err, caisson.NotFound, "the GitHub App is not installed for %s; install it there, with the rights to write contents and pull requests", project)
+	case err != nil:
+		return 0, err
+	case out.ID <= 0:
+		return 0, nonsense()
+	}
+	return out.ID, nil
+}

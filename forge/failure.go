@@ -1,0 +1,248 @@
+package forge
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxWords   = 300 // bytes of what a forge says about an error
+	maxMessage = 600
+	maxWait    = time.Hour
+)
+
+// RetryAfter returns how long the forge wants to be left alone after err, at most an hour; 0 if it has not said so.
+func RetryAfter(err error) time.Duration {
+	if w, ok := errors.AsType[*waitError](err); ok {
+		return w.after
+	}
+	return 0
+}
+
+type waitError struct {
+	after time.Duration
+	cause string
+}
+
+func (w *waitError) Error() string {
+	return fmt.Sprintf("%s (to be left alone for %v)", w.cause, w.after)
+}
+
+// failure is how an error of a job crosses to who asked for it, with what the worker's own errors have no room for.
+type failure struct {
+	Kind    caisson.Kind
+	Message string
+	Cause   string
+	Wait    time.Duration
+}
+
+// err returns what becomes of f, which is not to be trusted.
+func (f *failure) err(secret caisson.Secret) error {
+	kind := f.Kind
+	if !slices.Contains([]caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed, caisson.Exhausted, caisson.Unavailable}, kind) {
+		kind = caisson.Internal
+	}
+	message := excerpt(scrub(f.Message, secretsOf(secret.Reveal())...), maxMessage)
+	cause := errors.New(excerpt(scrub(f.Cause, secretsOf(secret.Reveal())...), maxMessage))
+	if f.Wait > 0 && kind == caisson.Unavailable {
+		return caisson.Wrap(&waitError{min(f.Wait, maxWait), cause.Error()}, kind, "%s", message)
+	}
+	return caisson.Wrap(cause, kind, "%s", message)
+}
+
+// scrub takes secrets out of text that a forge may have mixed them into.
+func scrub(s string, secrets ...string) string {
+	for _, secret := range secrets {
+		if secret == "" {
+			continue
+		}
+		for _, form := range []string{secret, url.QueryEscape(secret), base64.StdEncoding.EncodeToString([]byte(secret))} {
+			s = strings.ReplaceAll(s, form, "[redacted]")
+		}
+	}
+	return s
+}
+
+// statusError is an answer that is no success.
+type statusError struct {
+	status int
+	words  string // the forge's, from its JSON; "" if it said nothing that can be read
+	wait   time.Duration
+	limit  bool // whether it is about how often the forge may be asked
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.words) }
+
+// failed is whether err is an answer with that status whose words have all of these in them, in lower case.
+func failed(err error, status int, words ...string) bool {
+	e, ok := errors.AsType[*statusError](err)
+	if !ok || e.status != status {
+		return false
+	}
+	said := strings.ToLower(e.words)
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
+}
+
+// failureOf turns what went wrong at host into what crosses, without secrets.
+func failureOf(err error, host string, secrets ...string) *failure {
+	f := &failure{Kind: caisson.Internal, Cause: err.Error()}
+	if e, ok := errors.AsType[*statusError](err); ok {
+		f.Kind, f.Message = e.explain(host)
+		f.Wait = e.wait
+	} else if e, ok := errors.AsType[*caisson.Error](err); ok {
+		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
+	} else {
+		f.Kind, f.Message = explainNetwork(err, host)
+	}
+	f.Message = excerpt(scrub(f.Message, secrets...), maxMessage)
+	f.Cause = excerpt(scrub(f.Cause, secrets...), maxMessage)
+	return f
+}
+
+func (e *statusError) explain(host string) (caisson.Kind, string) {
+	said := ""
+	if e.words != "" {
+		said = ": " + e.words
+	}
+	switch {
+	case e.limit:
+		return caisson.Unavailable, host + " limits how often it may be asked" + said
+	case e.status == http.StatusUnauthorized:
+		return caisson.Unauthed, host + " does not accept the repository's credential; renew it" + said
+	case e.status == http.StatusForbidden, e.status == http.StatusLocked:
+		return caisson.Denied, host + " denies it; does the credential have the right to write code and pull requests?" + said
+	case e.status == http.StatusNotFound, e.status == http.StatusGone:
+		return caisson.NotFound, host + " has no such project or branch, or does not show it to this credential" + said
+	case e.status == http.StatusConflict:
+		return caisson.Conflict, host + " says that this is in conflict with what it has" + said
+	case e.status == http.StatusBadRequest, e.status == http.StatusUnprocessableEntity:
+		return caisson.Invalid, host + " refuses the request" + said
+	case e.status >= 500, e.status == http.StatusRequestTimeout, e.status == http.StatusTooEarly:
+		return caisson.Unavailable, fmt.Sprintf("%s is in trouble (status %d)%s", host, e.status, said)
+	}
+	return caisson.Invalid, fmt.Sprintf("%s answered with status %d; is the address of its API right?%s", host, e.status, said)
+}
+
+func explainNetwork(err error, host string) (caisson.Kind, string) {
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return caisson.Unavailable, fmt.Sprintf("%s cannot be trusted (%.160s); if its authority is your own, have the administrator add it", host, e.Err)
+	}
+	var dns *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), timedOut(err):
+		return caisson.Unavailable, host + " took too long to answer"
+	case errors.As(err, &dns):
+		return caisson.Unavailable, fmt.Sprintf("%s cannot be reached: no address for %.80q", host, dns.Name)
+	case errors.As(err, &op):
+		return caisson.Unavailable, fmt.Sprintf("%s cannot be reached: %v", host, op.Err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return caisson.Unavailable, host + " broke off"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return caisson.Invalid, host + " does not speak TLS there; is the address of its API right?"
+	}
+	return caisson.Unavailable, host + " cannot be asked"
+}
+
+func timedOut(err error) bool {
+	e, ok := errors.AsType[net.Error](err)
+	return ok && e.Timeout()
+}
+
+// wait reads how long a forge wants to be left alone, and whether that is because of how often it was asked.
+func wait(h http.Header, status int, words string, now time.Time) (after time.Duration, limited bool) {
+	limited = status == http.StatusTooManyRequests
+	if status == http.StatusForbidden {
+		limited = h.Get("Retry-After") != "" || h.Get("X-RateLimit-Remaining") == "0" || strings.Contains(strings.ToLower(words), "rate limit")
+	}
+	if !limited && status < 500 {
+		return 0, false
+	}
+	if s := h.Get("Retry-After"); s != "" {
+		if n, err := strconv.ParseInt(s, 10, 32); err == nil {
+			after = time.Duration(n) * time.Second
+		} else if at, err := http.ParseTime(s); err == nil {
+			after = at.Sub(now)
+		}
+	} else if limited {
+		after = time.Minute // what GitHub asks for if it says nothing
+		for _, name := range []string{"X-RateLimit-Reset", "RateLimit-Reset"} {
+			if n, err := strconv.ParseInt(h.Get(name), 10, 64); err == nil && n > 0 && n < 1<<40 {
+				after = time.Unix(n, 0).Sub(now)
+				break
+			}
+		}
+	}
+	if limited {
+		after = max(after, time.Second)
+	}
+	return min(max(after, 0), maxWait), limited
+}
+
+// wordsOf finds what a forge's JSON says about an error, in the forms they have. Secrets go before anything is cut off.
+func wordsOf(body []byte, secrets ...string) string {
+	var said struct {
+		Message     json.RawMessage   `json:"message"`
+		Error       json.RawMessage   `json:"error"`
+		Description json.RawMessage   `json:"error_description"`
+		Errors      []json.RawMessage `json:"errors"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		return ""
+	}
+	var words []string
+	for _, raw := range append([]json.RawMessage{said.Message, said.Error, said.Description}, said.Errors...) {
+		if len(words) < 10 {
+			words = append(words, phrases(raw)...)
+		}
+	}
+	return excerpt(scrub(strings.Join(words, "; "), secrets...), maxWords)
+}
+
+// phrases reads a string, a list of strings, GitHub's object about a field, or GitLab's object of lists.
+func phrases(raw json.RawMessage) []string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		if s == "" {
+			return nil
+		}
+		return []string{s}
+	}
+	var list []string
+	if json.Unmarshal(raw, &list) == nil {
+		return list
+	}
+	var about struct{ Message, Resource, Field, Code string }
+	if json.Unmarshal(raw, &about) == nil && about.Code+about.Message != "" {
+		if about.Message != "" {
+			return []string{about.Message}
+		}
+		return []string{about.Field + " is " + about.Code}
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil {
+		return nil
+	}
+	var out []string
+	for name, v := range fields {
+		if json.Unmarshal(v, &list) == nil {
+			out = append(out, name+" "+strings.Join(list, ", "))
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,128 @@
+package forgetest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+func (f *Forge) serveGitea(w http.ResponseWriter, r *http.Request, user, token string) {
+	if user == "" || !f.knows(token) {
+		reply(w, http.StatusUnauthorized, object{"message": "invalid username, password or token", "url": f.API + "/swagger"})
+		return
+	}
+	path := strings.TrimPrefix(r.URL.Path, "/api/v1")
+	base := "/repos/" + f.project() + "/pulls"
+	rest, below := strings.CutPrefix(path, base+"/")
+	from, to, pair := strings.Cut(rest, "/")
+	switch {
+	case path == base && r.Method == http.MethodGet:
+		f.giteaList(w, r)
+	case path == base && r.Method == http.MethodPost:
+		f.giteaCreate(w, r)
+	case below && pair && r.Method == http.MethodGet:
+		f.giteaBetween(w, from, to)
+	case below && !pair && r.Method == http.MethodPatch:
+		f.giteaUpdate(w, r, rest)
+	default:
+		f.giteaMissing(w)
+	}
+}
+
+func (f *Forge) giteaMissing(w http.ResponseWriter) {
+	reply(w, http.StatusNotFound, object{"message": "The target couldn't be found.", "url": f.API + "/swagger", "errors": []string{}})
+}
+
+func giteaDraft(title string) bool {
+	t := strings.ToUpper(title)
+	return strings.HasPrefix(t, "WIP:") || strings.HasPrefix(t, "[WIP]")
+}
+
+func (f *Forge) giteaShow(p *Pull) object {
+	state := p.State
+	if state == "merged" {
+		state = "closed"
+	}
+	ref := func(branch string, repo int64) object {
+		return object{"label": branch, "ref": branch, "sha": f.tip(branch), "repo_id": repo, "repo": object{"id": repo, "full_name": f.project()}}
+	}
+	return object{
+		"id": 700 + p.Number, "number": p.Number, "url": p.URL, "html_url": p.URL, "title": p.Title, "body": p.Body, "state": state,
+		"merged": p.State == "merged", "draft": giteaDraft(p.Title), "user": object{"id": 1, "login": "bot"},
+		"head": ref(p.Head, p.HeadRepo), "base": ref(p.Base, repoID),
+	}
+}
+
+func (f *Forge) giteaList(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state := r.URL.Query().Get("state")
+	pulls := f.list(w, r, "limit", 50, func(p *Pull) bool {
+		return state == "all" || (p.State == "open") == (state != "closed")
+	})
+	reply(w, http.StatusOK, listed(pulls, f.giteaShow))
+}
+
+// giteaBetween answers with the first one there ever was between two branches, whatever has become of it.
+func (f *Forge) giteaBetween(w http.ResponseWriter, base, head string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pulls {
+		if p.Base == base && p.Head == head && p.HeadRepo == repoID {
+			reply(w, http.StatusOK, f.giteaShow(p))
+			return
+		}
+	}
+	f.giteaMissing(w)
+}
+
+func (f *Forge) giteaCreate(w http.ResponseWriter, r *http.Request) {
+	var in struct{ Title, Body, Head, Base string }
+	if !input(r, &in) {
+		reply(w, http.StatusUnprocessableEntity, object{"message": "[]: invalid JSON", "url": f.API + "/swagger"})
+		return
+	}
+	in.Head = strings.TrimPrefix(in.Head, f.o.Owner+":")
+	if !f.has(in.Head) || !f.has(in.Base) {
+		f.giteaMissing(w)
+		return
+	}
+	f.mu.Lock()
+	have := f.open(in.Head, in.Base)
+	var made object
+	if have == nil && in.Title != "" && in.Head != in.Base {
+		made = f.giteaShow(f.add(in.Head, in.Base, in.Title, in.Body, giteaDraft(in.Title)))
+	}
+	f.mu.Unlock()
+	switch {
+	case in.Head == in.Base:
+		reply(w, http.StatusUnprocessableEntity, object{"message": "Invalid PullRequest: There are no changes between the head and the base", "url": f.API + "/swagger"})
+	case have != nil:
+		reply(w, http.StatusConflict, object{"message": fmt.Sprintf(
+			"pull request already exists for these targets [id: %d, issue_id: %d, head_repo_id: %d, base_repo_id: %d, head_branch: %s, base_branch: %s]",
+			700+have.Number, 800+have.Number, repoID, repoID, in.Head, in.Base), "url": f.API + "/swagger"})
+	case in.Title == "":
+		reply(w, http.StatusUnprocessableEntity, object{"message": "[Title]: Required", "url": f.API + "/swagger"})
+	default:
+		f.made(w, made)
+	}
+}
+
+func (f *Forge) giteaUpdate(w http.ResponseWriter, r *http.Request, number string) {
+	var in struct{ Title, Body *string }
+	if !input(r, &in) {
+		reply(w, http.StatusUnprocessableEntity, object{"message": "[]: invalid JSON"})
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.byNumber(number)
+	if p == nil {
+		f.giteaMissing(w)
+		return
+	}
+	set(&p.Title, in.Title)
+	set(&p.Body, in.Body)
+	p.Draft = giteaDraft(p.Title)
+	reply(w, http.StatusCreated, f.giteaShow(p))
+}

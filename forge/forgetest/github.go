@@ -1,0 +1,137 @@
+package forgetest
+
+import (
+	"net/http"
+	"strings"
+)
+
+func (f *Forge) serveGitHub(w http.ResponseWriter, r *http.Request, user, token string) {
+	path := strings.TrimPrefix(r.URL.Path, "/api/v3")
+	if f.serveApp(w, r, path, user, token) {
+		return
+	}
+	if user != "Bearer" && user != "token" || !f.knows(token) {
+		reply(w, http.StatusUnauthorized, object{"message": "Bad credentials", "documentation_url": "https://docs.github.com/rest", "status": "401"})
+		return
+	}
+	base := "/repos/" + f.project() + "/pulls"
+	number, one := strings.CutPrefix(path, base+"/")
+	switch {
+	case path == base && r.Method == http.MethodGet:
+		f.gitHubList(w, r)
+	case path == base && r.Method == http.MethodPost:
+		f.gitHubCreate(w, r)
+	case one && r.Method == http.MethodPatch:
+		f.gitHubUpdate(w, r, number)
+	default:
+		reply(w, http.StatusNotFound, object{"message": "Not Found", "documentation_url": "https://docs.github.com/rest", "status": "404"})
+	}
+}
+
+func (f *Forge) gitHubShow(p *Pull) object {
+	state, merged := p.State, any(nil)
+	if state == "merged" {
+		state, merged = "closed", "2026-01-01T00:00:00Z"
+	}
+	ref := func(branch string, repo int64) object {
+		return object{"ref": branch, "label": f.o.Owner + ":" + branch, "sha": f.tip(branch), "repo": object{"id": repo, "full_name": f.project()}}
+	}
+	return object{
+		"id": 5_000_000_000 + p.Number, "number": p.Number, "url": f.API + "/repos/" + f.project() + "/pulls", "html_url": p.URL, "state": state, "title": p.Title,
+		"body": p.Body, "draft": p.Draft, "merged_at": merged, "locked": false, "user": object{"login": "bot", "id": 1},
+		"head": ref(p.Head, p.HeadRepo), "base": ref(p.Base, repoID),
+	}
+}
+
+func (f *Forge) gitHubList(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// A head that is not owner:branch is ignored.
+	owner, head, filter := strings.Cut(q.Get("head"), ":")
+	pulls := f.list(w, r, "per_page", 100, func(p *Pull) bool {
+		switch {
+		case q.Get("state") != "all" && (p.State == "open") != (q.Get("state") != "closed"):
+			return false
+		case q.Get("base") != "" && p.Base != q.Get("base"):
+			return false
+		}
+		return !filter || p.Head == head && (owner == f.o.Owner) == (p.HeadRepo == repoID)
+	})
+	reply(w, http.StatusOK, listed(pulls, f.gitHubShow))
+}
+
+func gitHubInvalid(w http.ResponseWriter, errors ...object) {
+	reply(w, http.StatusUnprocessableEntity, object{
+		"message": "Validation Failed", "errors": errors, "documentation_url": "https://docs.github.com/rest/pulls/pulls#create-a-pull-request", "status": "422",
+	})
+}
+
+func (f *Forge) gitHubCreate(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Title, Body, Head, Base string
+		Draft                   bool
+	}
+	if !input(r, &in) {
+		reply(w, http.StatusBadRequest, object{"message": "Problems parsing JSON"})
+		return
+	}
+	in.Head = strings.TrimPrefix(in.Head, f.o.Owner+":")
+	custom := func(message string) object {
+		return object{"resource": "PullRequest", "code": "custom", "message": message}
+	}
+	head, base := f.has(in.Head), f.has(in.Base)
+	ahead := head && base && f.ahead(in.Head, in.Base)
+	f.mu.Lock()
+	var refused []object
+	switch {
+	case in.Title == "":
+		refused = append(refused, object{"resource": "PullRequest", "code": "missing_field", "field": "title"})
+	case !head:
+		refused = append(refused, object{"resource": "PullRequest", "field": "head", "code": "invalid"})
+	case !base:
+		refused = append(refused, object{"resource": "PullRequest", "field": "base", "code": "invalid"})
+	case !ahead:
+		refused = append(refused, custom("No commits between "+in.Base+" and "+in.Head))
+	case f.open(in.Head, in.Base) != nil:
+		refused = append(refused, custom("A pull request already exists for "+f.o.Owner+":"+in.Head+"."))
+	}
+	noDrafts := f.o.NoDrafts && in.Draft
+	var made object
+	if refused == nil && !noDrafts {
+		made = f.gitHubShow(f.add(in.Head, in.Base, in.Title, in.Body, in.Draft))
+	}
+	f.mu.Unlock()
+	switch {
+	case refused != nil:
+		gitHubInvalid(w, refused...)
+	case noDrafts:
+		reply(w, http.StatusUnprocessableEntity, object{"message": "Draft pull requests are not supported in this repository.", "documentation_url": "https://docs.github.com/rest", "status": "422"})
+	default:
+		f.made(w, made)
+	}
+}
+
+func (f *Forge) gitHubUpdate(w http.ResponseWriter, r *http.Request, number string) {
+	var in struct{ Title, Body *string }
+	if !input(r, &in) {
+		reply(w, http.StatusBadRequest, object{"message": "Problems parsing JSON"})
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.byNumber(number)
+	if p == nil {
+		reply(w, http.StatusNotFound, object{"message": "Not Found"})
+		return
+	}
+	set(&p.Title, in.Title)
+	set(&p.Body, in.Body)
+	reply(w, http.StatusOK, f.gitHubShow(p))
+}
+
+func set(to, from *string) {
+	if from != nil {
+		*to = *from
+	}
+}

@@ -1,0 +1,121 @@
+package forge
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// gitHub speaks GitHub's REST API, version 2022-11-28.
+type gitHub struct {
+	c     *client
+	owner string
+	path  string // /repos/owner/name/pulls
+}
+
+func newGitHub(c *client, args jobArgs) *gitHub {
+	c.authorize = bearer("Bearer", args.Secret)
+	gitHubHeaders(c)
+	owner, _, _ := strings.Cut(args.Project, "/")
+	return &gitHub{c: c, owner: owner, path: "/repos/" + args.Project + "/pulls"}
+}
+
+func gitHubHeaders(c *client) {
+	c.headers = map[string]string{"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+}
+
+type gitHubPull struct {
+	Number   int64  `json:"number"`
+	HTMLURL  string `json:"html_url"`
+	State    string `json:"state"`
+	MergedAt string `json:"merged_at"`
+	Draft    bool   `json:"draft"`
+	Head     gitRef `json:"head"`
+	Base     gitRef `json:"base"`
+}
+
+// gitRef is how GitHub and Gitea name a branch of a repository.
+type gitRef struct {
+	Ref  string `json:"ref"`
+	Repo *struct {
+		ID int64 `json:"id"`
+	} `json:"repo"` // null if it is gone
+}
+
+// between reports whether head and base are these branches of one repository, which must be asked: a fork may have the same names.
+func between(head, base gitRef, p PullRequest) bool {
+	return head.Ref == p.Head && base.Ref == p.Base && head.Repo != nil && base.Repo != nil && head.Repo.ID == base.Repo.ID
+}
+
+func (p *gitHubPull) pull() (*Pull, error) {
+	state := p.State
+	if p.MergedAt != "" {
+		state = "merged"
+	}
+	if p.Number <= 0 || state == "" {
+		return nil, nonsense()
+	}
+	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: p.Draft, State: state}, nil
+}
+
+func nonsense() error {
+	return caisson.Errorf(caisson.Invalid, "the forge answers with what is no pull request; is the address of its API right?")
+}
+
+func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, bool, error) {
+	q.Set("state", "open")
+	q.Set("base", p.Base)
+	q.Set("per_page", strconv.Itoa(pageSize))
+	var list []gitHubPull
+	if err := g.c.call(ctx, http.MethodGet, g.path, q, nil, &list); err != nil {
+		return nil, false, err
+	}
+	for _, one := range list {
+		if one.State == "open" && between(one.Head, one.Base, p) {
+			pull, err := one.pull()
+			return pull, true, err
+		}
+	}
+	return nil, len(list) > 0, nil
+}
+
+func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
+	pull, _, err := g.list(ctx, p, url.Values{"head": {g.owner + ":" + p.Head}})
+	return pull, err
+}
+
+// search does without the owner's name, which is another one now if the repository has moved.
+func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
+	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
+}
+
+func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
+	in := map[string]any{"title": p.Title, "body": p.Body, "head": p.Head, "base": p.Base, "draft": !p.Ready}
+	var made gitHubPull
+	err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
+	if !p.Ready && failed(err, http.StatusUnprocessableEntity, "draft", "not supported") {
+		in["draft"] = false
+		err = g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return made.pull()
+}
+
+func (g *gitHub) exists(err error) bool {
+	return failed(err, http.StatusUnprocessableEntity, "already exists")
+}
+
+func (g *gitHub) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
+	var now gitHubPull
+	in := map[string]string{"title": p.Title, "body": p.Body}
+	if err := g.c.call(ctx, http.MethodPatch, g.path+"/"+strconv.FormatInt(have.Number, 10), nil, in, &now); err != nil {
+		return nil, err
+	}
+	return now.pull()
+}

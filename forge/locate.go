@@ -1,0 +1,169 @@
+package forge
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay/remoteurl"
+)
+
+// hosts are what forges are known by. Their servers for SSH over port 443 have names of their own.
+var hosts = map[string]struct {
+	forge caisson.Forge
+	host  string // of its pages
+}{
+	"github.com":        {caisson.ForgeGitHub, "github.com"},
+	"ssh.github.com":    {caisson.ForgeGitHub, "github.com"},
+	"gitlab.com":        {caisson.ForgeGitLab, "gitlab.com"},
+	"altssh.gitlab.com": {caisson.ForgeGitLab, "gitlab.com"},
+	"codeberg.org":      {caisson.ForgeGitea, "codeberg.org"},
+}
+
+// suffixes are where forges have their API below their pages.
+var suffixes = map[caisson.Forge]string{
+	caisson.ForgeGitHub: "/api/v3", // GitHub Enterprise
+	caisson.ForgeGitLab: "/api/v4",
+	caisson.ForgeGitea:  "/api/v1",
+}
+
+// Locate derives from the address of a repository where its forge is: which one, if f is "", by the host; the API unless api says it;
+// and the project. A host that is not known has no forge: only git. The result has no token. Locate is pure. Errors are Invalid and
+// name the field at fault.
+func Locate(raw string, f caisson.Forge, api string) (Server, error) {
+	u, err := remoteurl.ParseURL(raw)
+	if err != nil {
+		return Server{}, err
+	}
+	host := u.Host
+	known, ok := hosts[host]
+	switch {
+	case ok:
+		host = known.host
+	case strings.HasSuffix(host, ".ghe.com"): // GitHub Enterprise Cloud with data residency
+		known.forge = caisson.ForgeGitHub
+	default:
+		known.forge = caisson.ForgeNone
+	}
+	if f == "" {
+		f = known.forge
+	}
+	switch {
+	case f == caisson.ForgeNone && api != "":
+		return Server{}, caisson.Invalidf("forge", "is needed with an API: github, gitlab or gitea")
+	case f == caisson.ForgeNone:
+		return Server{Forge: f}, nil
+	case suffixes[f] == "":
+		return Server{}, caisson.Invalidf("forge", "is none of none, github, gitlab and gitea")
+	case u.Scheme == remoteurl.Local:
+		return Server{}, caisson.Invalidf("forge", "is for repositories of a server, not for a directory of this host")
+	}
+	s := Server{Forge: f, Web: pages(u, host)}
+	if s.API, err = apiOf(s, host, api); err != nil {
+		return Server{}, err
+	}
+	prefix := prefixOf(s, u)
+	s.Project = strings.TrimPrefix(strings.Trim(strings.TrimSuffix(u.Path, ".git"), "/"), prefix)
+	if err := checkProject(f, s.Project); err != nil {
+		return Server{}, err
+	}
+	s.Web += "/" + prefix + s.Project
+	return s, nil
+}
+
+// pages returns where the forge has its pages: at the same address with http and https; otherwise, with ssh, it is a guess.
+func pages(u remoteurl.URL, host string) string {
+	if u.Scheme == remoteurl.SSH {
+		u.Port, u.Scheme = "", remoteurl.HTTPS
+	}
+	u.Host = host
+	return string(u.Scheme) + "://" + u.Authority()
+}
+
+// apiOf returns the base URL of s's API.
+func apiOf(s Server, host, api string) (string, error) {
+	if api != "" {
+		u, err := parseAPI(api)
+		if err != nil {
+			return "", err
+		}
+		return strings.TrimSuffix(u.String(), "/"), nil
+	}
+	switch {
+	case s.Forge == caisson.ForgeGitHub && host == "github.com":
+		return "https://api.github.com", nil
+	case s.Forge == caisson.ForgeGitHub && strings.HasSuffix(host, ".ghe.com"):
+		return "https://api." + host, nil
+	}
+	return s.Web + suffixes[s.Forge], nil
+}
+
+// prefixOf returns the path with a slash at its end that a forge is below at the host of its pages: it is in the addresses of http, and
+// the API's address tells how long it is. "" for none.
+func prefixOf(s Server, u remoteurl.URL) string {
+	api, err := url.Parse(s.API)
+	if err != nil || u.Scheme == remoteurl.SSH || !strings.HasPrefix(s.API, s.Web+"/") {
+		return ""
+	}
+	prefix, ok := strings.CutSuffix(api.Path, suffixes[s.Forge])
+	prefix = strings.Trim(prefix, "/") + "/"
+	if !ok || prefix == "/" || !strings.HasPrefix(u.Path, "/"+prefix) {
+		return ""
+	}
+	return prefix
+}
+
+const maxProject = 500
+
+// checkProject reports whether p names a project of f: owner/name, and at GitLab groups before it.
+func checkProject(f caisson.Forge, p string) error {
+	segs := strings.Split(p, "/")
+	ok := len(p) <= maxProject && (len(segs) == 2 || f == caisson.ForgeGitLab && len(segs) > 2 && len(segs) <= 22)
+	for _, s := range segs {
+		ok = ok && validSegment(s)
+	}
+	if !ok {
+		return caisson.Invalidf("url", "is no project's at %s: its path is owner/name, of letters, digits, '.', '_' and '-'", f)
+	}
+	return nil
+}
+
+func validSegment(s string) bool {
+	if s == "" || s[0] == '-' || strings.Trim(s, ".") == "" || len(s) > 255 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// BranchURL returns the page of a branch, for people; "" if there is none.
+func BranchURL(s Server, branch string) string {
+	if s.Web == "" || !validBranch(branch) {
+		return ""
+	}
+	escaped := strings.ReplaceAll(url.PathEscape(branch), "%2F", "/")
+	switch s.Forge {
+	case caisson.ForgeGitHub:
+		return s.Web + "/tree/" + escaped
+	case caisson.ForgeGitLab:
+		return s.Web + "/-/tree/" + escaped
+	case caisson.ForgeGitea:
+		return s.Web + "/src/branch/" + escaped
+	}
+	return ""
+}
+
+// pullURL returns the page of a pull request, for forges that are wrong about their own address.
+func (s Server) pullURL(number int64) string {
+	if s.Web == "" {
+		return ""
+	}
+	kind := map[caisson.Forge]string{caisson.ForgeGitHub: "pull", caisson.ForgeGitLab: "-/merge_requests", caisson.ForgeGitea: "pulls"}[s.Forge]
+	return s.Web + "/" + kind + "/" + strconv.FormatInt(number, 10)
+}

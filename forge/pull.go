@@ -1,0 +1,83 @@
+package forge
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of the search among all open pull requests. Each may have a body of 64 KiB, and an answer is bounded.
+const (
+	pageSize = 10
+	maxPages = 100
+)
+
+// A dialect is how one kind of forge does it. Its methods return nil for a pull request that is not there.
+type dialect interface {
+	// find asks for the open pull request of these branches by the quickest way, which may miss it.
+	find(ctx context.Context, p PullRequest) (*Pull, error)
+	// search looks at one page of what is open, from 1 on, and says whether there was anything on it.
+	search(ctx context.Context, p PullRequest, page int) (pull *Pull, more bool, err error)
+	create(ctx context.Context, p PullRequest) (*Pull, error)
+	// exists reports whether err, of create, says that there is one already.
+	exists(err error) bool
+	update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error)
+}
+
+// openPull finds or makes the pull request.
+func openPull(ctx context.Context, args jobArgs) (*Pull, error) {
+	d, err := dialectOf(args)
+	if err != nil {
+		return nil, err
+	}
+	pull, err := d.find(ctx, args.Pull)
+	if err != nil {
+		return nil, err
+	}
+	if pull == nil {
+		made, err := d.create(ctx, args.Pull)
+		if err == nil || !d.exists(err) {
+			return made, err
+		}
+		if pull, err = searchAll(ctx, d, args.Pull, err); err != nil {
+			return nil, err
+		}
+	}
+	if !args.Pull.Update {
+		return pull, nil
+	}
+	return d.update(ctx, pull, args.Pull)
+}
+
+// searchAll finds what the forge says is there already; said is how it did.
+func searchAll(ctx context.Context, d dialect, p PullRequest, said error) (*Pull, error) {
+	for page := range maxPages {
+		pull, more, err := d.search(ctx, p, page+1)
+		if pull != nil || err != nil {
+			return pull, err
+		}
+		if !more {
+			break
+		}
+	}
+	return nil, caisson.Wrap(said, caisson.Conflict, "the forge has a pull request of branch %s already, but it is not among the newest; close or find it there", excerpt(p.Head, maxBranch))
+}
+
+func dialectOf(args jobArgs) (dialect, error) {
+	c, err := newClient(args)
+	if err != nil {
+		return nil, err
+	}
+	if !validSecret(args.Secret) {
+		return nil, caisson.Errorf(caisson.Unauthed, "the repository's credential is no token: it has spaces or other characters that no token has")
+	}
+	switch args.Forge {
+	case caisson.ForgeGitHub:
+		return newGitHub(c, args), nil
+	case caisson.ForgeGitLab:
+		return newGitLab(c, args), nil
+	case caisson.ForgeGitea:
+		return newGitea(c, args), nil
+	}
+	return nil, caisson.Errorf(caisson.Invalid, "no such forge: %.40q", args.Forge)
+}

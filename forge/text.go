@@ -1,0 +1,76 @@
+package forge
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
+)
+
+// Bounds of what goes to a forge. GitHub takes 256 characters and 65,536 bytes.
+const (
+	maxTitle  = 255 - len("Draft: ") // characters
+	maxBody   = 60_000               // bytes
+	maxBranch = 255
+)
+
+// plainTitle returns s as one visible line.
+func plainTitle(s string) string {
+	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !safetext.Safe(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s)), " ")
+	if r := []rune(s); len(r) > maxTitle {
+		s = strings.TrimSpace(string(r[:maxTitle-1])) + "…"
+	}
+	return s
+}
+
+// plainBody returns s without what cannot be seen.
+func plainBody(s string) string {
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	s = strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (!safetext.Safe(r) || r == utf8.RuneError) {
+			return -1
+		}
+		return r
+	}, s)
+	if len(s) > maxBody {
+		s = strings.ToValidUTF8(s[:maxBody], "") + "…"
+	}
+	return s
+}
+
+// command finds lines that GitLab takes as orders to itself, with the rights of whose token it is: /merge, /assign, /close. Parts of a
+// body come from an agent.
+var command = regexp.MustCompile(`(?m)^(\s*)/`)
+
+// withoutCommands makes such lines text.
+func withoutCommands(s string) string { return command.ReplaceAllString(s, `$1\/`) }
+
+// validBranch reports whether s can be the name of a branch, by git's rules.
+func validBranch(s string) bool {
+	if s == "" || len(s) > maxBranch || s == "@" || s[0] == '-' || !utf8.ValidString(s) || strings.HasSuffix(s, ".") ||
+		strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.ContainsAny(s, " ~^:?*[\\") ||
+		strings.ContainsFunc(s, func(r rune) bool { return !safetext.Safe(r) }) {
+		return false
+	}
+	for seg := range strings.SplitSeq(s, "/") {
+		if seg == "" || seg[0] == '.' || strings.HasSuffix(seg, ".lock") {
+			return false
+		}
+	}
+	return true
+}
+
+// excerpt returns at most limit bytes of s, as one line that is safe to show.
+func excerpt(s string, limit int) string {
+	s = safetext.Escape(strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " "))
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "") + "…"
+	}
+	return s
+}

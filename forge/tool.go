@@ -1,0 +1,164 @@
+package forge
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// A Runner runs jobs: [*worker.Runner].
+type Runner interface {
+	Run(ctx context.Context, req worker.Request, reply any) error
+}
+
+// A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use.
+type Tool struct {
+	run Runner
+}
+
+// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
+func NewTool(r Runner) *Tool { return &Tool{run: r} }
+
+// limits of a job. Its own clock is shorter, so that it is the one to explain itself.
+var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
+
+const (
+	maxURL   = 2048
+	maxToken = 8192
+	maxRoots = 256 << 10
+)
+
+// Pull returns the open pull request of p's branches, which it makes if there is none. It may be repeated after any error and never
+// makes a second one. Errors: Unauthed and Denied if the forge does not accept the token or its rights, NotFound for the project or
+// a branch, Invalid for what is wrong with the request, with the forge's words, Unavailable if another try may help.
+func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if !validBranch(p.Head) || !validBranch(p.Base) {
+		return nil, caisson.Errorf(caisson.Invalid, "a pull request needs two branches with valid names")
+	}
+	p.Title, p.Body = plainTitle(p.Title), plainBody(p.Body)
+	if p.Title == "" {
+		p.Title = p.Head
+	}
+	args := s.args()
+	args.Pull = p
+	var got pullAnswer
+	if err := t.run.Run(ctx, worker.Request{Job: jobPull, Args: args, Network: true, Limits: limits}, &got); err != nil {
+		return nil, err
+	}
+	if got.Failure != nil {
+		return nil, got.Failure.err(s.Token)
+	}
+	pull := got.Pull
+	if pull.Number <= 0 || !slices.Contains([]string{"open", "closed", "merged"}, pull.State) {
+		return nil, caisson.Errorf(caisson.Internal, "a job answered nonsense about a pull request")
+	}
+	if !s.believes(pull.URL) {
+		pull.URL = s.pullURL(pull.Number)
+	}
+	return &pull, nil
+}
+
+// Token returns a token of a GitHub App for s's project alone, to push branches and open pull requests with, and when it expires.
+// Errors are as those of Pull; NotFound also if the App is not installed there.
+func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, time.Time, error) {
+	none := caisson.Secret{}
+	s.Token = app.key
+	if err := s.check(); err != nil {
+		return none, time.Time{}, err
+	}
+	if s.Forge != caisson.ForgeGitHub {
+		return none, time.Time{}, caisson.Errorf(caisson.Invalid, "a GitHub App is a credential for GitHub only")
+	}
+	args := s.args()
+	args.App, args.Installation = app.id, app.installation
+	var got tokenAnswer
+	if err := t.run.Run(ctx, worker.Request{Job: jobToken, Args: args, Network: true, Limits: limits}, &got); err != nil {
+		return none, time.Time{}, err
+	}
+	if got.Failure != nil {
+		return none, time.Time{}, got.Failure.err(app.key)
+	}
+	now := time.Now()
+	if !validToken(got.Token) || got.Expires.Before(now) {
+		return none, time.Time{}, caisson.Errorf(caisson.Internal, "a job answered nonsense about a token")
+	}
+	if latest := now.Add(24 * time.Hour); got.Expires.After(latest) {
+		got.Expires = latest
+	}
+	return caisson.NewSecret(got.Token), got.Expires, nil
+}
+
+// check says what of s cannot be used.
+func (s Server) check() error {
+	switch s.Forge {
+	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:
+	default:
+		return caisson.Errorf(caisson.Invalid, "this repository is at no forge that Caisson can open pull requests at; set its forge to github, gitlab or gitea")
+	}
+	if _, err := parseAPI(s.API); err != nil {
+		return err
+	}
+	if err := checkProject(s.Forge, s.Project); err != nil {
+		return err
+	}
+	if s.Token.IsZero() {
+		return caisson.Errorf(caisson.Unauthed, "a pull request needs a token; name a credential for the repository")
+	}
+	if len(s.Roots) > maxRoots {
+		return caisson.Errorf(caisson.Invalid, "the certificates to trust are more than %v", caisson.Size(maxRoots))
+	}
+	return nil
+}
+
+func (s Server) args() jobArgs {
+	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local}
+}
+
+// believes reports whether a forge may call raw the page of one of its pull requests: people will open it.
+func (s Server) believes(raw string) bool {
+	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
+		return false
+	}
+	if scrub(raw, secretsOf(s.Token.Reveal())...) != raw {
+		return false
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.Host == "" {
+		return false
+	}
+	for _, ours := range []string{s.Web, s.API} {
+		if o, err := url.Parse(ours); err == nil && o.Host != "" && strings.EqualFold(o.Hostname(), u.Hostname()) && (u.Scheme == "https" || o.Scheme == "http") {
+			return true
+		}
+	}
+	return false
+}
+
+// validToken reports whether s can be sent as a token in a header.
+func validToken(s string) bool {
+	return s != "" && len(s) <= maxToken && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+}
+
+// validSecret reports whether a credential, a token or user:password, can be sent.
+func validSecret(s string) bool {
+	user, password, ok := strings.Cut(s, ":")
+	if !ok {
+		return validToken(s)
+	}
+	return validToken(password) && !strings.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// secretsOf returns what of a credential must not come out.
+func secretsOf(s string) []string {
+	_, password, _ := strings.Cut(s, ":")
+	return []string{s, password}
+}
