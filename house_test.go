@@ -96,7 +96,7 @@ var directions = map[string][]string{
 	"image":                       {"worker"}, // what strangers wrote is read by jobs
 	"gate":                        {"worker"},
 	"relay":                       {"gate", "worker"}, // git and what it reads are for jobs
-	"relay/link":                  {"relay", "worker"},
+	"relay/link":                  {"relay", "relay/remoteurl", "worker"},
 	"relay/front":                 {},
 	"forge":                       {"worker", "relay/remoteurl"},
 	"forge/forgetest":             {},

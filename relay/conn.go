@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// stall is how long the other end of a connection may neither send nor take a byte.
+const stall = 2 * time.Minute
+
+// A peer is the connection to whom a request came from.
+type peer struct {
+	net.Conn
+	file  *os.File // the same socket, to ask the kernel about
+	stall time.Duration
+	wrote bool // whether anything was written
+}
+
+// newPeer takes a socket, which stays the caller's; the peer is closed on its own.
+func newPeer(file *os.File) (*peer, error) {
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	return &peer{Conn: c, file: file, stall: stall}, nil
+}
+
+func (p *peer) Read(b []byte) (int, error) {
+	p.SetReadDeadline(time.Now().Add(p.stall))
+	return p.Conn.Read(b)
+}
+
+func (p *peer) Write(b []byte) (int, error) {
+	n := 0
+	for n < len(b) {
+		// Piece by piece, because a deadline is for a whole write, and whoever reads slowly makes progress, too.
+		p.SetWriteDeadline(time.Now().Add(p.stall))
+		m, err := p.Conn.Write(b[n:min(len(b), n+32<<10)])
+		if n += m; m > 0 {
+			p.wrote = true
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// watch returns a context that ends when the other end has closed the connection; a half-closed one, whose request is at its end,
+// is not closed. stop ends the watch.
+func (p *peer) watch(ctx context.Context) (watched context.Context, stop func()) {
+	watched, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for watched.Err() == nil {
+			fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
+			n, err := unix.Poll(fds, 200)
+			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
+				cancel()
+				return
+			}
+		}
+	}()
+	return watched, func() { cancel(); <-done }
+}
+
+// body returns a reader of a request that may be compressed, as clients of HTTP do with long ones: packet lines never begin like gzip.
+// It ends with an Exhausted error after limit bytes.
+func body(r io.Reader, limit int64) (io.Reader, error) {
+	buffered := bufio.NewReaderSize(r, 64<<10)
+	head, err := buffered.Peek(2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
+		return &limited{r: buffered, left: limit}, nil
+	}
+	unpacked, err := gzip.NewReader(buffered)
+	if err != nil {
+		return nil, err
+	}
+	return &limited{r: unpacked, left: limit}, nil
+}
+
+// A limited is an io.LimitedReader whose end is an error.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p[:min(int64(len(p)), l.left+1)])
+	if l.left -= int64(n); l.left < 0 {
+		return 0, caisson.Errorf(caisson.Exhausted, "the request is too long")
+	}
+	return n, err
+}

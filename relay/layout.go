@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Object formats, by the digits of a name in it.
+const (
+	hexSHA1   = 40
+	hexSHA256 = 64
+)
+
+// make writes an empty bare repository with names of so many digits into r.dir, an empty directory. It is what git init would
+// make without its templates.
+func (r repo) make(digits int) error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return caisson.Errorf(caisson.Conflict, "the directory for a repository is not empty")
+	}
+	for _, d := range []string{"objects", "objects/pack", "objects/info", "refs", "refs/heads", "refs/tags"} {
+		if err := os.Mkdir(filepath.Join(r.dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := r.writeConfig(digits); err != nil {
+		return err
+	}
+	return r.setHead("refs/heads/main")
+}
+
+func (r repo) writeConfig(digits int) error {
+	version, format := 0, ""
+	if digits == hexSHA256 {
+		version, format = 1, "[extensions]\n\tobjectFormat = sha256\n"
+	}
+	text := fmt.Sprintf("[core]\n\trepositoryFormatVersion = %d\n\tbare = true\n\tfileMode = true\n%s[uploadpack]\n\tallowFilter = true\n", version, format)
+	return replaceFile(filepath.Join(r.dir, "config"), text)
+}
+
+// digits is how many hexadecimal digits names of objects have in r.
+func (r repo) digits() (int, error) {
+	text, err := os.ReadFile(filepath.Join(r.dir, "config"))
+	if err != nil {
+		return 0, err
+	}
+	if strings.Contains(string(text), "objectFormat = sha256") {
+		return hexSHA256, nil
+	}
+	return hexSHA1, nil
+}
+
+// setHead makes HEAD a symbolic ref to a branch, which need not exist.
+func (r repo) setHead(name string) error {
+	return replaceFile(filepath.Join(r.dir, "HEAD"), "ref: "+name+"\n")
+}
+
+// writeRefs makes refs all refs of a repository that has none yet.
+func (r repo) writeRefs(refs []Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString("# pack-refs with: sorted \n")
+	for _, ref := range slices.SortedFunc(slices.Values(refs), func(a, b Ref) int { return strings.Compare(a.Name, b.Name) }) {
+		fmt.Fprintf(&b, "%s %s\n", ref.Commit, ref.Name)
+	}
+	return replaceFile(filepath.Join(r.dir, "packed-refs"), b.String())
+}
+
+// replaceFile writes a file so that it has its old or its new content, whatever happens.
+func replaceFile(path, content string) error {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// sweep removes what programs leave behind when they are killed: locks, which would block the next ones for ever, and files that
+// were not finished. Nobody else may be writing in the repository.
+func (r repo) sweep(ctx context.Context) error {
+	return filepath.WalkDir(r.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if strings.HasPrefix(name, "tmp_objdir-") || strings.HasPrefix(name, "incoming-") {
+				return errors.Join(os.RemoveAll(path), fs.SkipDir)
+			}
+			return nil
+		}
+		inObjects := strings.HasPrefix(path, filepath.Join(r.dir, "objects")+"/")
+		if strings.HasSuffix(name, ".lock") || inObjects && (strings.HasPrefix(name, "tmp_") || strings.HasPrefix(name, ".tmp-")) {
+			return os.Remove(path)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,144 @@
+// Package link is the far end of the socket pair over which package relay's git reaches a remote. It has the network and the
+// credential, and reads nothing of git's protocol; the near end reads git's protocol and has neither.
+//
+// A remote is reached over HTTPS ([Tool.Run] with http:// or https://), over SSH (the same with ssh:// or user@host:path), or it is a
+// directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files, the last is a sealed job whose
+// only files are that directory. What the near end asks for is taken as hostile: it has parsed what the remote said, so it can ask
+// for the requests of a fetch, and of a push where that was granted, below one URL, and for nothing else.
+package link
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay/remoteurl"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// A Runner runs jobs: [*worker.Runner].
+type Runner interface {
+	Run(ctx context.Context, req worker.Request, reply any) error
+}
+
+// A Tool runs links. It has no state of its own and is safe for concurrent use.
+type Tool struct{ run Runner }
+
+// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
+func NewTool(r Runner) *Tool { return &Tool{run: r} }
+
+// A Request says where a link leads.
+type Request struct {
+	URL      string   // as relay/remoteurl has it, but for paths
+	Auth     Auth     // zero: none
+	Roots    string   // certificates (PEM) that are trusted besides the host's
+	HostKeys []string // of an SSH server, as lines of known_hosts
+	Push     bool     // whether the near end may push, else it only fetches
+	Local    bool     // whether the remote may be in the host's own networks
+	// Time is how long it may live; 0 means 2 hours.
+	Time time.Duration
+}
+
+// Auth is who the link is at the remote. It crosses to the job over a pipe, and is printed without its secrets.
+type Auth struct {
+	User   string // "" makes Secret a bearer's token; not used over SSH, where the URL has the user
+	Secret string // token or password
+	Key    string // SSH private key (PEM), without a passphrase
+}
+
+// Format implements [fmt.Formatter].
+func (a Auth) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "{%s [redacted]}", a.User) }
+
+// LogValue implements [slog.LogValuer].
+func (a Auth) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(a)) }
+
+// localRequest is the same for a directory.
+type localRequest struct{ Push bool }
+
+// Names of the jobs.
+const (
+	jobRemote = "link.remote"
+	jobLocal  = "link.local"
+)
+
+// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func Jobs() []worker.Job {
+	return []worker.Job{{Name: jobRemote, Run: runRemote}, {Name: jobLocal, Run: runLocal}}
+}
+
+// parseRemote reads the URL of what is reached over the network.
+func parseRemote(raw string) (remoteurl.URL, error) {
+	u, err := remoteurl.ParseURL(raw)
+	if err == nil && u.Scheme == remoteurl.Local {
+		err = caisson.Invalidf("url", "is a directory of this host, and not a remote on the network")
+	}
+	return u, err
+}
+
+func lifetime(t time.Duration) time.Duration {
+	if t <= 0 {
+		t = 2 * time.Hour
+	}
+	return t
+}
+
+// Run serves conn, a socket whose other end is given to a method of relay.Tool, until that end is closed or ctx ends. conn stays the
+// caller's, who should close it when Run returns. What the remote does wrong, the near end is told; errors here are Invalid for a
+// request that cannot work, and breakdowns of the job.
+func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
+	if _, err := parseRemote(req.URL); err != nil {
+		return err
+	}
+	time := lifetime(req.Time)
+	return t.run.Run(ctx, worker.Request{
+		Job: jobRemote, Network: true, Files: []*os.File{conn},
+		Args: req, Limits: worker.Limits{Time: time, CPU: time},
+	}, nil)
+}
+
+// RunLocal is Run for a repository in a directory of the host, bare or not, with the rights of whoever owns it. Hooks do not run.
+func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) error {
+	access := worker.ReadAsOwner
+	if push {
+		access = worker.WriteAsOwner
+	}
+	time := lifetime(0)
+	return t.run.Run(ctx, worker.Request{
+		Job: jobLocal, Programs: true, Root: dir, Access: access, Files: []*os.File{conn}, Args: localRequest{Push: push},
+		Limits: worker.Limits{Time: time, CPU: time, Memory: 2 << 30},
+	}, nil)
+}
+
+func runRemote(ctx context.Context, c *worker.Call) (any, error) {
+	var args Request
+	conn, err := given(c, &args)
+	if err != nil {
+		return nil, err
+	}
+	return nil, serveRemote(ctx, conn, args)
+}
+
+func runLocal(ctx context.Context, c *worker.Call) (any, error) {
+	var args localRequest
+	conn, err := given(c, &args)
+	if err != nil {
+		return nil, err
+	}
+	return nil, serveLocal(ctx, conn, "/work", args.Push)
+}
+
+// given decodes a job's arguments and returns its connection.
+func given(c *worker.Call, args any) (net.Conn, error) {
+	if err := c.Args(args); err != nil {
+		return nil, err
+	}
+	f, err := c.File(0)
+	if err != nil {
+		return nil, err
+	}
+	return net.FileConn(f)
+}

@@ -1,0 +1,329 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxListing bounds what a remote may say when it is asked for its refs, those that are of no interest included: a forge has two
+// for each pull request there ever was.
+const maxListing = 64 << 20
+
+// A Remote is the refs of a repository.
+type Remote struct {
+	Head string // the branch that HEAD is, in full, "refs/heads/main"; "" if there is none
+	Refs []Ref  // branches and tags, by name
+}
+
+// A listing is what a remote says of itself, while it is read.
+type listing struct {
+	max    int // refs
+	digits int // of names of objects; 0 until known
+	head   string
+	headID string
+	refs   []Ref
+}
+
+// errListing is for answers that are not those of a git server.
+func errListing(format string, args ...any) error {
+	return caisson.Wrap(errors.New(plain(caisson.MessageOf(caisson.Errorf(caisson.Denied, format, args...)), 300)), caisson.Denied,
+		"what the remote answers is not git's protocol; check the URL")
+}
+
+// list asks the far end of f for its branches, tags and HEAD. It is done here and not by git, which would hold whatever a remote
+// sends in memory and understand every name.
+func (f *forwarder) list(ctx context.Context, maxRefs int) (*listing, error) {
+	f.allow(maxListing)
+	l := &listing{max: maxRefs}
+	ask := f.listHTTP
+	if f.transport == TransportStream {
+		ask = f.listStream
+	}
+	if err := ask(ctx, l); err != nil {
+		if errors.Is(err, errPkt) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+			err = errListing("%v", err)
+		}
+		return nil, err
+	}
+	return l, l.finish()
+}
+
+func (f *forwarder) listHTTP(ctx context.Context, l *listing) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://link/info/refs?service="+UploadPack, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set(HeaderProtocol, "version=2")
+	resp, err := f.exchange(req, "application/x-"+UploadPack+"-advertisement")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	second, err := l.advertisement(newPktReader(resp.Body, maxListing))
+	if err != nil || !second {
+		return err
+	}
+	var ask bytes.Buffer
+	if err := l.request(&ask); err != nil {
+		return err
+	}
+	req, err = http.NewRequestWithContext(ctx, http.MethodPost, "http://link/"+UploadPack, &ask)
+	if err != nil {
+		return err
+	}
+	req.Header.Set(HeaderProtocol, "version=2")
+	req.Header.Set("Content-Type", "application/x-"+UploadPack+"-request")
+	req.Header.Set("Accept", "application/x-"+UploadPack+"-result")
+	answer, err := f.exchange(req, "application/x-"+UploadPack+"-result")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	return l.answer(newPktReader(answer.Body, maxListing))
+}
+
+func (f *forwarder) listStream(ctx context.Context, l *listing) error {
+	in, out := io.Pipe()
+	defer out.Close()
+	resp, err := f.open(ctx, UploadPack, "version=2", in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := newPktReader(resp.Body, maxListing)
+	second, err := l.advertisement(lines)
+	if errors.Is(err, io.EOF) {
+		return errStream
+	}
+	if err != nil {
+		return err
+	}
+	if second {
+		if err := l.request(out); err != nil {
+			return err
+		}
+		if err := l.answer(lines); err != nil {
+			return err
+		}
+	}
+	return writeFlush(out) // thank you, that was all
+}
+
+// text returns the next line without the newline that may end it, and turns what is an error of the remote into one.
+func (l *listing) text(lines *pktReader) (string, pktKind, error) {
+	line, kind, err := lines.next()
+	if err != nil || kind != pktLine {
+		return "", kind, err
+	}
+	if said, ok := bytes.CutPrefix(line, []byte("ERR ")); ok {
+		return "", kind, caisson.Errorf(caisson.Denied, "the remote refuses: %s", plain(string(said), 300))
+	}
+	return strings.TrimSuffix(string(line), "\n"), kind, nil
+}
+
+// advertisement reads how a server begins: with all refs, or by saying that it wants to be asked for them.
+func (l *listing) advertisement(lines *pktReader) (ask bool, err error) {
+	line, kind, err := l.text(lines)
+	if err != nil {
+		return false, err
+	}
+	if strings.HasPrefix(line, "# service=") { // of smart HTTP: a list of its own
+		if _, kind, err = l.text(lines); err != nil || kind != pktFlush {
+			return false, errors.Join(err, errListing("a service line without an end"))
+		}
+		if line, kind, err = l.text(lines); err != nil {
+			return false, err
+		}
+	}
+	if line == "version 2" {
+		return true, l.capabilities(lines)
+	}
+	if line == "version 1" {
+		if line, kind, err = l.text(lines); err != nil {
+			return false, err
+		}
+	}
+	first := true
+	for ; kind == pktLine; line, kind, err = l.text(lines) {
+		if err := l.old(line, first); err != nil {
+			return false, err
+		}
+		first = false
+	}
+	if err == nil && kind != pktFlush {
+		err = errListing("a list that does not end with a flush")
+	}
+	return false, err
+}
+
+// capabilities reads what a server of version 2 can do.
+func (l *listing) capabilities(lines *pktReader) error {
+	l.digits = hexSHA1
+	for {
+		line, kind, err := l.text(lines)
+		if err != nil {
+			return err
+		}
+		if kind != pktLine {
+			return nil
+		}
+		if format, ok := strings.CutPrefix(line, "object-format="); ok {
+			if err := l.format(format); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (l *listing) format(name string) error {
+	switch name {
+	case "sha1":
+		l.digits = hexSHA1
+	case "sha256":
+		l.digits = hexSHA256
+	default:
+		return caisson.Errorf(caisson.Denied, "the remote names its objects by %.40q, which is not known here", name)
+	}
+	return nil
+}
+
+// request asks a server of version 2 for its refs.
+func (l *listing) request(w io.Writer) error {
+	var b bytes.Buffer
+	format := "sha1"
+	if l.digits == hexSHA256 {
+		format = "sha256"
+	}
+	writePktf(&b, "command=ls-refs\n")
+	writePktf(&b, "object-format=%s\n", format)
+	b.WriteString("0001")
+	for _, arg := range []string{"symrefs", "ref-prefix HEAD", "ref-prefix refs/heads/", "ref-prefix refs/tags/"} {
+		writePktf(&b, "%s\n", arg)
+	}
+	writeFlush(&b)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// answer reads the refs of version 2: "<id> <name>[ symref-target:<name>]".
+func (l *listing) answer(lines *pktReader) error {
+	for {
+		line, kind, err := l.text(lines)
+		if err != nil {
+			return err
+		}
+		if kind != pktLine {
+			return nil
+		}
+		fields := strings.Split(line, " ")
+		if len(fields) < 2 {
+			return errListing("a ref without a name")
+		}
+		if fields[0] == "unborn" {
+			continue
+		}
+		target := ""
+		for _, attr := range fields[2:] {
+			if t, ok := strings.CutPrefix(attr, "symref-target:"); ok {
+				target = t
+			}
+		}
+		if err := l.add(fields[0], fields[1], target); err != nil {
+			return err
+		}
+	}
+}
+
+// old reads a line of versions 0 and 1; the first also has what the server can do.
+func (l *listing) old(line string, first bool) error {
+	ref, abilities, _ := strings.Cut(line, "\x00")
+	head := ""
+	if first {
+		l.digits = hexSHA1
+		for ability := range strings.FieldsSeq(abilities) {
+			if t, ok := strings.CutPrefix(ability, "symref=HEAD:"); ok {
+				head = t
+			}
+			if name, ok := strings.CutPrefix(ability, "object-format="); ok {
+				if err := l.format(name); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	id, name, ok := strings.Cut(ref, " ")
+	switch {
+	case id == "shallow":
+		return caisson.Errorf(caisson.Denied, "the remote is a shallow clone; use the repository it was cloned from")
+	case !ok:
+		return errListing("a ref without a name")
+	case name == "capabilities^{}":
+		return nil // an empty repository
+	}
+	return l.add(id, name, head)
+}
+
+func (l *listing) add(id, name, target string) error {
+	if validRef(target) && l.head == "" {
+		l.head = target
+	}
+	if !validCommit(id) || len(id) != l.digits {
+		return errListing("%q is not the name of an object", id)
+	}
+	if name == "HEAD" {
+		l.headID = id
+	}
+	if !validRef(name) {
+		return nil // not for us: pull requests, notes, what a tag is of, names that are traps
+	}
+	if len(l.refs) == l.max {
+		return caisson.Errorf(caisson.Exhausted, "the remote has more than %d branches and tags; delete some there, or raise the limit", l.max)
+	}
+	l.refs = append(l.refs, Ref{Name: name, Commit: id})
+	return nil
+}
+
+// finish sorts the refs and checks that they can be those of a repository.
+func (l *listing) finish() error {
+	slices.SortFunc(l.refs, func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
+	has := make(map[string]string, len(l.refs))
+	for _, r := range l.refs {
+		if has[r.Name] != "" {
+			return errListing("%s is there twice", r.Name)
+		}
+		has[r.Name] = r.Commit
+	}
+	for _, r := range l.refs {
+		for dir := r.Name; strings.Count(dir, "/") > 2; {
+			dir = dir[:strings.LastIndexByte(dir, '/')]
+			if has[dir] != "" {
+				return errListing("%s and %s are both there", dir, r.Name)
+			}
+		}
+	}
+	if !strings.HasPrefix(l.head, "refs/heads/") || has[l.head] == "" {
+		l.head = ""
+	}
+	// Servers that do not say which branch HEAD is: one of the usual ones, or any, that is at the same commit.
+	for _, name := range append([]string{"refs/heads/main", "refs/heads/master"}, namesOf(l.refs)...) {
+		if l.head == "" && l.headID != "" && has[name] == l.headID && strings.HasPrefix(name, "refs/heads/") {
+			l.head = name
+		}
+	}
+	return nil
+}
+
+func namesOf(refs []Ref) []string {
+	names := make([]string, len(refs))
+	for i, r := range refs {
+		names[i] = r.Name
+	}
+	return names
+}

@@ -1,0 +1,93 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A ServeRequest says what is asked of a store.
+type ServeRequest struct {
+	Advertise bool          // GET /info/refs?service=git-upload-pack, else POST /git-upload-pack
+	Protocol  string        // the header Git-Protocol: "", or "version=" and 0, 1 or 2
+	Time      time.Duration // that it may take; 0 means 1 hour
+}
+
+// maxServeRequest bounds what a client asks for: 50 bytes for each commit it wants or has.
+const maxServeRequest = 32 << 20
+
+// serve answers one request for s over p with the body that smart HTTP has, the line that names the service included, and ends the
+// connection. What goes wrong is told to the client as git tells it, and returned.
+func (s repo) serve(ctx context.Context, p *peer, req ServeRequest) error {
+	defer p.Close()
+	err := s.upload(ctx, p, req)
+	if err != nil && !p.wrote {
+		_ = writePktf(p, "ERR %s\n", plain(caisson.MessageOf(err), 300))
+	}
+	return err
+}
+
+func (s repo) upload(ctx context.Context, p *peer, req ServeRequest) error {
+	if !ValidProtocol(req.Protocol) {
+		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", req.Protocol)
+	}
+	args := []string{"upload-pack", "--strict", "--stateless-rpc"}
+	var in []byte
+	if req.Advertise {
+		args = append(args, "--http-backend-info-refs")
+		if req.Protocol != "version=2" {
+			if err := writeService(p, UploadPack); err != nil {
+				return err
+			}
+		}
+	} else {
+		r, err := body(p, maxServeRequest)
+		if err != nil {
+			return requestError(err)
+		}
+		if in, err = io.ReadAll(r); err != nil {
+			return requestError(err)
+		}
+	}
+	watched, stop := p.watch(ctx)
+	defer stop()
+	cmd := s.with("GIT_PROTOCOL="+req.Protocol).git(watched, append(args, "--", s.dir)...)
+	cmd.Stdin = bytes.NewReader(in)
+	cmd.Stdout = p
+	said := &tail{limit: maxGitErrors}
+	cmd.Stderr = said
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case watched.Err() != nil:
+		return nil // whoever asked has gone
+	}
+	if text := said.String(); strings.Contains(text, "fatal: ") && !strings.Contains(text, "out of memory") {
+		return caisson.Errorf(caisson.Invalid, "git cannot serve this: %s", lastLines(text, 200))
+	}
+	return gitError("upload-pack", said, err)
+}
+
+// writeService writes how smart HTTP begins the list of refs of the protocol's first versions.
+func writeService(w io.Writer, service string) error {
+	if err := writePktf(w, "# service=%s\n", service); err != nil {
+		return err
+	}
+	return writeFlush(w)
+}
+
+// requestError says why a request could not be read.
+func requestError(err error) error {
+	if _, ok := errors.AsType[*caisson.Error](err); ok {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Invalid, "the request cannot be read to its end")
+}
