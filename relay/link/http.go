@@ -35,7 +35,7 @@ const (
 type httpLink struct {
 	transport *http.Transport
 	user      string
-	secret    string
+	secret    caisson.Secret
 	push      bool
 
 	mu   sync.Mutex
@@ -47,7 +47,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	if err != nil {
 		return nil, caisson.Invalidf("url", "cannot be asked over HTTP")
 	}
-	if req.Auth.Secret != "" && !remote.Confidential() {
+	if !req.Auth.Secret.IsZero() && !remote.Confidential() {
 		return nil, caisson.Errorf(caisson.Denied, "the credential is not sent to %.100s without TLS; write the URL with https", remote.Host)
 	}
 	roots, err := x509.SystemCertPool()
@@ -57,7 +57,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	if req.Roots != "" && !roots.AppendCertsFromPEM([]byte(req.Roots)) {
 		return nil, caisson.Invalidf("roots", "there is no certificate in it; give it as PEM")
 	}
-	if strings.ContainsAny(req.Auth.User, ":\r\n\x00") || strings.ContainsAny(req.Auth.Secret, "\r\n\x00") {
+	if strings.ContainsAny(req.Auth.User, ":\r\n\x00") || strings.ContainsAny(req.Auth.Secret.Reveal(), "\r\n\x00") {
 		return nil, caisson.Invalidf("credential", "a user name with a colon, or a token with a line break, cannot be sent; check the credential")
 	}
 	h := &httpLink{base: base, user: req.Auth.User, secret: req.Auth.Secret, push: req.Push}
@@ -197,11 +197,11 @@ func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
 	req.Header.Set("Accept", "application/x-git-upload-pack-result, application/x-git-receive-pack-result, */*")
 	req.Header.Set("User-Agent", agentName)
 	switch {
-	case h.secret == "":
+	case h.secret.IsZero():
 	case h.user == "":
-		req.Header.Set("Authorization", "Bearer "+h.secret)
+		req.Header.Set("Authorization", "Bearer "+h.secret.Reveal())
 	default:
-		req.SetBasicAuth(h.user, h.secret)
+		req.SetBasicAuth(h.user, h.secret.Reveal())
 	}
 	return req, nil
 }

@@ -9,8 +9,6 @@ package link
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"time"
@@ -43,18 +41,18 @@ type Request struct {
 	Time time.Duration
 }
 
-// Auth is who the link is at the remote. It crosses to the job over a pipe, and is printed without its secrets.
+// Auth is who the link is at the remote.
 type Auth struct {
-	User   string // "" makes Secret a bearer's token; not used over SSH, where the URL has the user
-	Secret string // token or password
-	Key    string // SSH private key (PEM), without a passphrase
+	User   string         // "" makes Secret a bearer's token; not used over SSH, where the URL has the user
+	Secret caisson.Secret // token or password
+	Key    caisson.Secret // SSH private key (PEM), without a passphrase
 }
 
-// Format implements [fmt.Formatter].
-func (a Auth) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "{%s [redacted]}", a.User) }
-
-// LogValue implements [slog.LogValuer].
-func (a Auth) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(a)) }
+// jobRequest is a Request as it crosses to the job, over a pipe.
+type jobRequest struct {
+	Request     Request
+	Secret, Key string
+}
 
 // localRequest is the same for a directory.
 type localRequest struct{ Push bool }
@@ -96,7 +94,7 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	time := lifetime(req.Time)
 	return t.run.Run(ctx, worker.Request{
 		Job: jobRemote, Network: true, Files: []*os.File{conn},
-		Args: req, Limits: worker.Limits{Time: time, CPU: time},
+		Args: jobRequest{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}, Limits: worker.Limits{Time: time, CPU: time},
 	}, nil)
 }
 
@@ -114,12 +112,14 @@ func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) erro
 }
 
 func runRemote(ctx context.Context, c *worker.Call) (any, error) {
-	var args Request
+	var args jobRequest
 	conn, err := given(c, &args)
 	if err != nil {
 		return nil, err
 	}
-	return nil, serveRemote(ctx, conn, args)
+	req := args.Request // in which the secrets are redacted
+	req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
+	return nil, serveRemote(ctx, conn, req)
 }
 
 func runLocal(ctx context.Context, c *worker.Call) (any, error) {

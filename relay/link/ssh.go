@@ -55,15 +55,15 @@ var errHostKey = caisson.Errorf(caisson.Denied, "the server has another key than
 
 func sshAuth(req Auth) ([]ssh.AuthMethod, error) {
 	var auth []ssh.AuthMethod
-	if req.Key != "" {
-		signer, err := ssh.ParsePrivateKey([]byte(req.Key))
+	if !req.Key.IsZero() {
+		signer, err := ssh.ParsePrivateKey([]byte(req.Key.Reveal()))
 		if err != nil {
 			return nil, caisson.Errorf(caisson.Invalid, "the credential is not an SSH private key that can be used here; it must be PEM or OpenSSH's format, without a passphrase")
 		}
 		auth = append(auth, ssh.PublicKeys(signer))
 	}
-	if req.Secret != "" {
-		auth = append(auth, ssh.Password(req.Secret))
+	if !req.Secret.IsZero() {
+		auth = append(auth, ssh.Password(req.Secret.Reveal()))
 	}
 	return auth, nil
 }
