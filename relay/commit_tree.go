@@ -79,7 +79,7 @@ func parseTree(data []byte, idSize int) (*treeObject, error) {
 	t := &treeObject{byName: map[string]int{}}
 	for len(data) > 0 {
 		mode, rest, ok := bytes.Cut(data, []byte{' '})
-		if !ok || len(mode) == 0 || len(mode) > 6 || bytes.Trim(mode, "01234567") == nil || len(bytes.Trim(mode, "01234567")) > 0 {
+		if !ok || len(mode) == 0 || len(mode) > 6 || len(bytes.Trim(mode, "01234567")) > 0 {
 			return nil, bad
 		}
 		name, rest, ok := bytes.Cut(rest, []byte{0})

@@ -124,7 +124,7 @@ func (p *receiving) run(ctx context.Context) error {
 	if p.caps["atomic"] && slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.refused != "" }) {
 		p.refuseOthers("another ref of this atomic push is refused")
 	}
-	q, err := openQuarantine(p.store)
+	q, err := openQuarantine(ctx, p.store)
 	if err != nil {
 		return err
 	}

@@ -29,30 +29,19 @@ func isZero(id string) bool { return strings.Trim(id, "0") == "" }
 
 // storeRefs returns the refs of a store, and how many bytes the names of its objects have.
 func storeRefs(ctx context.Context, store repo) (refs map[string]string, idSize int, err error) {
-	out, err := store.output(ctx, "", "rev-parse", "--show-object-format")
+	digits, err := store.digits()
+	if err != nil {
+		return nil, 0, caisson.Wrap(err, caisson.Internal, "the store cannot be read")
+	}
+	all, err := store.refs(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	for size, name := range formats {
-		if strings.TrimSpace(string(out)) == name {
-			idSize = size
-		}
-	}
-	if idSize == 0 {
-		return nil, 0, caisson.Errorf(caisson.Internal, "the store has objects of an unknown kind")
-	}
-	if out, err = store.output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)"); err != nil {
-		return nil, 0, err
-	}
 	refs = map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		id, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if !ok || !validCommit(id) || len(id) != 2*idSize || !validRef(name) {
-			return nil, 0, caisson.Errorf(caisson.Internal, "the store has a ref that is none")
-		}
-		refs[name] = id
+	for _, r := range all.Refs {
+		refs[r.Name] = r.Commit
 	}
-	return refs, idSize, nil
+	return refs, digits / 2, nil
 }
 
 // advertise writes the body of the answer to GET /info/refs?service=git-receive-pack.

@@ -28,7 +28,7 @@ type quarantine struct {
 }
 
 // openQuarantine makes one, and removes what pushes before it have left. Conflict if another push is under way.
-func openQuarantine(store repo) (*quarantine, error) {
+func openQuarantine(ctx context.Context, store repo) (*quarantine, error) {
 	lock, err := os.Open(filepath.Join(store.dir, "objects"))
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "the store cannot be opened")
@@ -41,9 +41,9 @@ func openQuarantine(store repo) (*quarantine, error) {
 		return nil, os.NewSyscallError("flock", err)
 	}
 	q := &quarantine{store: store, lock: lock}
-	if err := sweepIncoming(store.dir); err != nil {
+	if err := store.sweep(ctx); err != nil {
 		q.close()
-		return nil, err
+		return nil, caisson.Wrap(err, caisson.Internal, "what an earlier push has left cannot be removed")
 	}
 	dir := filepath.Join(store.dir, "objects", incomingPrefix+rand.Text())
 	if err := os.MkdirAll(filepath.Join(dir, "pack"), 0o700); err != nil {
@@ -57,22 +57,6 @@ func openQuarantine(store repo) (*quarantine, error) {
 	}
 	q.repo = store.with("GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+borrowed)
 	return q, nil
-}
-
-// sweepIncoming removes what pushes that were cut short have left in a store.
-func sweepIncoming(store string) error {
-	names, err := os.ReadDir(filepath.Join(store, "objects"))
-	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "the store cannot be read")
-	}
-	for _, n := range names {
-		if strings.HasPrefix(n.Name(), incomingPrefix) {
-			if err := os.RemoveAll(filepath.Join(store, "objects", n.Name())); err != nil {
-				return caisson.Wrap(err, caisson.Internal, "what an earlier push has left cannot be removed")
-			}
-		}
-	}
-	return nil
 }
 
 // close removes what is in quarantine still.
@@ -152,14 +136,31 @@ func (q *quarantine) fresh(ctx context.Context, tip string, max int) ([]string, 
 
 // migrate moves the objects into the store. Indexes come last: git finds packs by them.
 func (q *quarantine) migrate() error {
-	from := filepath.Join(q.dir, "pack")
+	dirs, err := os.ReadDir(q.dir)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the objects cannot be kept")
+	}
+	for _, d := range dirs {
+		// Packs, and directories of single objects, which have two digits.
+		if name := d.Name(); name != "pack" && len(name) != 2 {
+			continue
+		}
+		if err := q.move(d.Name()); err != nil {
+			return caisson.Wrap(err, caisson.Internal, "the objects cannot be kept")
+		}
+	}
+	return nil
+}
+
+// move moves what is in one directory of objects, and sees that it is on disk.
+func (q *quarantine) move(dir string) error {
+	from, to := filepath.Join(q.dir, dir), filepath.Join(q.store.dir, "objects", dir)
 	names, err := os.ReadDir(from)
 	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+		return err
 	}
-	to := filepath.Join(q.store.dir, "objects", "pack")
 	if err := os.MkdirAll(to, 0o700); err != nil {
-		return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+		return err
 	}
 	for _, last := range []bool{false, true} {
 		for _, n := range names {
@@ -167,11 +168,16 @@ func (q *quarantine) migrate() error {
 				continue
 			}
 			if err := os.Rename(filepath.Join(from, n.Name()), filepath.Join(to, n.Name())); err != nil {
-				return caisson.Wrap(err, caisson.Internal, "the objects of the push cannot be kept")
+				return err
 			}
 		}
 	}
-	return nil
+	d, err := os.Open(to)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }
 
 // A cappedReader fails when there is more than it may read.

@@ -16,7 +16,7 @@ const maxTold = 30
 func (p *receiving) report(w io.Writer, unpack string) error {
 	var answer bytes.Buffer
 	var err error
-	if p.caps["side-band-64k"] && !p.quiet() {
+	if p.caps["side-band-64k"] { // also if the client is to be quiet: that is about progress, and this is none
 		err = writeBand(&answer, bandProgress, p.told())
 	}
 	if status := p.status(unpack); status != nil {
@@ -35,9 +35,6 @@ func (p *receiving) report(w io.Writer, unpack string) error {
 	_, err = w.Write(answer.Bytes())
 	return err
 }
-
-// quiet reports whether the client wants no progress. Why something is denied is none.
-func (p *receiving) quiet() bool { return p.caps["quiet"] && len(p.said.list) == 0 }
 
 // status is the report for the program; nil if it wants none.
 func (p *receiving) status(unpack string) []byte {

@@ -1,0 +1,180 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// prepareLimits are those of the job.
+var prepareLimits = worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30}
+
+// Prepare makes the commits that are sent of those that were pushed to store: rewritten as req says, checked once more, and signed by
+// req.Sign in this process. Signatures of others, which rewriting breaks, are left out. NotFound if the store lacks the commits, Denied if
+// they are not to be sent, Conflict while a push is under way.
+func (t *Tool) Prepare(ctx context.Context, store, view *os.File, req PrepareRequest) (*Prepared, error) {
+	if err := req.validate(); err != nil {
+		return nil, err
+	}
+	args := prepareArgs{PrepareRequest: req}
+	job := worker.Request{
+		Job: jobPrepare, Root: store, Access: worker.WriteAsOwner, Programs: true, Mounts: []worker.Mount{{Dir: view, At: viewDir}},
+		Limits: prepareLimits,
+	}
+	var p prepareReply
+	if req.Sign == nil {
+		job.Args = args
+		if err := t.run.Run(ctx, job, &p); err != nil {
+			return nil, err
+		}
+		return p.check(&req)
+	}
+	near, far, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer far.Close()
+	args.Signed = true
+	job.Args, job.Files = args, []*os.File{far}
+	done := make(chan error, 1)
+	go func() {
+		defer near.Close()
+		done <- answerSigner(near, req.Sign)
+	}()
+	err = t.run.Run(ctx, job, &p)
+	near.Close()
+	if e := <-done; e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.check(&req)
+}
+
+// prepareArgs are the arguments of the job.
+type prepareArgs struct {
+	PrepareRequest
+	Signed bool
+}
+
+// prepareReply is what the job answers. Subjects that are more than there is room for are left out.
+type prepareReply struct{ Prepared }
+
+// Bounds of signing.
+const (
+	maxPayload    = maxCommitObject + 1<<16
+	maxSubjects   = 32 << 10 // bytes of subjects that are answered
+	maxSignedOnce = maxPrepared
+)
+
+// check returns the reply if it makes sense.
+func (p *prepareReply) check(req *PrepareRequest) (*Prepared, error) {
+	bad := caisson.Errorf(caisson.Internal, "a job of the relay answered nonsense")
+	if !validCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !validFindings(p.Findings) || denied(p.Findings) {
+		return nil, bad
+	}
+	for _, c := range p.Commits {
+		if !validCommit(c.ID) || plain(c.Subject, 200+len("…")) != c.Subject {
+			return nil, bad
+		}
+	}
+	if n := len(p.Commits); n > 0 && p.Commits[n-1].ID != p.Commit || n == 0 && p.Commit != req.Commit {
+		return nil, bad
+	}
+	return &p.Prepared, nil
+}
+
+func runPrepare(ctx context.Context, c *worker.Call) (any, error) {
+	var args prepareArgs
+	if err := c.Args(&args); err != nil {
+		return nil, err
+	}
+	req := args.PrepareRequest
+	if args.Signed {
+		conn, err := c.File(0)
+		if err != nil {
+			return nil, err
+		}
+		req.Sign = askSigner(conn)
+	}
+	p, err := prepare(ctx, storeRepo(), req)
+	if err != nil {
+		return nil, err
+	}
+	left := maxAnswered
+	p.Findings = fitFindings(p.Findings, &left)
+	left = maxSubjects
+	for i := range p.Commits {
+		if left -= len(p.Commits[i].Subject); left < 0 {
+			p.Commits[i].Subject = ""
+		}
+	}
+	return prepareReply{*p}, nil
+}
+
+// askSigner returns a function that has payloads signed at the other end of conn: a length of four bytes and that many bytes there,
+// and the signature back in the same form; a length of zero for none.
+func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
+	return func(payload []byte) (string, error) {
+		if err := writeSized(conn, payload); err != nil {
+			return "", err
+		}
+		sig, err := readSized(conn, maxSignature)
+		if err != nil {
+			return "", err
+		}
+		if len(sig) == 0 {
+			return "", caisson.Errorf(caisson.Internal, "the commit was not signed")
+		}
+		return string(sig), nil
+	}
+}
+
+// answerSigner is the other end, until conn is closed: it signs nothing but what looks like a commit, and not without end. It
+// returns the error of sign.
+func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
+	for range maxSignedOnce {
+		payload, err := readSized(conn, maxPayload)
+		if err != nil {
+			return nil // the job has ended, and says why if it was too early
+		}
+		if _, err := parseCommit(payload); err != nil {
+			writeSized(conn, nil)
+			return caisson.Errorf(caisson.Internal, "a job of the relay wants something signed that is no commit")
+		}
+		sig, err := sign(payload)
+		if err != nil {
+			writeSized(conn, nil)
+			return err
+		}
+		if err := writeSized(conn, []byte(sig)); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func writeSized(w io.Writer, data []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
+	return err
+}
+
+func readSized(r io.Reader, limit int) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > uint32(limit) {
+		return nil, caisson.Errorf(caisson.Internal, "%d bytes are too many", n)
+	}
+	data := make([]byte, n)
+	_, err := io.ReadFull(r, data)
+	return data, err
+}
