@@ -15,7 +15,7 @@ type repos struct{ c *conn }
 
 // AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
 func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
-	repo.Account, repo.Head, repo.CreatedAt, repo.FetchedAt = "", "", time.Time{}, time.Time{} // the daemon's to say
+	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{} // the daemon's to say
 	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos"}, header: createHeader(ctx), in: repo})
 }
 
@@ -42,6 +42,20 @@ func (r repos) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error
 // RemoveRepo implements [caisson.Repos].
 func (r repos) RemoveRepo(ctx context.Context, name string) error {
 	return r.c.do(ctx, request{method: http.MethodDelete, path: []string{"repos", name}})
+}
+
+// GrantRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+func (r repos) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
+	return call[*caisson.RepoGrant](ctx, r.c, request{
+		method: http.MethodPost, path: []string{"sandboxes", sandbox, "repos"}, header: createHeader(ctx), in: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
+	})
+}
+
+// DeliverRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
+func (r repos) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
+	return call[*caisson.Delivery](ctx, r.c, request{
+		method: http.MethodPost, path: []string{"sandboxes", sandbox, "deliveries"}, header: createHeader(ctx), in: protocol.SandboxRepo{RepoRequest: req, Dir: dir},
+	})
 }
 
 // GetDelivery implements [caisson.Repos].

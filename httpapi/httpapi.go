@@ -68,7 +68,7 @@ func New(cfg Config) (*API, error) {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
 		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
-		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil:
+		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil, cfg.Repos == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
@@ -100,10 +100,8 @@ func New(cfg Config) (*API, error) {
 	runRoutes{cfg.Runs, once, a.handles}.register(a.router)
 	sessionRoutes{cfg.Runs}.register(a.router)
 	workspaceRoutes{cfg.Workspaces, once, a.handles}.register(a.router)
-	if cfg.Repos != nil {
-		repoRoutes{cfg.Repos, once}.register(a.router)
-		deliveryRoutes{cfg.Repos}.register(a.router)
-	}
+	repoRoutes{cfg.Repos, once}.register(a.router)
+	deliveryRoutes{cfg.Repos}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }

@@ -27,6 +27,7 @@ type RepoParam struct {
 type NewRepo struct {
 	caisson.Repo
 	Account   string    `json:"account,omitempty" doc:"Not taken from a request"`
+	Local     bool      `json:"local,omitempty" doc:"Not taken from a request"`
 	CreatedAt time.Time `json:"createdAt,omitzero" doc:"Not taken from a request"`
 }
 
@@ -40,6 +41,12 @@ func (h repoRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
 	handle(rt, op(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Bring the mirror of a repository up to date"), h.fetch)
 	handle(rt, op(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
+		"Let a running sandbox that serves no run into a repository, and clone it there"), h.grant)
+	deliver := created(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
+		"Send what such a sandbox has pushed, or else what is in its clone, to the repository's remote"))
+	deliver.Description = "Of the body only name, dir, pull, ready and title count. It is sent in the background: see get-delivery."
+	handle(rt, deliver, h.deliver)
 }
 
 func (h repoRoutes) add(ctx context.Context, in *struct {
@@ -55,7 +62,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 	if filepath.IsAbs(r.URL) && !caller.Local {
 		return nil, errHostPath()
 	}
-	r.Account, r.Head, r.CreatedAt, r.FetchedAt = "", "", time.Time{}, time.Time{}
+	r.Account, r.Local, r.Head, r.CreatedAt, r.FetchedAt = "", false, "", time.Time{}, time.Time{}
 	return answerRepo(once(ctx, h.once, in.Key, "add-repo", r, func() (*caisson.Repo, error) {
 		return h.core.AddRepo(ctx, r)
 	}))
@@ -94,4 +101,34 @@ func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol
 		return nil, err
 	}
 	return allOf(list), nil
+}
+
+type sandboxRepoInput struct {
+	RefParam
+	KeyParam
+	Body protocol.SandboxRepo
+}
+
+func (h repoRoutes) grant(ctx context.Context, in *sandboxRepoInput) (*body[*caisson.RepoGrant], error) {
+	if err := checkPath("dir", in.Body.Dir); err != nil {
+		return nil, err
+	}
+	g, err := once(ctx, h.once, in.Key, "grant-repo "+in.Ref, in.Body, func() (*caisson.RepoGrant, error) {
+		return h.core.GrantRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &body[*caisson.RepoGrant]{g}, nil
+}
+
+func (h repoRoutes) deliver(ctx context.Context, in *sandboxRepoInput) (*deliveryBody, error) {
+	if in.Body.Dir != "" {
+		if err := checkPath("dir", in.Body.Dir); err != nil {
+			return nil, err
+		}
+	}
+	return answerDelivery(once(ctx, h.once, in.Key, "deliver-repo "+in.Ref, in.Body, func() (*caisson.Delivery, error) {
+		return h.core.DeliverRepo(ctx, in.Ref, in.Body.RepoRequest, in.Body.Dir)
+	}))
 }

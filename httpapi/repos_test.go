@@ -118,6 +118,20 @@ func TestAddRepoBodies(t *testing.T) {
 	}
 }
 
+// TestSandboxRepoPaths: what is no path in a sandbox does not get further.
+func TestSandboxRepoPaths(t *testing.T) {
+	c := serve(t).local(t, "")
+	req := caisson.RepoRequest{Name: "r"}
+	for _, dir := range []string{"", "w", "./w", "/w\x00"} {
+		_, err := c.GrantRepo(t.Context(), "x", req, dir)
+		apitest.Fails(t, err, caisson.Invalid, "dir")
+		if dir != "" {
+			_, err = c.DeliverRepo(t.Context(), "x", req, dir)
+			apitest.Fails(t, err, caisson.Invalid, "dir")
+		}
+	}
+}
+
 // TestAddRepoOnce: a request that is repeated with its key is done once.
 func TestAddRepoOnce(t *testing.T) {
 	c := serve(t).local(t, "")

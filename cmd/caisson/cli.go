@@ -46,6 +46,8 @@ type cli struct {
 	Diff       diffCmd       `cmd:"" help:"Show what has changed in a workspace."`
 	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
 	Workspace  workspaceCmd  `cmd:"" help:"List and forget host directories as sandboxes have them."`
+	Repo       repoCmd       `cmd:"" help:"Manage git repositories that agents may work on."`
+	Relay      relayCmd      `cmd:"" help:"Follow commits on their way to the remotes of repositories."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`
 	Policy     policyCmd     `cmd:"" help:"Decide what sandboxes may reach, and see why."`
 	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`
@@ -92,7 +94,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.Exit(func(int) { helped = true }),
 		kong.Vars{"configFile": defaultConfigFile},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, FlagsLast: true, WrapUpperBound: 120}),
-		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}}),
+		kong.ExplicitGroups([]kong.Group{{Key: "global", Title: "Global flags:"}, {Key: "new", Title: "Flags for a new sandbox:"}, {Key: "repo", Title: "Flags for a repository:"}}),
 		kong.TypeMapper(reflect.TypeFor[caisson.Duration](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[caisson.Size](), kong.MapperFunc(mapText)),
 		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),

@@ -245,6 +245,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		return strings.Split(joined(runStates, " "), " ")
 	case "workspacestate":
 		return strings.Split(joined(workspaceStates, " "), " ")
+	case "deliverystate":
+		return strings.Split(joined(deliveryStates, " "), " ")
 	case "logged":
 		return append(a.names(ctx, "run"), a.names(ctx, "sandbox")...)
 	}
@@ -306,6 +308,16 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		items, _, _ := api.ListReceipts(ctx, caisson.WorkspaceFilter{Limit: 50})
 		for _, r := range items {
 			add(string(r.ID), "")
+		}
+	case "repo":
+		items, _ := api.ListRepos(ctx)
+		for _, r := range items {
+			add("", r.Name)
+		}
+	case "delivery":
+		items, _, _ := api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})
+		for _, d := range items {
+			add(string(d.ID), "")
 		}
 	case "session":
 		items, _ := api.ListSessions(ctx, caisson.SessionFilter{})

@@ -285,6 +285,7 @@ func (v *runView) summary(run *caisson.Run) {
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
 		v.line("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}
+	v.delivered(r.Delivery)
 	if run.Request.Keep && run.Sandbox != "" {
 		v.line("sandbox %s is kept", run.Sandbox)
 	}

@@ -33,6 +33,7 @@ type runCmd struct {
 	Keep      bool             `help:"Keep the sandbox when the run has ended."`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
 	workspaceFlags
+	repoFlags
 }
 
 func (c *runCmd) Help() string {
@@ -44,7 +45,7 @@ With -o json the record is printed when the run has ended, with -o jsonl each ev
 
 ` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
 		"caisson run caisson -C . --sync yolo 'mend the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
-		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
+		"caisson run caisson --repo web --pr 'mend the tests'", "caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
 }
 
 func (c *runCmd) Run(ctx context.Context, a *app) error {
@@ -91,6 +92,9 @@ func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
 		req.Limits.Calls = *limits.Calls
 	}
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
+		return req, err
+	}
+	if req.Repo, err = c.repoFlags.request(c.Directory); err != nil {
 		return req, err
 	}
 	if req.Labels, err = parseLabels(c.Label); err != nil {

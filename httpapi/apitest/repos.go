@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path/filepath"
@@ -46,7 +47,7 @@ func (c repoCore) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	if r.Authors == "" {
 		r.Authors = caisson.AuthorSet
 	}
-	r.Account, r.Head, r.CreatedAt = caller.Account, "main", time.Now().UTC()
+	r.Account, r.Local, r.Head, r.CreatedAt = caller.Account, caller.Local, "main", time.Now().UTC()
 	r.FetchedAt = r.CreatedAt
 	c.m.repos[key] = &r
 	out := r
@@ -146,18 +147,23 @@ func (m *Memory) deliver(t *task, state caisson.DeliveryState, failed string) {
 	if state == "" {
 		return
 	}
-	r := m.repos[t.Account+"/"+req.Name]
+	d := m.delivery(t.Account, *req, state)
+	d.Run, d.Session, d.Error = t.ID, t.Session, failed
+	if req.Branch == "" {
+		d.Branch = "caisson/" + string(t.ID)
+	}
+	t.result.Delivery = &caisson.RunDelivery{
+		ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error,
+	}
+}
+
+// delivery makes a delivery in a state. It needs mu.
+func (m *Memory) delivery(account string, req caisson.RepoRequest, state caisson.DeliveryState) *caisson.Delivery {
 	d := &caisson.Delivery{
-		ID: caisson.NewID(caisson.DeliveryPrefix), Account: t.Account, Repo: req.Name, Run: t.ID, Session: t.Session, Sandbox: caisson.NewID(caisson.SandboxPrefix),
-		State: state, Base: r.Head, Branch: "caisson/" + string(t.ID), From: strings.Repeat("a", 40), Pushed: strings.Repeat("c", 40),
-		Commit: strings.Repeat("d", 40), Commits: 2, Pull: req.Pull, Ready: req.Ready, Title: req.Title, Body: strings.Repeat("body ", 1000),
-		Attempts: 1, Error: failed, CreatedAt: time.Now().UTC(),
-	}
-	if req.Base != "" {
-		d.Base = req.Base
-	}
-	if req.Branch != "" {
-		d.Branch = req.Branch
+		ID: caisson.NewID(caisson.DeliveryPrefix), Account: account, Repo: req.Name, Sandbox: caisson.NewID(caisson.SandboxPrefix), State: state,
+		Base: cmp.Or(req.Base, m.repos[account+"/"+req.Name].Head), Branch: cmp.Or(req.Branch, "caisson/work"), From: strings.Repeat("a", 40),
+		Pushed: strings.Repeat("c", 40), Commit: strings.Repeat("d", 40), Commits: 2, Pull: req.Pull, Ready: req.Ready, Title: req.Title,
+		Body: strings.Repeat("body ", 1000), Attempts: 1, CreatedAt: time.Now().UTC(),
 	}
 	switch state {
 	case caisson.DeliveryHeld:
@@ -166,9 +172,46 @@ func (m *Memory) deliver(t *task, state caisson.DeliveryState, failed string) {
 		d.URL, d.Number, d.Sent, d.EndedAt = "https://forge.example/"+req.Name+"/pull/7", 7, d.Commit, d.CreatedAt
 	}
 	m.deliveries = append(m.deliveries, d)
-	t.result.Delivery = &caisson.RunDelivery{
-		ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error,
+	return d
+}
+
+// GrantRepo lets a sandbox in; what it clones is one file, README.
+func (c repoCore) GrantRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.RepoGrant, error) {
+	r, err := c.GetRepo(ctx, req.Name)
+	if err != nil {
+		return nil, err
 	}
+	if _, err := (fileCore)(c).WriteFile(ctx, sandbox, dir+"/README", 0, strings.NewReader("cloned")); err != nil {
+		return nil, err
+	}
+	return &caisson.RepoGrant{
+		URL: "http://git.caisson.internal/" + r.Name, Start: cmp.Or(req.Base, r.Head), Branch: cmp.Or(req.Branch, "caisson/work"), From: strings.Repeat("a", 40),
+	}, nil
+}
+
+// DeliverRepo delivers at once what a sandbox has in its clone besides README.
+func (c repoCore) DeliverRepo(ctx context.Context, sandbox string, req caisson.RepoRequest, dir string) (*caisson.Delivery, error) {
+	r, err := c.GetRepo(ctx, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	files, err := (fileCore)(c).ListFiles(ctx, sandbox, dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) < 2 {
+		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sandbox)
+	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	b, err := c.m.find(ctx, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	d := c.m.delivery(r.Account, req, caisson.DeliveryDelivered)
+	d.Sandbox = b.ID
+	out := *d
+	return &out, nil
 }
 
 func (c repoCore) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {

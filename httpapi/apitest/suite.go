@@ -56,6 +56,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"workspaces that move", testClashes},
 		{"repos", testRepos},
 		{"deliveries", testDeliveries},
+		{"repos in sandboxes", testSandboxRepos},
 		{"processes", testProcesses},
 		{"exec", testExec},
 		{"exec floods", testFlood},

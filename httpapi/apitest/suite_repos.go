@@ -26,14 +26,14 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 		Authors: caisson.AuthorKeep, AuthorName: "Ü <&>", AuthorEmail: "u@host", SigningKey: "KEY",
 	}
 	got := must(c.Repos.AddRepo(ctx, want))(t)
-	want.Account, want.Head = caller.Account, "main"
+	want.Account, want.Local, want.Head = caller.Account, caller.Local, "main"
 	times := cmpopts.IgnoreFields(caisson.Repo{}, "CreatedAt", "FetchedAt")
 	if diff := cmp.Diff(&want, got, times); diff != "" || got.CreatedAt.IsZero() || got.FetchedAt.IsZero() {
 		t.Errorf("added at %v, fetched at %v:\n%s", got.CreatedAt, got.FetchedAt, diff)
 	}
 	again := *got
-	again.Name, again.Account, again.Head = "a", "somebody", "other" // what was read can be sent, and says nothing that is not one's own
-	if got := must(c.Repos.AddRepo(ctx, again))(t); got.Account != caller.Account || got.Head != "main" {
+	again.Name, again.Account, again.Local, again.Head = "a", "somebody", !caller.Local, "other" // what was read can be sent, and says nothing that is not one's own
+	if got := must(c.Repos.AddRepo(ctx, again))(t); got.Account != caller.Account || got.Local != caller.Local || got.Head != "main" {
 		t.Errorf("%+v", got)
 	}
 	_, err := c.Repos.AddRepo(ctx, caisson.Repo{Name: "a", URL: "https://host/o/a"})
@@ -177,4 +177,35 @@ func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
 	if run.Request.Repo == nil || run.Request.Repo.Branch != "b" {
 		t.Errorf("%+v", run.Request)
 	}
+}
+
+// testSandboxRepos: a sandbox of nobody's run is let in, and what it does there is delivered when somebody says so.
+func testSandboxRepos(t *testing.T, ctx context.Context, c Cores) {
+	addRepo(t, ctx, c, "r")
+	sb := string(create(t, ctx, c, caisson.CreateRequest{Name: "dev"}).ID)
+	g := must(c.Repos.GrantRepo(ctx, "dev", caisson.RepoRequest{Name: "r", Base: "feature", Branch: "b", Read: []string{"main"}}, "/w"))(t)
+	if g.URL != "http://git.caisson.internal/r" || g.Start != "feature" || g.Branch != "b" || g.From == "" {
+		t.Errorf("%+v", g)
+	}
+	must(c.Files.StatFile(ctx, sb, "/w/README"))(t)
+	ask := caisson.RepoRequest{Name: "r", Pull: true, Title: "T"}
+	_, err := c.Repos.DeliverRepo(ctx, "dev", ask, "/w")
+	Fails(t, err, caisson.NotFound, "")
+	must(c.Files.WriteFile(ctx, sb, "/w/new", 0, strings.NewReader("new")))(t)
+	d := must(c.Repos.DeliverRepo(ctx, "dev", ask, "/w"))(t)
+	if string(d.Sandbox) != sb || d.Run != "" || d.Title != "T" || !d.Pull {
+		t.Errorf("%+v", d)
+	}
+	if same := must(c.Repos.GetDelivery(ctx, string(d.ID)))(t); !cmp.Equal(d, same) {
+		t.Errorf("%+v", same)
+	}
+	for _, ref := range []string{"nobody", "ü/ %2e?#&="} {
+		_, err := c.Repos.GrantRepo(ctx, ref, ask, "/w")
+		Fails(t, err, caisson.NotFound, "")
+		_, err = c.Repos.DeliverRepo(ctx, ref, ask, "/w")
+		Fails(t, err, caisson.NotFound, "")
+	}
+	ask.Name = "nowhere"
+	_, err = c.Repos.GrantRepo(ctx, "dev", ask, "/w")
+	Fails(t, err, caisson.NotFound, "")
 }

@@ -29,6 +29,12 @@ type PolicyTest struct {
 	Targets []string       `json:"targets" nullable:"false" minItems:"1" maxItems:"100" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp"`
 }
 
+// SandboxRepo is the body of a request that lets a sandbox into a repository, or delivers what it has done there.
+type SandboxRepo struct {
+	caisson.RepoRequest
+	Dir string `json:"dir,omitempty" maxLength:"4096" doc:"Absolute path of the clone in the sandbox"`
+}
+
 // KillRequest is the body of kill.
 type KillRequest struct {
 	PID    int `json:"pid" minimum:"-1" doc:"As seen inside the sandbox; -1 is every process"`

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type relayCmd struct {
+	Ls    relayLsCmd    `cmd:"" help:"List deliveries, newest first."`
+	Show  relayShowCmd  `cmd:"" help:"Show everything about a delivery."`
+	Retry relayRetryCmd `cmd:"" help:"Send deliveries now that are held, have failed, or wait."`
+	Drop  relayDropCmd  `cmd:"" help:"Give up deliveries; their commits are lost."`
+}
+
+// deliveryStates are the states of deliveries, in the order of their life.
+var deliveryStates = []caisson.DeliveryState{
+	caisson.DeliveryHeld, caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryDelivered, caisson.DeliveryFailed, caisson.DeliveryDropped,
+}
+
+func deliveryID(d *caisson.Delivery) string { return string(d.ID) }
+
+// parseDelivery reads the id of a delivery.
+func parseDelivery(s string) (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.DeliveryPrefix, s)
+	if err != nil {
+		return "", caisson.Invalidf("delivery", "%.40q is not the id of a delivery; see caisson relay ls", s)
+	}
+	return id, nil
+}
+
+// relayLsCmd lists deliveries.
+type relayLsCmd struct {
+	State []string `help:"Only in this state: held, waiting, sending, delivered, failed, dropped; may be repeated." placeholder:"STATE" complete:"deliverystate"`
+	Repo  string   `help:"Only of this repository." placeholder:"NAME" complete:"repo"`
+	OfRun string   `name:"run" help:"Only of this run." placeholder:"RUN" complete:"run"`
+	Count int      `help:"How many." short:"n" default:"20" placeholder:"N"`
+}
+
+func (c *relayLsCmd) Help() string {
+	return examples("caisson relay ls", "caisson relay ls --state held --state failed", "caisson relay ls --repo web -o json")
+}
+
+func (c *relayLsCmd) filter() (f caisson.DeliveryFilter, err error) {
+	f.Repo = c.Repo
+	if c.Count < 1 {
+		return f, usagef("relay ls", "--count must be at least 1")
+	}
+	for _, s := range c.State {
+		if !slices.Contains(deliveryStates, caisson.DeliveryState(s)) {
+			return f, caisson.Invalidf("state", "%.40q is not a state of deliveries; there are %s", s, joined(deliveryStates, ", "))
+		}
+		f.States = append(f.States, caisson.DeliveryState(s))
+	}
+	if c.OfRun != "" {
+		f.Run, err = parseRun(c.OfRun)
+	}
+	return f, err
+}
+
+func (c *relayLsCmd) Run(ctx context.Context, a *app) error {
+	f, err := c.filter()
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.Delivery, bool, error) {
+		f.Before, f.Limit = before, limit
+		return api.ListDeliveries(ctx, f)
+	}, func(d *caisson.Delivery) caisson.ID { return d.ID })
+	if err != nil {
+		return err
+	}
+	return printList(a, list, deliveryID, []column[*caisson.Delivery]{
+		{name: "ID", value: deliveryID},
+		{name: "STATE", value: func(d *caisson.Delivery) string { return string(d.State) }, color: func(d *caisson.Delivery) string {
+			switch d.State {
+			case caisson.DeliveryDelivered:
+				return "32"
+			case caisson.DeliveryFailed:
+				return "31"
+			case caisson.DeliveryDropped:
+				return plainColor
+			}
+			return "33"
+		}},
+		{name: "REPO", value: func(d *caisson.Delivery) string { return d.Repo }},
+		{name: "BRANCH", value: func(d *caisson.Delivery) string { return d.Branch }},
+		{name: "COMMITS", value: func(d *caisson.Delivery) string { return strconv.Itoa(d.Commits) }},
+		{name: "AGE", value: func(d *caisson.Delivery) string { return age(d.CreatedAt) }},
+		{name: "RUN", value: func(d *caisson.Delivery) string { return string(d.Run) }},
+		{name: "URL", value: func(d *caisson.Delivery) string { return d.URL }},
+	})
+}
+
+// relayShowCmd shows one delivery.
+type relayShowCmd struct {
+	Ref string `arg:"" name:"delivery|run" help:"Id of the delivery, or of the run whose newest it is." complete:"delivery"`
+}
+
+func (c *relayShowCmd) Help() string {
+	return examples("caisson relay show dl-abcdefghijklmnop", "caisson relay show rn-abcdefghijklmnop -o json")
+}
+
+func (c *relayShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := api.GetDelivery(ctx, c.Ref)
+	if err != nil {
+		return err
+	}
+	return printOne(a, d, string(d.ID), deliveryRows(d))
+}
+
+func deliveryRows(d *caisson.Delivery) [][2]string {
+	pull := ""
+	switch {
+	case d.Number > 0:
+		pull = strconv.FormatInt(d.Number, 10)
+	case d.Pull && d.Ready:
+		pull = "is to be opened"
+	case d.Pull:
+		pull = "is to be opened as a draft"
+	}
+	rows := [][2]string{
+		{"ID", string(d.ID)}, {"State", string(d.State)}, {"Repository", d.Repo}, {"Base", d.Base}, {"Branch", d.Branch},
+		{"Commits", strconv.Itoa(d.Commits)}, {"Run", string(d.Run)}, {"Session", string(d.Session)}, {"Sandbox", string(d.Sandbox)},
+		{"From", d.From}, {"Pushed", d.Pushed}, {"Commit", d.Commit}, {"Sent", d.Sent}, {"Pull request", pull}, {"Title", d.Title},
+		{"URL", d.URL}, {"Attempts", strconv.Itoa(d.Attempts)}, {"Error", d.Error}, {"Next try", when(d.NextAt)}, {"Created", when(d.CreatedAt)},
+		{"Ended", when(d.EndedAt)},
+	}
+	for _, f := range d.Findings {
+		rows = append(rows, [2]string{"Finding", f.Check + ": " + f.Message})
+	}
+	return rows
+}
+
+// eachDelivery does f for every delivery, prints what it returned, and goes on after an error.
+func eachDelivery(ctx context.Context, a *app, refs []string, f func(api api, id caisson.ID) (*caisson.Delivery, error)) error {
+	return each(ctx, a, refs, func(api api, ref string) (*caisson.Delivery, string, error) {
+		id, err := parseDelivery(ref)
+		if err != nil {
+			return nil, "", err
+		}
+		d, err := f(api, id)
+		return d, string(id), err
+	})
+}
+
+// relayRetryCmd sends deliveries.
+type relayRetryCmd struct {
+	Deliveries []string `arg:"" name:"delivery" help:"Ids of deliveries." complete:"delivery"`
+}
+
+func (c *relayRetryCmd) Help() string {
+	return "Look first at what is held, and why: with relay show. It does not wait for the end.\n\n" + examples("caisson relay retry dl-abcdefghijklmnop")
+}
+
+func (c *relayRetryCmd) Run(ctx context.Context, a *app) error {
+	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) { return api.RetryDelivery(ctx, id) })
+}
+
+// relayDropCmd gives deliveries up.
+type relayDropCmd struct {
+	Deliveries []string `arg:"" name:"delivery" help:"Ids of deliveries." complete:"delivery"`
+}
+
+func (c *relayDropCmd) Help() string {
+	return examples("caisson relay drop dl-abcdefghijklmnop", "caisson relay drop $(caisson relay ls -q --state held)")
+}
+
+func (c *relayDropCmd) Run(ctx context.Context, a *app) error {
+	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) { return api.DropDelivery(ctx, id) })
+}

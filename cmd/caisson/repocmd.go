@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type repoCmd struct {
+	Add      repoAddCmd      `cmd:"" help:"Make a git repository known, and fetch it."`
+	Ls       repoLsCmd       `cmd:"" help:"List repositories."`
+	Show     repoShowCmd     `cmd:"" help:"Show everything about a repository."`
+	Branches repoBranchesCmd `cmd:"" help:"List the branches of a repository."`
+	Fetch    repoFetchCmd    `cmd:"" help:"Bring what Caisson has of a repository up to date."`
+	Grant    repoGrantCmd    `cmd:"" help:"Let a sandbox into a repository, and clone it there."`
+	Deliver  repoDeliverCmd  `cmd:"" help:"Send what a sandbox has done in a repository to its remote."`
+	Rm       repoRmCmd       `cmd:"" help:"Forget repositories; their remotes stay as they are."`
+}
+
+func repoName(r *caisson.Repo) string { return r.Name }
+
+// repoAddCmd makes a repository known.
+type repoAddCmd struct {
+	Name        string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
+	URL         string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
+	Forge       string   `help:"What its server is besides git: github, gitlab, gitea (and Forgejo), or none; default by its name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
+	API         string   `name:"api" help:"Base URL of the forge's API, if it is not where it usually is." placeholder:"URL"`
+	Credential  string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, as the forge says, if there is one." placeholder:"NAME" complete:"credential"`
+	HostKey     []string `help:"Key of an SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
+	KnownHosts  string   `help:"Take the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
+	Protect     []string `help:"Never push to branches of this name, as release/*; may be repeated. The default branch is protected anyway." placeholder:"PATTERN" sep:"none"`
+	Allow       []string `help:"Let commits change protected files of this name, as .github/workflows/*; may be repeated." placeholder:"PATTERN" sep:"none"`
+	Authors     string   `help:"set: new commits are by --author-name; keep: by whom the agent says. Default set." enum:",set,keep" default:"" placeholder:"HOW"`
+	AuthorName  string   `help:"Author of new commits; default Caisson." placeholder:"NAME"`
+	AuthorEmail string   `help:"Address of that author; default caisson@localhost." placeholder:"ADDRESS"`
+	SigningKey  string   `help:"Credential with an SSH private key that new commits are signed with." placeholder:"NAME" complete:"credential"`
+}
+
+func (c *repoAddCmd) Help() string {
+	return `A sandbox that a run lets into it clones it from http://git.caisson.internal/NAME and pushes there. It never sees the remote, nor the
+credential. What it has pushed is checked, and goes to the remote as one branch when the run has succeeded.
+
+` + examples("caisson repo add web https://github.com/acme/web", "caisson repo add web git@github.com:acme/web.git --credential DEPLOY_KEY",
+		"caisson repo add api https://git.acme.example/api --forge gitea --protect 'release/*'",
+		"caisson repo add notes ~/notes --authors keep")
+}
+
+func (c *repoAddCmd) Run(ctx context.Context, a *app) error {
+	r, err := c.repo(a)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	made, err := api.AddRepo(ctx, r)
+	if err != nil {
+		return err
+	}
+	if made.Head == "" {
+		a.say("caisson: the remote has no default branch")
+	}
+	return printDone(a, made, made.Name)
+}
+
+// repo makes a repository of the flags.
+func (c *repoAddCmd) repo(a *app) (caisson.Repo, error) {
+	r := caisson.Repo{
+		Name: c.Name, URL: c.URL, Forge: caisson.Forge(c.Forge), API: c.API, Credential: c.Credential, Protected: c.Protect, Allow: c.Allow,
+		Authors: c.Authors, AuthorName: c.AuthorName, AuthorEmail: c.AuthorEmail, SigningKey: c.SigningKey,
+	}
+	if c.Authors == caisson.AuthorKeep && (c.AuthorName != "" || c.AuthorEmail != "") {
+		return r, usagef("repo add", "--author-name and --author-email are of no use with --authors keep")
+	}
+	var err error
+	if r.URL, err = repoURL(c.URL); err != nil {
+		return r, err
+	}
+	r.HostKeys, err = c.hostKeys(a, r.URL)
+	return r, err
+}
+
+// repoLsCmd lists repositories.
+type repoLsCmd struct{}
+
+func (c *repoLsCmd) Help() string { return examples("caisson repo ls", "caisson repo ls -q") }
+
+func (c *repoLsCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.ListRepos(ctx)
+	if err != nil {
+		return err
+	}
+	return printList(a, list, repoName, []column[*caisson.Repo]{
+		{name: "NAME", value: repoName},
+		{name: "FORGE", value: func(r *caisson.Repo) string { return string(r.Forge) }},
+		{name: "BRANCH", value: func(r *caisson.Repo) string { return r.Head }},
+		{name: "CREDENTIAL", value: func(r *caisson.Repo) string { return r.Credential }},
+		{name: "FETCHED", value: fetched},
+		{name: "URL", value: func(r *caisson.Repo) string { return r.URL }},
+	})
+}
+
+// fetched is when a repository was last fetched.
+func fetched(r *caisson.Repo) string {
+	if r.FetchedAt.IsZero() {
+		return "never"
+	}
+	return age(r.FetchedAt) + " ago"
+}
+
+// repoArg names a repository.
+type repoArg struct {
+	Name string `arg:"" help:"Name of the repository; see repo ls." complete:"repo"`
+}
+
+// repoShowCmd shows one repository.
+type repoShowCmd struct{ repoArg }
+
+func (c *repoShowCmd) Help() string {
+	return examples("caisson repo show web", "caisson repo show web -o json")
+}
+
+func (c *repoShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.GetRepo(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{
+		{"Name", r.Name}, {"URL", r.URL}, {"Forge", string(r.Forge)}, {"API", r.API}, {"Default branch", r.Head}, {"Credential", r.Credential},
+		{"Authors", r.Authors}, {"Author", strings.TrimSpace(r.AuthorName + " " + bracketed(r.AuthorEmail))}, {"Signing key", r.SigningKey},
+		{"Created", when(r.CreatedAt)}, {"Fetched", when(r.FetchedAt)},
+	}
+	for _, more := range []struct {
+		name   string
+		values []string
+	}{{"Protected", r.Protected}, {"Allowed", r.Allow}, {"Host key", r.HostKeys}} {
+		for _, v := range more.values {
+			rows = append(rows, [2]string{more.name, v})
+		}
+	}
+	return printOne(a, r, r.Name, rows)
+}
+
+// bracketed is an address as it stands behind a name.
+func bracketed(address string) string {
+	if address == "" {
+		return ""
+	}
+	return "<" + address + ">"
+}
+
+// repoBranchesCmd lists branches.
+type repoBranchesCmd struct{ repoArg }
+
+func (c *repoBranchesCmd) Help() string {
+	return "They are as they were when the repository was last fetched.\n\n" + examples("caisson repo branches web", "caisson repo fetch web && caisson repo branches web -q")
+}
+
+func (c *repoBranchesCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := api.ListBranches(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	name := func(b caisson.Branch) string { return b.Name }
+	return printList(a, list, name, []column[caisson.Branch]{
+		{name: "BRANCH", value: name},
+		{name: "COMMIT", value: func(b caisson.Branch) string { return b.Commit }},
+	})
+}
+
+// repoFetchCmd brings a mirror up to date.
+type repoFetchCmd struct{ repoArg }
+
+func (c *repoFetchCmd) Help() string {
+	return "Runs do it by themselves.\n\n" + examples("caisson repo fetch web")
+}
+
+func (c *repoFetchCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := api.FetchRepo(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	return printDone(a, r, r.Name)
+}
+
+// repoRmCmd forgets repositories.
+type repoRmCmd struct {
+	Names []string `arg:"" name:"name" help:"Names of repositories." complete:"repo"`
+}
+
+func (c *repoRmCmd) Help() string {
+	return "One that has deliveries to send stays until they are sent or dropped.\n\n" + examples("caisson repo rm web")
+}
+
+func (c *repoRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Names, func(api api, name string) (removed, string, error) {
+		return removed{name}, name, api.RemoveRepo(ctx, name)
+	})
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// branchFlags say what of a repository a sandbox gets.
+type branchFlags struct {
+	Base   string   `help:"Branch to begin from; default the repository's default branch." group:"repo" placeholder:"BRANCH"`
+	Branch string   `help:"Branch that commits go to; default caisson/ and the id of the run or sandbox." group:"repo" placeholder:"BRANCH"`
+	Read   []string `help:"Another branch that may be seen; may be repeated." group:"repo" placeholder:"BRANCH" sep:"none"`
+}
+
+// pullFlags ask for a pull request.
+type pullFlags struct {
+	PR    bool   `name:"pr" help:"Open a pull request, as a draft." group:"repo"`
+	Ready bool   `help:"With --pr: not as a draft." group:"repo"`
+	Title string `help:"With --pr: its title; default the subject of the first commit." group:"repo" placeholder:"TEXT"`
+}
+
+// check refuses flags that mean nothing without others.
+func (f *pullFlags) check(command string) error {
+	if !f.PR && (f.Ready || f.Title != "") {
+		return usagef(command, "--ready and --title need --pr")
+	}
+	return nil
+}
+
+// repoFlags let a run into a repository.
+type repoFlags struct {
+	Repo string `help:"Work on this repository: it is cloned into the workspace, and commits that the agent pushes are checked and sent to its remote. See repo ls." group:"repo" placeholder:"NAME" complete:"repo"`
+	branchFlags
+	pullFlags
+}
+
+// request returns what the flags ask for; nil if that is no repository.
+func (f *repoFlags) request(directory string) (*caisson.RepoRequest, error) {
+	given := f.Base != "" || f.Branch != "" || len(f.Read) > 0 || f.PR || f.Ready || f.Title != ""
+	switch {
+	case f.Repo == "" && given:
+		return nil, usagef("run", "--base, --branch, --read, --pr, --ready and --title need --repo")
+	case f.Repo == "":
+		return nil, nil
+	case directory != "":
+		return nil, usagef("run", "work on a directory with -C, or on a repository with --repo, not on both")
+	}
+	if err := f.check("run"); err != nil {
+		return nil, err
+	}
+	return &caisson.RepoRequest{Name: f.Repo, Base: f.Base, Branch: f.Branch, Read: f.Read, Pull: f.PR, Ready: f.Ready, Title: f.Title}, nil
+}
+
+// delivered says what became of a run's commits.
+func (v *runView) delivered(d *caisson.RunDelivery) {
+	if d == nil {
+		return
+	}
+	switch d.State {
+	case "":
+		v.line("nothing was pushed to %s", d.Repo)
+	case caisson.DeliveryDelivered:
+		v.line("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
+	case caisson.DeliveryHeld:
+		v.line("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
+			d.ID, d.Repo, because(d.Error), d.ID, d.ID)
+	case caisson.DeliveryFailed:
+		v.line("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, because(d.Error), d.ID)
+	default:
+		v.line("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
+			d.ID, d.Branch, d.Repo, d.State, because(d.Error), d.ID)
+	}
+}
+
+// because is a reason behind a statement, if there is one.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + brief(reason) + ")"
+}
+
+// deliveryRow is what became of a run's commits, as a property of the run.
+func deliveryRow(d *caisson.RunDelivery) string {
+	if d == nil || d.State == "" {
+		return ""
+	}
+	return strings.TrimSpace(string(d.State) + " " + string(d.ID) + " " + d.Branch + " " + d.URL + because(d.Error))
+}
+
+// repoOf is the repository that a run works on, if it is one.
+func repoOf(r *caisson.Run) string {
+	if r.Request.Repo == nil {
+		return ""
+	}
+	return r.Request.Repo.Name
+}
