@@ -2,6 +2,7 @@ package relay
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/caisson-dev/caisson/internal/workertest"
@@ -12,7 +13,7 @@ var program workertest.Program
 
 func TestMain(m *testing.M) {
 	if worker.IsWorker() {
-		worker.Main(Jobs()...)
+		worker.Main(slices.Concat(StoreJobs(), ReceiveJobs())...)
 	}
 	code := m.Run()
 	program.Close()
