@@ -100,11 +100,14 @@ func failed(err error, status int, words ...string) bool {
 // failureOf turns what went wrong at host into what crosses, without secrets.
 func failureOf(err error, host string, secrets ...string) *failure {
 	f := &failure{Kind: caisson.Internal, Cause: err.Error()}
-	if e, ok := errors.AsType[*statusError](err); ok {
-		f.Kind, f.Message = e.explain(host)
-		f.Wait = e.wait
-	} else if e, ok := errors.AsType[*caisson.Error](err); ok {
+	status, answered := errors.AsType[*statusError](err)
+	if answered {
+		f.Wait = status.wait
+	}
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // which explains the answer it is about, if any
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
+	} else if answered {
+		f.Kind, f.Message = status.explain(host)
 	} else {
 		f.Kind, f.Message = explainNetwork(err, host)
 	}

@@ -280,6 +280,32 @@ func TestPullWrongRoot(t *testing.T) {
 	})
 }
 
+// TestPullAtOnce: of many who ask, one makes it and all get it.
+func TestPullAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, kind caisson.Forge) {
+		b := newBench(t, forgetest.Options{Kind: kind})
+		b.Branch("caisson/1")
+		errs := make(chan error)
+		for range 4 {
+			go func() {
+				p, err := b.tool.Pull(t.Context(), b.server, PullRequest{Head: "caisson/1", Base: "main"})
+				if err == nil && p.Number != 1 {
+					err = fmt.Errorf("%+v", p)
+				}
+				errs <- err
+			}()
+		}
+		for range 4 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if len(b.Pulls()) != 1 || !strings.HasSuffix(b.Pulls()[0].Title, "caisson/1") {
+			t.Errorf("%+v", b.Pulls())
+		}
+	})
+}
+
 // TestPullSubgroup: GitLab's projects are below any number of groups.
 func TestPullSubgroup(t *testing.T) {
 	b := newBench(t, forgetest.Options{Kind: caisson.ForgeGitLab, Owner: "acme/team/x"})

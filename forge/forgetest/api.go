@@ -140,11 +140,11 @@ func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token str
 		w.WriteHeader(http.StatusTooManyRequests)
 		io.WriteString(w, "Retry later\n")
 	case kind == caisson.ForgeGitLab:
-		f.serveGitLab(w, r, user, token)
+		gitLabAPI{f}.serve(w, r, user, token)
 	case kind == caisson.ForgeGitea:
-		f.serveGitea(w, r, user, token)
+		giteaAPI{f}.serve(w, r, user, token)
 	default:
-		f.serveGitHub(w, r, user, token)
+		gitHubAPI{f}.serve(w, r, user, token)
 	}
 }
 

@@ -54,7 +54,7 @@ func (f *Forge) AppCredential(installation bool) caisson.Secret {
 }
 
 // serveApp answers what an App asks as itself; false if the request is none of those.
-func (f *Forge) serveApp(w http.ResponseWriter, r *http.Request, path, user, token string) bool {
+func (f gitHubAPI) serveApp(w http.ResponseWriter, r *http.Request, path, user, token string) bool {
 	find := path == "/repos/"+f.project()+"/installation" && r.Method == http.MethodGet
 	mint := path == fmt.Sprintf("/app/installations/%d/access_tokens", installationID) && r.Method == http.MethodPost
 	if !find && !mint {
@@ -76,7 +76,7 @@ func (f *Forge) serveApp(w http.ResponseWriter, r *http.Request, path, user, tok
 	return true
 }
 
-func (f *Forge) mint(w http.ResponseWriter, r *http.Request) {
+func (f gitHubAPI) mint(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Repositories []string
 		Permissions  map[string]string

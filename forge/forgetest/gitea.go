@@ -6,7 +6,10 @@ import (
 	"strings"
 )
 
-func (f *Forge) serveGitea(w http.ResponseWriter, r *http.Request, user, token string) {
+// giteaAPI is that of Gitea and Forgejo, version 1.
+type giteaAPI struct{ *Forge }
+
+func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	if user == "" || !f.knows(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "invalid username, password or token", "url": f.API + "/swagger"})
 		return
@@ -17,19 +20,19 @@ func (f *Forge) serveGitea(w http.ResponseWriter, r *http.Request, user, token s
 	from, to, pair := strings.Cut(rest, "/")
 	switch {
 	case path == base && r.Method == http.MethodGet:
-		f.giteaList(w, r)
+		f.listPulls(w, r)
 	case path == base && r.Method == http.MethodPost:
-		f.giteaCreate(w, r)
+		f.createPull(w, r)
 	case below && pair && r.Method == http.MethodGet:
-		f.giteaBetween(w, from, to)
+		f.between(w, from, to)
 	case below && !pair && r.Method == http.MethodPatch:
-		f.giteaUpdate(w, r, rest)
+		f.updatePull(w, r, rest)
 	default:
-		f.giteaMissing(w)
+		f.missing(w)
 	}
 }
 
-func (f *Forge) giteaMissing(w http.ResponseWriter) {
+func (f giteaAPI) missing(w http.ResponseWriter) {
 	reply(w, http.StatusNotFound, object{"message": "The target couldn't be found.", "url": f.API + "/swagger", "errors": []string{}})
 }
 
@@ -38,7 +41,7 @@ func giteaDraft(title string) bool {
 	return strings.HasPrefix(t, "WIP:") || strings.HasPrefix(t, "[WIP]")
 }
 
-func (f *Forge) giteaShow(p *Pull) object {
+func (f giteaAPI) showPull(p *Pull) object {
 	state := p.State
 	if state == "merged" {
 		state = "closed"
@@ -53,30 +56,30 @@ func (f *Forge) giteaShow(p *Pull) object {
 	}
 }
 
-func (f *Forge) giteaList(w http.ResponseWriter, r *http.Request) {
+func (f giteaAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	state := r.URL.Query().Get("state")
 	pulls := f.list(w, r, "limit", 50, func(p *Pull) bool {
 		return state == "all" || (p.State == "open") == (state != "closed")
 	})
-	reply(w, http.StatusOK, listed(pulls, f.giteaShow))
+	reply(w, http.StatusOK, listed(pulls, f.showPull))
 }
 
 // giteaBetween answers with the first one there ever was between two branches, whatever has become of it.
-func (f *Forge) giteaBetween(w http.ResponseWriter, base, head string) {
+func (f giteaAPI) between(w http.ResponseWriter, base, head string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.pulls {
 		if p.Base == base && p.Head == head && p.HeadRepo == repoID {
-			reply(w, http.StatusOK, f.giteaShow(p))
+			reply(w, http.StatusOK, f.showPull(p))
 			return
 		}
 	}
-	f.giteaMissing(w)
+	f.missing(w)
 }
 
-func (f *Forge) giteaCreate(w http.ResponseWriter, r *http.Request) {
+func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct{ Title, Body, Head, Base string }
 	if !input(r, &in) {
 		reply(w, http.StatusUnprocessableEntity, object{"message": "[]: invalid JSON", "url": f.API + "/swagger"})
@@ -84,14 +87,14 @@ func (f *Forge) giteaCreate(w http.ResponseWriter, r *http.Request) {
 	}
 	in.Head = strings.TrimPrefix(in.Head, f.o.Owner+":")
 	if !f.has(in.Head) || !f.has(in.Base) {
-		f.giteaMissing(w)
+		f.missing(w)
 		return
 	}
 	f.mu.Lock()
 	have := f.open(in.Head, in.Base)
 	var made object
 	if have == nil && in.Title != "" && in.Head != in.Base {
-		made = f.giteaShow(f.add(in.Head, in.Base, in.Title, in.Body, giteaDraft(in.Title)))
+		made = f.showPull(f.add(in.Head, in.Base, in.Title, in.Body, giteaDraft(in.Title)))
 	}
 	f.mu.Unlock()
 	switch {
@@ -108,7 +111,7 @@ func (f *Forge) giteaCreate(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *Forge) giteaUpdate(w http.ResponseWriter, r *http.Request, number string) {
+func (f giteaAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Body *string }
 	if !input(r, &in) {
 		reply(w, http.StatusUnprocessableEntity, object{"message": "[]: invalid JSON"})
@@ -118,11 +121,11 @@ func (f *Forge) giteaUpdate(w http.ResponseWriter, r *http.Request, number strin
 	defer f.mu.Unlock()
 	p := f.byNumber(number)
 	if p == nil {
-		f.giteaMissing(w)
+		f.missing(w)
 		return
 	}
 	set(&p.Title, in.Title)
 	set(&p.Body, in.Body)
 	p.Draft = giteaDraft(p.Title)
-	reply(w, http.StatusCreated, f.giteaShow(p))
+	reply(w, http.StatusCreated, f.showPull(p))
 }

@@ -5,7 +5,10 @@ import (
 	"strings"
 )
 
-func (f *Forge) serveGitHub(w http.ResponseWriter, r *http.Request, user, token string) {
+// gitHubAPI is GitHub's, version 2022-11-28, as GitHub Enterprise has it below /api/v3.
+type gitHubAPI struct{ *Forge }
+
+func (f gitHubAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	path := strings.TrimPrefix(r.URL.Path, "/api/v3")
 	if f.serveApp(w, r, path, user, token) {
 		return
@@ -18,17 +21,17 @@ func (f *Forge) serveGitHub(w http.ResponseWriter, r *http.Request, user, token 
 	number, one := strings.CutPrefix(path, base+"/")
 	switch {
 	case path == base && r.Method == http.MethodGet:
-		f.gitHubList(w, r)
+		f.listPulls(w, r)
 	case path == base && r.Method == http.MethodPost:
-		f.gitHubCreate(w, r)
+		f.createPull(w, r)
 	case one && r.Method == http.MethodPatch:
-		f.gitHubUpdate(w, r, number)
+		f.updatePull(w, r, number)
 	default:
 		reply(w, http.StatusNotFound, object{"message": "Not Found", "documentation_url": "https://docs.github.com/rest", "status": "404"})
 	}
 }
 
-func (f *Forge) gitHubShow(p *Pull) object {
+func (f gitHubAPI) showPull(p *Pull) object {
 	state, merged := p.State, any(nil)
 	if state == "merged" {
 		state, merged = "closed", "2026-01-01T00:00:00Z"
@@ -43,7 +46,7 @@ func (f *Forge) gitHubShow(p *Pull) object {
 	}
 }
 
-func (f *Forge) gitHubList(w http.ResponseWriter, r *http.Request) {
+func (f gitHubAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +61,7 @@ func (f *Forge) gitHubList(w http.ResponseWriter, r *http.Request) {
 		}
 		return !filter || p.Head == head && (owner == f.o.Owner) == (p.HeadRepo == repoID)
 	})
-	reply(w, http.StatusOK, listed(pulls, f.gitHubShow))
+	reply(w, http.StatusOK, listed(pulls, f.showPull))
 }
 
 func gitHubInvalid(w http.ResponseWriter, errors ...object) {
@@ -67,7 +70,7 @@ func gitHubInvalid(w http.ResponseWriter, errors ...object) {
 	})
 }
 
-func (f *Forge) gitHubCreate(w http.ResponseWriter, r *http.Request) {
+func (f gitHubAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Title, Body, Head, Base string
 		Draft                   bool
@@ -99,7 +102,7 @@ func (f *Forge) gitHubCreate(w http.ResponseWriter, r *http.Request) {
 	noDrafts := f.o.NoDrafts && in.Draft
 	var made object
 	if refused == nil && !noDrafts {
-		made = f.gitHubShow(f.add(in.Head, in.Base, in.Title, in.Body, in.Draft))
+		made = f.showPull(f.add(in.Head, in.Base, in.Title, in.Body, in.Draft))
 	}
 	f.mu.Unlock()
 	switch {
@@ -112,7 +115,7 @@ func (f *Forge) gitHubCreate(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *Forge) gitHubUpdate(w http.ResponseWriter, r *http.Request, number string) {
+func (f gitHubAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Body *string }
 	if !input(r, &in) {
 		reply(w, http.StatusBadRequest, object{"message": "Problems parsing JSON"})
@@ -127,7 +130,7 @@ func (f *Forge) gitHubUpdate(w http.ResponseWriter, r *http.Request, number stri
 	}
 	set(&p.Title, in.Title)
 	set(&p.Body, in.Body)
-	reply(w, http.StatusOK, f.gitHubShow(p))
+	reply(w, http.StatusOK, f.showPull(p))
 }
 
 func set(to, from *string) {

@@ -7,7 +7,10 @@ import (
 	"strings"
 )
 
-func (f *Forge) serveGitLab(w http.ResponseWriter, r *http.Request, user, token string) {
+// gitLabAPI is GitLab's, version 4.
+type gitLabAPI struct{ *Forge }
+
+func (f gitLabAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
 	if user != "Bearer" && user != "PRIVATE-TOKEN" || !f.knows(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "401 Unauthorized"})
 		return
@@ -22,11 +25,11 @@ func (f *Forge) serveGitLab(w http.ResponseWriter, r *http.Request, user, token 
 	number, one := strings.CutPrefix(rest, "merge_requests/")
 	switch {
 	case rest == "merge_requests" && r.Method == http.MethodGet:
-		f.gitLabList(w, r)
+		f.listPulls(w, r)
 	case rest == "merge_requests" && r.Method == http.MethodPost:
-		f.gitLabCreate(w, r)
+		f.createPull(w, r)
 	case one && r.Method == http.MethodPut:
-		f.gitLabUpdate(w, r, number)
+		f.updatePull(w, r, number)
 	default:
 		reply(w, http.StatusNotFound, object{"error": "404 Not Found"})
 	}
@@ -37,7 +40,7 @@ func gitLabDraft(title string) bool {
 	return strings.HasPrefix(t, "draft:") || strings.HasPrefix(t, "[draft]") || strings.HasPrefix(t, "(draft)")
 }
 
-func (f *Forge) gitLabShow(p *Pull) object {
+func (f gitLabAPI) showPull(p *Pull) object {
 	state := p.State
 	if state == "open" {
 		state = "opened"
@@ -50,7 +53,7 @@ func (f *Forge) gitLabShow(p *Pull) object {
 	}
 }
 
-func (f *Forge) gitLabList(w http.ResponseWriter, r *http.Request) {
+func (f gitLabAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,10 +62,10 @@ func (f *Forge) gitLabList(w http.ResponseWriter, r *http.Request) {
 		return (state == "" || p.State == state) && (q.Get("source_branch") == "" || p.Head == q.Get("source_branch")) &&
 			(q.Get("target_branch") == "" || p.Base == q.Get("target_branch"))
 	})
-	reply(w, http.StatusOK, listed(pulls, f.gitLabShow))
+	reply(w, http.StatusOK, listed(pulls, f.showPull))
 }
 
-func (f *Forge) gitLabCreate(w http.ResponseWriter, r *http.Request) {
+func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Title       string `json:"title"`
 		Description string `json:"description"`
@@ -84,7 +87,7 @@ func (f *Forge) gitLabCreate(w http.ResponseWriter, r *http.Request) {
 	have := f.open(in.Source, in.Target)
 	var made object
 	if have == nil && source && target && in.Source != in.Target {
-		made = f.gitLabShow(f.add(in.Source, in.Target, in.Title, in.Description, gitLabDraft(in.Title)))
+		made = f.showPull(f.add(in.Source, in.Target, in.Title, in.Description, gitLabDraft(in.Title)))
 	}
 	f.mu.Unlock()
 	switch {
@@ -101,7 +104,7 @@ func (f *Forge) gitLabCreate(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *Forge) gitLabUpdate(w http.ResponseWriter, r *http.Request, number string) {
+func (f gitLabAPI) updatePull(w http.ResponseWriter, r *http.Request, number string) {
 	var in struct{ Title, Description *string }
 	if !input(r, &in) {
 		reply(w, http.StatusBadRequest, object{"error": "invalid JSON"})
@@ -117,5 +120,5 @@ func (f *Forge) gitLabUpdate(w http.ResponseWriter, r *http.Request, number stri
 	set(&p.Title, in.Title)
 	set(&p.Body, in.Description)
 	p.Draft = gitLabDraft(p.Title)
-	reply(w, http.StatusOK, f.gitLabShow(p))
+	reply(w, http.StatusOK, f.showPull(p))
 }
