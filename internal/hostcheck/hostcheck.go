@@ -38,7 +38,7 @@ type Config struct {
 func Run(ctx context.Context, cfg Config) []caisson.Check {
 	checks := []caisson.Check{root(), kernel(), cgroups(), tun()}
 	checks = append(checks, tryMounts(cfg.DataDir)...)
-	checks = append(checks, confinement(), disk(cfg.DataDir), memory(), pids(), namespaces())
+	checks = append(checks, confinement(), disk(cfg.DataDir), memory(), pids(), namespaces(), git(ctx))
 	return append(checks, platforms(ctx, cfg.Probe)...)
 }
 
