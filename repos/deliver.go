@@ -48,7 +48,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	d := &caisson.Delivery{
 		ID: caisson.NewID(caisson.DeliveryPrefix), Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
 		State: caisson.DeliveryWaiting, Base: g.Base, Branch: g.Branch, From: g.From, Pushed: p.Commit, Commit: made.Commit,
-		Commits: len(made.Commits), Findings: append(p.Findings, made.Findings...), Pull: h.Repo.Pull, Ready: h.Repo.Ready,
+		Commits: len(made.Commits), Findings: made.Findings, Pull: h.Repo.Pull, Ready: h.Repo.Ready,
 		Title: plain(cmp.Or(h.Repo.Title, made.Commits[0].Subject), maxTitle, false), Body: plain(h.Body, maxBody, true), CreatedAt: now(),
 	}
 	d.Title = cmp.Or(d.Title, "Changes by "+string(g.Run))

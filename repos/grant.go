@@ -40,9 +40,8 @@ type grant struct {
 
 // pushed is one branch as a sandbox has left it.
 type pushed struct {
-	Name     string            `json:"name"` // full
-	Commit   string            `json:"commit"`
-	Findings []caisson.Finding `json:"findings,omitempty"`
+	Name   string `json:"name"` // full
+	Commit string `json:"commit"`
 }
 
 // CheckRepo implements [caisson.Relay].

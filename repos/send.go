@@ -207,7 +207,7 @@ func (c *Core) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery
 		return &out, err
 	}
 	pull, err := c.Forge.Pull(ctx, server, forge.PullRequest{
-		Head: d.Branch, Base: d.Base, Title: d.Title, Body: d.Body + c.trailer(d), Draft: !d.Ready,
+		Head: d.Branch, Base: d.Base, Title: d.Title, Body: d.Body + c.trailer(d), Ready: d.Ready,
 	})
 	if err != nil {
 		return &out, err

@@ -143,7 +143,7 @@ func (c *Core) received(ctx context.Context, g *grant, got *relay.Received) erro
 	for _, u := range got.Updates {
 		next.Pushed = slices.DeleteFunc(next.Pushed, func(p pushed) bool { return p.Name == u.Name })
 		if u.New != "" && strings.Trim(u.New, "0") != "" {
-			next.Pushed = append(next.Pushed, pushed{Name: u.Name, Commit: u.New, Findings: u.Findings})
+			next.Pushed = append(next.Pushed, pushed{Name: u.Name, Commit: u.New})
 		}
 		c.event(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "ref": u.Name, "commit": u.New, "findings": strconv.Itoa(len(u.Findings)),
