@@ -201,7 +201,11 @@ func (q *quay) untouched(refs string, objects int) {
 
 func (q *quay) refs() string {
 	q.t.Helper()
-	return q.client(q.store.dir, "for-each-ref", "--format=%(objectname) %(refname)")
+	out, err := q.store.output(q.t.Context(), "", "for-each-ref", "--format=%(objectname) %(refname)")
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return string(out)
 }
 
 // sound checks that the store lacks nothing.

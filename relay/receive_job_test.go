@@ -1,0 +1,238 @@
+package relay
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/pem"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+const accountUID = 1 << 20
+
+// give gives a directory and all in it to an account, and opens it.
+func give(t *testing.T, dir string) *os.File {
+	t.Helper()
+	err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, accountUID, accountUID)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// exchange sends body to the job and returns the answer.
+func exchange(t *testing.T, tool *Tool, store, view *os.File, req ReceiveRequest, body []byte) (*Received, string, error) {
+	t.Helper()
+	near, far, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPeer(near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near.Close()
+	defer p.Close()
+	answer := make(chan string, 1)
+	go func() {
+		go func() {
+			p.Conn.Write(body)
+			p.Conn.(interface{ CloseWrite() error }).CloseWrite()
+		}()
+		text, _ := io.ReadAll(p.Conn)
+		answer <- string(text)
+	}()
+	r, err := tool.Receive(t.Context(), store, view, far, req)
+	far.Close()
+	return r, <-answer, err
+}
+
+// packOf is what a client would send for a commit.
+func (q *quay) packOf(tip string) []byte {
+	q.t.Helper()
+	out, err := q.try(q.work, tip+"\n^"+q.base+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")
+	if err != nil {
+		q.t.Fatal(out)
+	}
+	return []byte(out)
+}
+
+// TestToolReceive pushes to a sealed job and prepares what it took in another.
+func TestToolReceive(t *testing.T) {
+	tool := NewTool(program.Runner(t))
+	q := newQuay(t)
+	store, view := give(t, q.store.dir), give(t, q.store.view)
+	if err := os.WriteFile(filepath.Join(q.store.dir, "objects/info/alternates"), []byte("/view/objects\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	req := q.req
+	req.Advertise = true
+	r, answer, err := exchange(t, tool, store, view, req, nil)
+	if err != nil || len(allFindings(r)) != 0 || !strings.HasPrefix(answer, "001f# service=git-receive-pack\n0000") || !strings.Contains(answer, q.base+" refs/heads/main") {
+		t.Fatalf("%q %v", answer, err)
+	}
+	req.Advertise = false
+	q.write("CLAUDE.md", "x\n")
+	q.write("readme", "hello you\n")
+	tip := q.commit("add")
+	line := zeroID(20) + " " + tip + " refs/heads/work\x00report-status side-band-64k"
+	r, answer, err = exchange(t, tool, store, view, req, append(commandLines(line), q.packOf(tip)...))
+	if err != nil || len(r.Updates) != 1 || r.Updates[0].New != tip || len(r.Updates[0].Findings) != 1 || !strings.Contains(answer, "ok refs/heads/work") {
+		t.Fatalf("%+v %q %v", r, answer, err)
+	}
+
+	// Denied: the answer says so, and nothing stays.
+	before, objects := q.state()
+	q.write(".github/workflows/x.yml", "x\n")
+	denied := q.commit("workflow")
+	line = tip + " " + denied + " refs/heads/work\x00report-status side-band-64k"
+	r, answer, err = exchange(t, tool, store, view, req, append(commandLines(line), q.packOf(denied)...))
+	if err != nil || len(r.Updates) != 0 || len(r.Denied) == 0 || !strings.Contains(answer, ".github/workflows/x.yml") {
+		t.Fatalf("%+v %q %v", r, answer, err)
+	}
+	q.untouched(before, objects)
+	req.Rules = gate.Rules{Allow: []string{".github"}}
+	if r, answer, err = exchange(t, tool, store, view, req, append(commandLines(line), q.packOf(denied)...)); err != nil || len(r.Updates) != 1 {
+		t.Fatalf("%+v %q %v", r, answer, err)
+	}
+
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign, err := SSHSign(pem.EncodeToMemory(block))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prep := PrepareRequest{Base: q.base, Commit: denied, Name: "N", Email: "e@f", Rules: req.Rules, Sign: sign}
+	p, err := tool.Prepare(t.Context(), store, view, prep)
+	if err != nil || len(p.Commits) != 2 || len(p.Findings) != 1 {
+		t.Fatalf("%+v %v", p, err)
+	}
+	if text := q.stored(p.Commit); !strings.Contains(text, "author N <e@f> 1700000000 +0100\n") || !strings.Contains(text, "gpgsig -----BEGIN SSH SIGNATURE-----\n ") {
+		t.Error(text)
+	}
+	prep.Sign = func([]byte) (string, error) { return "", caisson.Errorf(caisson.Unavailable, "no key") }
+	if _, err := tool.Prepare(t.Context(), store, view, prep); caisson.KindOf(err) != caisson.Unavailable {
+		t.Error(err)
+	}
+	prep.Sign, prep.Authors = nil, caisson.AuthorKeep
+	if p, err := tool.Prepare(t.Context(), store, view, prep); err != nil || p.Commit != denied {
+		t.Errorf("%+v %v", p, err)
+	}
+}
+
+// TestToolReceiveStalls is about clients that send nothing more.
+func TestToolReceiveStalls(t *testing.T) {
+	tool := NewTool(program.Runner(t))
+	q := newQuay(t)
+	before, objects := q.state()
+	store, view := give(t, q.store.dir), give(t, q.store.view)
+	near, far, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	if _, err := near.Write(append(commandLines(zeroID(20)+" "+q.base+" refs/heads/work\x00report-status"), "PACK"...)); err != nil {
+		t.Fatal(err)
+	}
+	req := q.req
+	req.Limits.Time = time.Second
+	answer := make(chan string, 1)
+	go func() {
+		buf := make([]byte, 1000)
+		n, _ := near.Read(buf)
+		near.Close() // so that the rest is not waited for
+		answer <- string(buf[:n])
+	}()
+	start := time.Now()
+	r, err := tool.Receive(t.Context(), store, view, far, req)
+	far.Close()
+	if caisson.KindOf(err) != caisson.Exhausted || time.Since(start) > 20*time.Second {
+		t.Errorf("%+v %v after %v", r, err, time.Since(start))
+	}
+	if said := <-answer; !strings.Contains(said, "took longer") {
+		t.Errorf("%q", said)
+	}
+	q.untouched(before, objects)
+}
+
+// brokenRunner answers what it is told to.
+type brokenRunner struct{ reply func(any) }
+
+func (b brokenRunner) Run(_ context.Context, _ worker.Request, reply any) error {
+	b.reply(reply)
+	return nil
+}
+
+// TestToolReceiveBelievesNothing of what jobs answer.
+func TestToolReceiveBelievesNothing(t *testing.T) {
+	id := strings.Repeat("a", 40)
+	good := Update{Name: "refs/heads/x", New: id}
+	for name, r := range map[string]Received{
+		"a tag":        {Updates: []Update{{Name: "refs/tags/x", New: id}}},
+		"no ref":       {Updates: []Update{{Name: "refs/heads/../x", New: id}}},
+		"no commit":    {Updates: []Update{{Name: "refs/heads/x", New: "--all"}}},
+		"nothing":      {Updates: []Update{{Name: "refs/heads/x"}}},
+		"denied taken": {Updates: []Update{{Name: "refs/heads/x", New: id, Findings: []caisson.Finding{deniedFinding("x", "y")}}}},
+		"escapes":      {Denied: []caisson.Finding{deniedFinding("x", "\x1b[2J")}},
+		"long":         {Denied: []caisson.Finding{deniedFinding("x", strings.Repeat("x", 5000))}},
+		"verdict":      {Denied: []caisson.Finding{{Check: "x", Verdict: "fine"}}},
+		"too many":     {Updates: slicesRepeat(good, 65)},
+	} {
+		tool := NewTool(brokenRunner{func(reply any) { *reply.(*Received) = r }})
+		if got, err := tool.Receive(t.Context(), nil, nil, nil, ReceiveRequest{}); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	tool := NewTool(brokenRunner{func(reply any) { *reply.(*Received) = Received{Updates: []Update{good}} }})
+	if _, err := tool.Receive(t.Context(), nil, nil, nil, ReceiveRequest{}); err != nil {
+		t.Error(err)
+	}
+	req := PrepareRequest{Base: id, Commit: id, Name: "N", Email: "e"}
+	for name, p := range map[string]Prepared{
+		"nothing":   {},
+		"other":     {Commit: strings.Repeat("b", 40)},
+		"not last":  {Commit: id, Commits: []Commit{{ID: strings.Repeat("b", 40)}}},
+		"no commit": {Commit: "HEAD"},
+		"subject":   {Commit: id, Commits: []Commit{{ID: id, Subject: "a\nb"}}},
+		"denied":    {Commit: id, Findings: []caisson.Finding{deniedFinding("x", "y")}},
+	} {
+		tool := NewTool(brokenRunner{func(reply any) { reply.(*prepareReply).Prepared = p }})
+		if got, err := tool.Prepare(t.Context(), nil, nil, req); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func slicesRepeat(u Update, n int) (all []Update) {
+	for range n {
+		all = append(all, u)
+	}
+	return all
+}
