@@ -49,8 +49,12 @@ func (p *giteaPull) pull() (*Pull, error) {
 	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: draft, State: state}, nil
 }
 
-// find asks for the pull request between two branches. Gitea answers with any one there ever was, so a closed one means nothing.
+// find asks for the pull request between two branches. Gitea answers with any one there ever was, so a closed one means nothing. Its
+// address has no room for a base with slashes.
 func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
+	if strings.Contains(p.Base, "/") {
+		return nil, nil
+	}
 	head := strings.ReplaceAll(url.PathEscape(p.Head), "%2F", "/")
 	var one giteaPull
 	err := g.c.call(ctx, http.MethodGet, g.path+"/"+url.PathEscape(p.Base)+"/"+head, nil, nil, &one)

@@ -69,7 +69,7 @@ func dialectOf(args jobArgs) (dialect, error) {
 		return nil, err
 	}
 	if !validSecret(args.Secret) {
-		return nil, caisson.Errorf(caisson.Unauthed, "the repository's credential is no token: it has spaces or other characters that no token has")
+		return nil, caisson.Errorf(caisson.Unauthed, "the repository's credential is no token, which a pull request needs; with https a token serves git, too")
 	}
 	switch args.Forge {
 	case caisson.ForgeGitHub:

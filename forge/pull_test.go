@@ -2,12 +2,14 @@ package forge
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge/forgetest"
+	"github.com/caisson-dev/caisson/internal/gitserver"
 )
 
 const testToken = "ghp_0123456789abcdefSECRET"
@@ -175,11 +177,27 @@ func TestPullHidden(t *testing.T) {
 	if p := b.mustPull(nil); p.Number != 2 {
 		t.Errorf("%+v", p)
 	}
-	for range 10*maxPages - 25 {
-		b.AddPull("y", "main", "open", true)
-	}
-	_, err := b.pull(nil)
+}
+
+// TestSearchEnds: a forge has pages without end.
+func TestSearchEnds(t *testing.T) {
+	pages := 0
+	tool, s := against(t, caisson.ForgeGitea, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusConflict)
+		case r.URL.Query().Has("page"):
+			pages++
+			fmt.Fprint(w, `[{"number":1,"state":"open"}]`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	})
+	_, err := tool.Pull(t.Context(), s, somePull)
 	wantKind(t, err, caisson.Conflict, "already")
+	if pages != maxPages {
+		t.Errorf("%d pages", pages)
+	}
 }
 
 func TestPullNoDrafts(t *testing.T) {
@@ -302,6 +320,42 @@ func TestPullAtOnce(t *testing.T) {
 		}
 		if len(b.Pulls()) != 1 || !strings.HasSuffix(b.Pulls()[0].Title, "caisson/1") {
 			t.Errorf("%+v", b.Pulls())
+		}
+	})
+}
+
+// TestPullSlashes: branches have slashes, and addresses and filters of APIs have an opinion about that.
+func TestPullSlashes(t *testing.T) {
+	each(t, func(t *testing.T, kind caisson.Forge) {
+		b := newBench(t, forgetest.Options{Kind: kind})
+		for _, head := range []string{"caisson/1", "a#b%2Fc", "ä/ö"} {
+			b.Branch(head)
+		}
+		gitserver.Git(t, b.Dir, "branch", "release/1.0", "main")
+		b.AddPull("caisson/1", "release/1.0", "closed", false)
+		for i, head := range []string{"caisson/1", "a#b%2Fc", "ä/ö"} {
+			for range 2 {
+				p := b.mustPull(func(p *PullRequest) { p.Head, p.Base = head, "release/1.0" })
+				if p.Number != int64(i+2) {
+					t.Errorf("%s: %+v", head, p)
+				}
+			}
+		}
+	})
+}
+
+// TestPullWithPassword: a credential may be user:password, as git has it.
+func TestPullWithPassword(t *testing.T) {
+	each(t, func(t *testing.T, kind caisson.Forge) {
+		b := newBench(t, forgetest.Options{Kind: kind})
+		b.Branch("caisson/1")
+		b.server.Token = caisson.NewSecret("ada:" + testToken)
+		b.mustPull(nil)
+		want := map[caisson.Forge]string{caisson.ForgeGitHub: "Bearer", caisson.ForgeGitLab: "Bearer", caisson.ForgeGitea: "ada"}[kind]
+		for _, r := range b.Requests() {
+			if r.User != want {
+				t.Errorf("%+v", r)
+			}
 		}
 	})
 }
