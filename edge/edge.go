@@ -1,4 +1,4 @@
-// Package edge constructs what runs in the wire process: policies, the model gateway, the tools of agents, and the ledger's meter. It is to that
+// Package edge constructs what runs in the wire process: policies, the model gateway, the tools of agents, the relay's front, and the ledger's meter. It is to that
 // process what package engine is to the daemon, and decides nothing itself.
 package edge
 
@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/gemini"
 	"github.com/caisson-dev/caisson/llm/openai"
 	"github.com/caisson-dev/caisson/llm/scripted"
+	"github.com/caisson-dev/caisson/relay/front"
 	"github.com/caisson-dev/caisson/tools"
 	"github.com/caisson-dev/caisson/wire"
 )
@@ -77,7 +78,7 @@ func local(_ caisson.Provider, script string) (http.Handler, error) {
 
 // Hosts implements [wire.Gateway].
 func (g *gateway) Hosts() map[string]http.Handler {
-	return map[string]http.Handler{"llm": g.others.before(g.llm), "tools": tools.Handler(g.env.Tool)}
+	return map[string]http.Handler{"llm": g.others.before(g.llm), "tools": tools.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
 }
 
 // Configure implements [wire.Gateway].

@@ -1,0 +1,161 @@
+package front
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A refusal is an error with a status of HTTP's own.
+type refusal struct {
+	status int
+	msg    string
+	allow  string // for 405
+}
+
+func (r *refusal) Error() string { return r.msg }
+
+var (
+	errNowhere = &refusal{status: http.StatusNotFound, msg: "there is nothing here but git repositories: git clone http://git.caisson.internal/NAME"}
+	errDumb    = &refusal{status: http.StatusForbidden, msg: "only git's smart HTTP protocol is spoken here; use git 1.6.6 or newer"}
+)
+
+// The services.
+const (
+	uploadPack  = "upload-pack"
+	receivePack = "receive-pack"
+)
+
+// parse makes sense of a request, of which nothing is trusted but that package net/http understood it.
+func parse(r *http.Request) (*Request, error) {
+	repo, rest, ok := split(r.URL.EscapedPath())
+	if !ok {
+		return nil, errNowhere
+	}
+	req := &Request{Repo: repo}
+	switch {
+	case rest == "info/refs":
+		req.Advertise = true
+	case rest == "git-"+uploadPack, rest == "git-"+receivePack:
+		req.Service = strings.TrimPrefix(rest, "git-")
+	case rest == "HEAD", strings.HasPrefix(rest, "objects/"):
+		return nil, errDumb
+	default:
+		return nil, errNowhere
+	}
+	var err error
+	if req.Advertise {
+		err = req.parseAdvertise(r)
+	} else {
+		err = parsePost(r, req.Service)
+	}
+	if err != nil {
+		return nil, err
+	}
+	req.Protocol, err = protocol(r.Header["Git-Protocol"])
+	return req, err
+}
+
+// split cuts a path, as it was sent, into the name of a repository and what is asked of it. Names need no escapes, so that a path that has
+// any means nothing. One ".git" at the end of a name is not of it.
+func split(path string) (repo, rest string, ok bool) {
+	path, ok = strings.CutPrefix(path, "/")
+	if !ok || strings.Contains(path, "%") {
+		return "", "", false
+	}
+	repo, rest, ok = strings.Cut(path, "/")
+	repo = strings.TrimSuffix(repo, ".git")
+	return repo, rest, ok && isName(repo)
+}
+
+const maxName = 64
+
+// isName reports whether s can be a repository's name; see [caisson.Repo].
+func isName(s string) bool {
+	if s == "" || len(s) > maxName {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (req *Request) parseAdvertise(r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return only(http.MethodGet)
+	}
+	switch r.URL.RawQuery {
+	case "service=git-" + uploadPack:
+		req.Service = uploadPack
+	case "service=git-" + receivePack:
+		req.Service = receivePack
+	default:
+		return errDumb
+	}
+	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
+		return &refusal{status: http.StatusBadRequest, msg: "a request for refs has no body"}
+	}
+	return nil
+}
+
+func parsePost(r *http.Request, service string) error {
+	switch types := r.Header["Content-Type"]; {
+	case r.Method != http.MethodPost:
+		return only(http.MethodPost)
+	case r.URL.RawQuery != "":
+		return errNowhere
+	case len(types) != 1 || types[0] != "application/x-git-"+service+"-request":
+		return &refusal{status: http.StatusUnsupportedMediaType, msg: "the content type has to be application/x-git-" + service + "-request"}
+	}
+	switch codings := r.Header["Content-Encoding"]; {
+	case len(codings) == 0:
+	case len(codings) == 1 && (codings[0] == "gzip" || codings[0] == "x-gzip" || codings[0] == "identity"):
+	default:
+		return &refusal{status: http.StatusUnsupportedMediaType, msg: "the content encoding has to be gzip, or none"}
+	}
+	return nil
+}
+
+func only(method string) error {
+	return &refusal{status: http.StatusMethodNotAllowed, msg: "use " + method + " here", allow: method}
+}
+
+// protocol reads the header Git-Protocol.
+func protocol(values []string) (string, error) {
+	switch {
+	case len(values) == 0:
+		return "", nil
+	case len(values) == 1 && (values[0] == "version=0" || values[0] == "version=1" || values[0] == "version=2"):
+		return values[0], nil
+	}
+	return "", &refusal{status: http.StatusBadRequest, msg: "the protocol has to be version=0, version=1 or version=2; unset protocol.version"}
+}
+
+// statuses are those of errors by kind.
+var statuses = map[caisson.Kind]int{
+	caisson.Invalid: http.StatusBadRequest, caisson.NotFound: http.StatusNotFound, caisson.Conflict: http.StatusConflict,
+	caisson.Denied: http.StatusForbidden,
+	// Not 401, for which git would ask for a password. There is none.
+	caisson.Unauthed:  http.StatusForbidden,
+	caisson.Exhausted: http.StatusTooManyRequests, caisson.Unavailable: http.StatusServiceUnavailable,
+}
+
+// statusOf returns how an error is told, and the kind that it counts as.
+func statusOf(err error) (status int, msg string) {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r.status, r.msg
+	}
+	if status = statuses[caisson.KindOf(err)]; status == 0 {
+		status = http.StatusInternalServerError
+	}
+	return status, caisson.MessageOf(err)
+}
