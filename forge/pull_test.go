@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,13 +182,13 @@ func TestPullHidden(t *testing.T) {
 
 // TestSearchEnds: a forge has pages without end.
 func TestSearchEnds(t *testing.T) {
-	pages := 0
+	var pages atomic.Int32
 	tool, s := against(t, caisson.ForgeGitea, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodPost:
 			w.WriteHeader(http.StatusConflict)
 		case r.URL.Query().Has("page"):
-			pages++
+			pages.Add(1)
 			fmt.Fprint(w, `[{"number":1,"state":"open"}]`)
 		default:
 			w.WriteHeader(http.StatusNotFound)
@@ -195,8 +196,8 @@ func TestSearchEnds(t *testing.T) {
 	})
 	_, err := tool.Pull(t.Context(), s, somePull)
 	wantKind(t, err, caisson.Conflict, "already")
-	if pages != maxPages {
-		t.Errorf("%d pages", pages)
+	if n := pages.Load(); n != maxPages {
+		t.Errorf("%d pages", n)
 	}
 }
 
