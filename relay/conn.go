@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,21 +60,35 @@ func (p *peer) Write(b []byte) (int, error) {
 
 // watch returns a context that ends when the other end has closed the connection; a half-closed one, whose request is at its end,
 // is not closed. stop ends the watch.
-func (p *peer) watch(ctx context.Context) (watched context.Context, stop func()) {
+func (p *peer) watch(ctx context.Context) (watched context.Context, stop func(), err error) {
+	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	runtime.KeepAlive(p.file)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
 	watched, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer unix.Close(fd)
 		for watched.Err() == nil {
-			fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
-			n, err := unix.Poll(fds, 200)
+			fds := []unix.PollFd{{Fd: int32(fd)}}
+			n, err := unix.Poll(fds, watchInterval)
 			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
 				cancel()
-				return
 			}
 		}
 	}()
-	return watched, func() { cancel(); <-done }
+	return watched, cancel, nil
+}
+
+// watchInterval is how often, in milliseconds, it is asked whether the watch has ended; the end of the connection is seen at once.
+const watchInterval = 200
+
+// finish tells the other end that the answer is at its end, whoever else has the socket.
+func (p *peer) finish() {
+	if c, ok := p.Conn.(*net.UnixConn); ok {
+		c.CloseWrite()
+	}
+	p.Close()
 }
 
 // body returns a reader of a request that may be compressed, as clients of HTTP do with long ones: packet lines never begin like gzip.

@@ -24,7 +24,7 @@ const maxServeRequest = 32 << 20
 // serve answers one request for s over p with the body that smart HTTP has, the line that names the service included, and ends the
 // connection. What goes wrong is told to the client as git tells it, and returned.
 func (s repo) serve(ctx context.Context, p *peer, req ServeRequest) error {
-	defer p.Close()
+	defer p.finish()
 	err := s.upload(ctx, p, req)
 	if err != nil && !p.wrote {
 		_ = writePktf(p, "ERR %s\n", plain(caisson.MessageOf(err), 300))
@@ -54,14 +54,17 @@ func (s repo) upload(ctx context.Context, p *peer, req ServeRequest) error {
 			return requestError(err)
 		}
 	}
-	watched, stop := p.watch(ctx)
+	watched, stop, err := p.watch(ctx)
+	if err != nil {
+		return err
+	}
 	defer stop()
 	cmd := s.with("GIT_PROTOCOL="+req.Protocol).git(watched, append(args, "--", s.dir)...)
 	cmd.Stdin = bytes.NewReader(in)
 	cmd.Stdout = p
 	said := &tail{limit: maxGitErrors}
 	cmd.Stderr = said
-	err := cmd.Run()
+	err = cmd.Run()
 	switch {
 	case err == nil:
 		return nil
