@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
 )
 
 // A quay is a view, a store over it, and a server that a real git pushes to.
@@ -98,6 +99,13 @@ func (q *quay) request() ReceiveRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.req
+}
+
+// set changes what pushes are told from then on.
+func (q *quay) set(rules gate.Rules, limits PushLimits) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.req.Rules, q.req.Limits = rules, limits
 }
 
 func (q *quay) note(r *Received, err error) {

@@ -41,7 +41,7 @@ func openQuarantine(ctx context.Context, store repo) (*quarantine, error) {
 		return nil, os.NewSyscallError("flock", err)
 	}
 	q := &quarantine{store: store, lock: lock}
-	if err := store.sweep(ctx); err != nil {
+	if err := errors.Join(sweepIncoming(store.dir), store.sweep(ctx)); err != nil {
 		q.close()
 		return nil, caisson.Wrap(err, caisson.Internal, "what an earlier push has left cannot be removed")
 	}
@@ -57,6 +57,17 @@ func openQuarantine(ctx context.Context, store repo) (*quarantine, error) {
 	}
 	q.repo = store.with("GIT_OBJECT_DIRECTORY="+dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+borrowed)
 	return q, nil
+}
+
+// sweepIncoming removes the quarantines of pushes that were killed.
+func sweepIncoming(store string) error {
+	names, err := os.ReadDir(filepath.Join(store, "objects"))
+	for _, n := range names {
+		if strings.HasPrefix(n.Name(), incomingPrefix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(store, "objects", n.Name())))
+		}
+	}
+	return err
 }
 
 // close removes what is in quarantine still.

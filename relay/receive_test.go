@@ -192,7 +192,7 @@ func TestReceiveAsks(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	// What rules allow is not asked.
-	q.req.Rules = gate.Rules{Allow: []string{".github"}}
+	q.set(gate.Rules{Allow: []string{".github"}}, PushLimits{})
 	q.write(".github/workflows/ci.yml", "on: push\n")
 	q.commit("workflow")
 	if said, ok := q.push("work"); !ok || len(allFindings(q.last)) != 0 {
