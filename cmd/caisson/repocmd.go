@@ -39,7 +39,7 @@ type repoAddCmd struct {
 
 func (c *repoAddCmd) Help() string {
 	return `A sandbox that a run lets into it clones it from http://git.caisson.internal/NAME and pushes there. It never sees the remote, nor the
-credential. What it has pushed is checked, and goes to the remote as one branch when the run has succeeded.
+credential. What it has done is checked, and goes to the remote as one branch when the run has succeeded.
 
 ` + examples("caisson repo add web https://github.com/acme/web", "caisson repo add web git@github.com:acme/web.git --credential DEPLOY_KEY",
 		"caisson repo add api https://git.acme.example/api --forge gitea --protect 'release/*'",

@@ -31,7 +31,7 @@ func (f *pullFlags) check(command string) error {
 
 // repoFlags let a run into a repository.
 type repoFlags struct {
-	Repo string `help:"Work on this repository: it is cloned into the workspace, and commits that the agent pushes are checked and sent to its remote. See repo ls." group:"repo" placeholder:"NAME" complete:"repo"`
+	Repo string `help:"Work on this repository: it is cloned into the workspace, and what the agent does there is checked and sent to its remote as a branch. See repo ls." group:"repo" placeholder:"NAME" complete:"repo"`
 	branchFlags
 	pullFlags
 }
@@ -60,13 +60,17 @@ func (v *runView) delivered(d *caisson.RunDelivery) {
 	}
 	switch d.State {
 	case "":
-		v.line("nothing was pushed to %s", d.Repo)
+		v.line("there is nothing new for %s", d.Repo)
 	case caisson.DeliveryDelivered:
 		v.line("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
 	case caisson.DeliveryHeld:
 		v.line("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
 			d.ID, d.Repo, because(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
+		if d.ID == "" { // it was not even taken from the sandbox
+			v.line("nothing was delivered to %s%s", d.Repo, because(d.Error))
+			return
+		}
 		v.line("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, because(d.Error), d.ID)
 	default:
 		v.line("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
@@ -87,7 +91,7 @@ func deliveryRow(d *caisson.RunDelivery) string {
 	if d == nil || d.State == "" {
 		return ""
 	}
-	return strings.TrimSpace(string(d.State) + " " + string(d.ID) + " " + d.Branch + " " + d.URL + because(d.Error))
+	return strings.Join(strings.Fields(string(d.State)+" "+string(d.ID)+" "+d.Branch+" "+d.URL+because(d.Error)), " ")
 }
 
 // repoOf is the repository that a run works on, if it is one.
