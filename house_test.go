@@ -147,13 +147,14 @@ var directions = map[string][]string{
 	"sandboxes":                   {"inside"},              // the host's side of file access; drivers come as interfaces
 	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
 	"workspaces":                  {"gate"},
-	"engine":                      {"gate", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
+	"repos":                       {"forge", "gate", "relay", "relay/link", "relay/remoteurl"},
+	"engine":                      {"forge", "gate", "relay", "relay/link", "repos", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
-		"gate", "runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
+		"forge", "gate", "relay", "relay/link", "relay/remoteurl", "runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
 		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
 	"cmd/caisson-agent":  {"agent/drive", "agent/inside", "agent/openclaw/driver", "agent/openclaw/install"},

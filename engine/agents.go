@@ -61,7 +61,7 @@ func newRuns(e *Engine) *runs.Core {
 		CheckPolicy: checkPolicy, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Relay: e.relay,
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Relay: e.Relay,
 		Sandboxes: boxes{
 			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
 		},

@@ -58,6 +58,7 @@ type Config struct {
 type Engine struct {
 	Core       *sandboxes.Core
 	Workspaces *workspaces.Core
+	Relay      *repos.Core
 	Store      caisson.Store
 
 	cfg      Config
@@ -72,7 +73,6 @@ type Engine struct {
 	runs     *gatewayRuns
 	runner   *worker.Runner
 	tasks    *runs.Core
-	relay    *repos.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
 	build    string
@@ -151,7 +151,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.relay, err = newRepos(e); err != nil {
+	if e.Relay, err = newRepos(e); err != nil {
 		return nil, err
 	}
 	back.Release()
@@ -295,14 +295,14 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
-		if err := e.relay.Reconcile(ctx); err != nil {
+		if err := e.Relay.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile repositories: %w", err)
 		}
 		if err := e.tasks.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
 		g.Go(func() error { return e.tasks.Run(ctx) })
-		g.Go(func() error { return e.relay.Run(ctx) })
+		g.Go(func() error { return e.Relay.Run(ctx) })
 		if err := ready(); err != nil {
 			return err
 		}
@@ -345,7 +345,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -139,8 +140,10 @@ func (e *Engine) newManager() (*wire.Manager, error) {
 		Exe: selfExe, NetNS: e.netNS, Settings: e.models.lasting, Ledger: journals{e.book}, Record: e.record,
 		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
 		Tool:    e.guestTool,
-		Stream:  e.gitStream,
-		Log:     e.cfg.Log.With("component", "wire"),
+		Stream: func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+			return e.Relay.Stream(ctx, in)
+		},
+		Log: e.cfg.Log.With("component", "wire"),
 	}
 	if addr := e.cfg.Gateway.Listen; addr != "" {
 		var err error

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
-	"os"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -38,12 +36,4 @@ func newRepos(e *Engine) (*repos.Core, error) {
 		Settled: func(ctx context.Context, d *caisson.Delivery) { e.tasks.Delivered(ctx, d) },
 		Log:     e.cfg.Log.With("component", "relay"),
 	})
-}
-
-// Repos returns the relay.
-func (e *Engine) Repos() caisson.Repos { return e.relay.Repos() }
-
-// gitStream connects a sandbox with git.
-func (e *Engine) gitStream(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
-	return e.relay.Stream(ctx, in)
 }

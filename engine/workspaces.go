@@ -14,6 +14,8 @@ type WorkspaceConfig struct {
 	Hide  []string      // patterns of names that sandboxes do not see; nil for the gate's own
 	Rules gate.Rules    // beside what is never applied
 	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
+	// Commands are run on what is to be applied; see [workspaces.Command].
+	Commands []workspaces.Command
 }
 
 // newWorkspaces constructs the core of workspaces. Its events go to the record that the lifecycle core keeps.
@@ -21,9 +23,26 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Tool: gate.NewTool(e.runner),
 		Record:  func(ctx context.Context, list []*caisson.Event) error { return e.Core.RecordAll(ctx, list) },
-		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) }, Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
+		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Commands: e.cfg.Workspaces.Commands, Sandboxes: checkBoxes{e},
 		Log: e.cfg.Log.With("component", "workspaces"),
 	})
+}
+
+// checkBoxes are the sandboxes that commands run in. The lifecycle core is made after that of workspaces, which it needs.
+type checkBoxes struct{ e *Engine }
+
+func (b checkBoxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+	return b.e.Core.Sandboxes().Create(ctx, req)
+}
+
+func (b checkBoxes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
+	return b.e.Core.Processes().Exec(ctx, ref, req)
+}
+
+func (b checkBoxes) Remove(ctx context.Context, ref string) error {
+	return b.e.Core.Sandboxes().Remove(ctx, ref)
 }
 
 // usesWorkspace reports whether a sandbox has its workspace mounted, or may have at any moment.

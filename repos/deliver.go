@@ -20,15 +20,18 @@ const (
 
 // Deliver implements [caisson.Relay].
 func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
-	g := c.granted(h.Sandbox, h.Repo.Name)
+	g := c.grants.granted(h.Sandbox, h.Repo.Name)
 	if g == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s was given no repository %.64q", h.Sandbox, h.Repo.Name)
 	}
-	if len(g.Pushed) == 0 && h.Dir != "" {
-		if err := c.collect(ctx, g, h.Dir, h.Subject); err != nil {
-			return nil, err
+	g, err := c.sender.settled(ctx, g)
+	if err == nil && len(g.Pushed) == 0 && h.Dir != "" {
+		if err = c.grants.collect(ctx, g, h.Dir, h.Subject); err == nil {
+			g, err = c.sender.settled(ctx, g)
 		}
-		g = c.granted(h.Sandbox, h.Repo.Name)
+	}
+	if err != nil {
+		return nil, err
 	}
 	p := chosen(g)
 	if p == nil || p.Commit == g.From {
@@ -38,7 +41,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	made, err := c.prepare(ctx, r, g, p.Commit)
+	made, err := c.sender.prepare(ctx, r, g, p.Commit)
 	if err != nil {
 		return nil, err
 	}
@@ -62,8 +65,21 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	c.event(as(ctx, d.Account), d.Account, "delivery."+string(d.State), string(d.ID), map[string]string{
 		"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit,
 	})
-	c.wake()
+	c.sender.wake()
 	return d, nil
+}
+
+// settled returns a grant with all that was pushed up to now.
+func (c sender) settled(ctx context.Context, g *grant) (*grant, error) {
+	release, err := c.streams.pushing(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if now := c.grants.granted(g.Sandbox, g.Repo); now != nil {
+		return now, nil
+	}
+	return nil, caisson.Errorf(caisson.NotFound, "repository %s was removed", g.Repo)
 }
 
 // chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last.
@@ -80,8 +96,8 @@ func chosen(g *grant) *pushed {
 }
 
 // prepare makes commits as they are sent.
-func (c *Core) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string) (*relay.Prepared, error) {
-	store, view, err := c.stores(g)
+func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string) (*relay.Prepared, error) {
+	store, view, err := c.streams.stores(g)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +162,7 @@ func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*c
 }
 
 // changed tells those who wait for a delivery.
-func (c *Core) changed(ctx context.Context, d *caisson.Delivery) {
+func (c sender) changed(ctx context.Context, d *caisson.Delivery) {
 	c.mu.Lock()
 	waiting := c.watch[d.ID]
 	delete(c.watch, d.ID)

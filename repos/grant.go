@@ -91,19 +91,19 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 	if err != nil {
 		return nil, err
 	}
-	if g := c.granted(a.Sandbox, r.Name); g != nil {
-		return c.again(g, a)
+	if g := c.grants.granted(a.Sandbox, r.Name); g != nil {
+		return c.grants.again(g, a)
 	}
-	if r, err = c.freshen(ctx, r, a.Warn); err != nil {
+	if r, err = c.mirrors.freshen(ctx, r, a.Warn); err != nil {
 		return nil, err
 	}
-	g, start, err := c.make(ctx, r, a)
+	g, start, err := c.grants.make(ctx, r, a)
 	if err != nil {
 		return nil, err
 	}
 	if a.Dir != "" {
-		if err := c.clone(ctx, r, g, a.Dir, start); err != nil {
-			return nil, errors.Join(err, c.revoke(g))
+		if err := c.grants.clone(ctx, r, g, a.Dir, start); err != nil {
+			return nil, errors.Join(err, c.grants.revoke(g))
 		}
 	}
 	out := tell(g)
@@ -112,7 +112,7 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 }
 
 // make makes the store of a sandbox that is let into a repository. start is the branch that work starts from.
-func (c *Core) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) (g *grant, start string, err error) {
+func (c grants) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) (g *grant, start string, err error) {
 	release, err := c.lock(ctx, r.Account, r.Name)
 	if err != nil {
 		return nil, "", err
@@ -154,7 +154,7 @@ func author(r *caisson.Repo) (name, email string) {
 }
 
 // again begins another run of a sandbox that has been let in.
-func (c *Core) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
+func (c grants) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
 	if a.Repo.Base != "" && a.Repo.Base != g.Base || a.Repo.Branch != "" && a.Repo.Branch != g.Branch {
 		return nil, caisson.Errorf(caisson.Conflict, "this session works on branch %s from %s; leave --branch and --base out, or begin another session", g.Branch, g.Base)
 	}
@@ -169,8 +169,8 @@ func (c *Core) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error)
 const heads = "refs/heads/"
 
 // plan settles what a sandbox is granted. start is the branch to check out: the base, or the branch itself if Caisson has delivered it before.
-func (c *Core) plan(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) (g *grant, start string, err error) {
-	have, err := c.mirrored(ctx, r)
+func (c grants) plan(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) (g *grant, start string, err error) {
+	have, err := c.mirrors.mirrored(ctx, r)
 	if err != nil {
 		return nil, "", err
 	}
@@ -220,7 +220,7 @@ func (c *Core) plan(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess) 
 }
 
 // lastOf returns the delivery that put a branch where it is: of the name, or of the session's; nil if there is none.
-func (c *Core) lastOf(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess, branch string) (*caisson.Delivery, error) {
+func (c grants) lastOf(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess, branch string) (*caisson.Delivery, error) {
 	f := caisson.DeliveryFilter{Repo: r.Name, Limit: 1000}
 	for {
 		page, more, err := c.Store.Deliveries().List(ctx, caisson.In(r.Account), f)
@@ -249,7 +249,7 @@ func viewKey(refs []relay.Ref) string {
 }
 
 // fillView makes the view of a grant unless it is there. Whoever calls it has the lock.
-func (c *Core) fillView(ctx context.Context, g *grant) error {
+func (c grants) fillView(ctx context.Context, g *grant) error {
 	if _, err := os.Lstat(c.dir(g.Account, g.Repo, viewsDir, g.View)); err == nil {
 		return nil
 	}
@@ -264,14 +264,14 @@ func (c *Core) fillView(ctx context.Context, g *grant) error {
 }
 
 // granted returns what a sandbox may do with a repository; nil: nothing. What it points to is never changed.
-func (c *Core) granted(sandbox caisson.ID, repo string) *grant {
+func (c grants) granted(sandbox caisson.ID, repo string) *grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.grants[sandbox][repo]
+	return c.have[sandbox][repo]
 }
 
 // keep stores a grant.
-func (c *Core) keep(g *grant) error {
+func (c grants) keep(g *grant) error {
 	if err := writeJSON(c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox)+".json"), g); err != nil {
 		return err
 	}
@@ -279,19 +279,19 @@ func (c *Core) keep(g *grant) error {
 	return nil
 }
 
-func (c *Core) know(g *grant) {
+func (c grants) know(g *grant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.grants[g.Sandbox] == nil {
-		c.grants[g.Sandbox] = map[string]*grant{}
+	if c.have[g.Sandbox] == nil {
+		c.have[g.Sandbox] = map[string]*grant{}
 	}
-	c.grants[g.Sandbox][g.Repo] = g
+	c.have[g.Sandbox][g.Repo] = g
 }
 
 // revoke forgets a grant of which nothing has come.
-func (c *Core) revoke(g *grant) error {
+func (c grants) revoke(g *grant) error {
 	c.mu.Lock()
-	delete(c.grants[g.Sandbox], g.Repo)
+	delete(c.have[g.Sandbox], g.Repo)
 	c.mu.Unlock()
 	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	return errors.Join(os.Remove(store+".json"), os.RemoveAll(store))

@@ -32,25 +32,17 @@ git fetch -q origin
 git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
 `
 
-// collectScript pushes what the agent has done but not pushed: its last commit, and what it has not committed on top of that. The agent's
-// own index and branches stay as they are.
+// collectScript commits what the agent has done and not committed, and pushes where it has got to.
 const collectScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4
 cd "$dir"
-head=$(git rev-parse -q --verify 'HEAD^{commit}')
-own=$(git rev-parse --git-path index)
-index=$(git rev-parse --git-path caisson-index)
-rm -f "$index"
-if [ -e "$own" ]; then cp "$own" "$index"; fi
-tree=$(export GIT_INDEX_FILE="$(pwd)/$index"; case $index in /*) GIT_INDEX_FILE=$index;; esac; git -c core.hooksPath=/dev/null add -A && git write-tree)
-rm -f "$index"
-commit=$head
-if [ "$tree" != "$(git rev-parse "$head^{tree}")" ]; then commit=$(git commit-tree "$tree" -p "$head" -m "$subject"); fi
-git -c core.hooksPath=/dev/null push -q "$url" "+$commit:refs/heads/$branch"
+git add -A
+git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=false commit -q --no-verify -m "$subject"
+git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
 // clone clones a repository in a sandbox.
-func (c *Core) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
 	name, email := author(r)
 	err := c.guest(ctx, g, cloneTime, cloneScript, dir, host+g.Repo, start, g.Branch, name, email)
 	if err != nil {
@@ -60,12 +52,12 @@ func (c *Core) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start 
 }
 
 // collect has a sandbox push what is in dir and was not pushed.
-func (c *Core) collect(ctx context.Context, g *grant, dir, subject string) error {
+func (c grants) collect(ctx context.Context, g *grant, dir, subject string) error {
 	return c.guest(ctx, g, collectTime, collectScript, dir, host+g.Repo, g.Branch, subject)
 }
 
 // guest runs one of the scripts above in a sandbox. What comes from strangers is in its arguments.
-func (c *Core) guest(ctx context.Context, g *grant, most time.Duration, script string, args ...string) error {
+func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script string, args ...string) error {
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: g.Account, Local: true})
 	p, err := c.Exec(ctx, string(g.Sandbox), caisson.ExecRequest{
 		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/",

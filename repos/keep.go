@@ -13,7 +13,7 @@ import (
 // Reconcile brings store and directories into agreement after a restart. It must return before anything else is asked of the core.
 func (c *Core) Reconcile(ctx context.Context) error {
 	// What was being sent when the daemon ended is asked for again: the remote says how far it came.
-	sending, err := c.all(ctx, caisson.DeliverySending)
+	sending, err := c.sender.all(ctx, caisson.DeliverySending)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			return err
 		}
 		for _, repo := range list {
-			if err := c.reconcile(ctx, account, repo); err != nil {
+			if err := c.keeper.reconcile(ctx, account, repo); err != nil {
 				return err
 			}
 		}
@@ -44,7 +44,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 }
 
 // reconcile looks at the directories of one repository.
-func (c *Core) reconcile(ctx context.Context, account, repo string) error {
+func (c keeper) reconcile(ctx context.Context, account, repo string) error {
 	r, err := c.Store.Repos().Get(ctx, caisson.In(account), repo)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
@@ -76,7 +76,7 @@ func (c *Core) reconcile(ctx context.Context, account, repo string) error {
 			c.Log.ErrorContext(ctx, "a grant cannot be read; its sandbox has lost its repository", "repo", repo, "file", name, "err", err)
 			continue
 		}
-		c.know(g)
+		c.grants.know(g)
 	}
 	return nil
 }
@@ -85,20 +85,20 @@ func (c *Core) reconcile(ctx context.Context, account, repo string) error {
 func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 	c.mu.Lock()
 	var list []*grant
-	for _, g := range c.grants[sandbox] {
+	for _, g := range c.have[sandbox] {
 		list = append(list, g)
 	}
 	c.mu.Unlock()
 	var errs error
 	for _, g := range list {
-		_, err := c.release(ctx, g)
+		_, err := c.keeper.release(ctx, g)
 		errs = errors.Join(errs, err)
 	}
 	return errs
 }
 
 // release removes a sandbox's store, unless the sandbox is still there or a delivery needs it.
-func (c *Core) release(ctx context.Context, g *grant) (gone bool, err error) {
+func (c keeper) release(ctx context.Context, g *grant) (gone bool, err error) {
 	unlock, err := c.lock(ctx, g.Account, g.Repo)
 	if err != nil {
 		return false, err
@@ -115,9 +115,9 @@ func (c *Core) release(ctx context.Context, g *grant) (gone bool, err error) {
 		return false, err
 	}
 	c.mu.Lock()
-	delete(c.grants[g.Sandbox], g.Repo)
-	if len(c.grants[g.Sandbox]) == 0 {
-		delete(c.grants, g.Sandbox)
+	delete(c.have[g.Sandbox], g.Repo)
+	if len(c.have[g.Sandbox]) == 0 {
+		delete(c.have, g.Sandbox)
 	}
 	c.mu.Unlock()
 	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
@@ -128,7 +128,7 @@ func (c *Core) release(ctx context.Context, g *grant) (gone bool, err error) {
 }
 
 // needed reports whether a delivery needs what a sandbox has pushed.
-func (c *Core) needed(ctx context.Context, g *grant) (bool, error) {
+func (c keeper) needed(ctx context.Context, g *grant) (bool, error) {
 	f := caisson.DeliveryFilter{Repo: g.Repo, Limit: 1000, States: []caisson.DeliveryState{
 		caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryHeld, caisson.DeliveryFailed,
 	}}
@@ -151,11 +151,11 @@ func (c *Core) needed(ctx context.Context, g *grant) (bool, error) {
 }
 
 // housekeep removes stores and views that nobody needs any more.
-func (c *Core) housekeep(ctx context.Context) {
+func (c keeper) housekeep(ctx context.Context) {
 	c.mu.Lock()
 	repos := map[[2]string]bool{}
 	var list []*grant
-	for _, of := range c.grants {
+	for _, of := range c.have {
 		for _, g := range of {
 			list = append(list, g)
 			repos[[2]string{g.Account, g.Repo}] = true
@@ -175,7 +175,7 @@ func (c *Core) housekeep(ctx context.Context) {
 }
 
 // dropViews removes the views of a repository that no grant has.
-func (c *Core) dropViews(ctx context.Context, account, repo string) error {
+func (c keeper) dropViews(ctx context.Context, account, repo string) error {
 	release, err := c.lock(ctx, account, repo)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (c *Core) dropViews(ctx context.Context, account, repo string) error {
 	defer release()
 	used := map[string]bool{}
 	c.mu.Lock()
-	for _, of := range c.grants {
+	for _, of := range c.have {
 		if g := of[repo]; g != nil && g.Account == account {
 			used[g.View] = true
 		}

@@ -13,11 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/relay"
 )
 
-// freshTime is for how long a mirror counts as up to date: runs that begin together fetch once.
-const freshTime = 2 * time.Second
-
 // freshen brings a mirror up to date. A remote that cannot be had at present is told to warn, if there is something to go on with.
-func (c *Core) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
+func (c mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
 	asked := now()
 	release, err := c.lock(ctx, r.Account, r.Name)
 	if err != nil {
@@ -27,8 +24,8 @@ func (c *Core) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) 
 	if r, err = c.Store.Repos().Get(ctx, caisson.In(r.Account), r.Name); err != nil {
 		return nil, err
 	}
-	if r.FetchedAt.After(asked.Add(-freshTime)) {
-		return r, nil
+	if r.FetchedAt.After(asked) {
+		return r, nil // by somebody who began while this one waited
 	}
 	fresh, err := c.fetch(ctx, r)
 	if kind := caisson.KindOf(err); err != nil && ctx.Err() == nil && !r.FetchedAt.IsZero() && kind == caisson.Unavailable {
@@ -42,9 +39,10 @@ func (c *Core) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) 
 }
 
 // fetch brings a mirror up to date. Whoever calls it has the lock.
-func (c *Core) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Limits.Fetch)
 	defer cancel()
+	began := now()
 	mirror, err := c.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err
@@ -59,7 +57,7 @@ func (c *Core) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error
 		return nil, err
 	}
 	return c.Store.Repos().Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
-		r.FetchedAt, r.Head = now(), ""
+		r.FetchedAt, r.Head = began, ""
 		if head := strings.TrimPrefix(got.Head, heads); validBranch(head) {
 			r.Head = head
 		}
@@ -68,7 +66,7 @@ func (c *Core) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error
 }
 
 // mirrored returns what the mirror has.
-func (c *Core) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, error) {
+func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, error) {
 	mirror, err := c.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err
@@ -78,7 +76,7 @@ func (c *Core) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, er
 }
 
 // linked connects f with a repository's remote.
-func (c *Core) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
+func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
 	near, far, err := socketpair()
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ type location struct {
 	url    remoteurl.URL
 	forge  caisson.Forge
 	server forge.Server // without a token; zero without a forge
+	own    bool         // the host is known to be that forge's, whatever somebody says
 	local  string       // path on the host, if it is there
 }
 
@@ -37,6 +38,9 @@ func locate(r *caisson.Repo) (at location, err error) {
 		return at, err
 	}
 	at.forge, at.server.Local = at.server.Forge, r.Local
+	if known, err := forge.Locate(r.URL, "", ""); err == nil {
+		at.own = known.Forge == at.forge && known.API == at.server.API
+	}
 	return at, nil
 }
 
@@ -49,9 +53,9 @@ var wellKnown = map[caisson.Forge]string{
 }
 
 // credential returns what opens a repository's remote; zero if it is open to everybody.
-func (c *Core) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
-	if name == "" {
+	if name == "" && at.own {
 		name = wellKnown[at.forge]
 	}
 	if name == "" {
@@ -65,6 +69,7 @@ func (c *Core) credential(ctx context.Context, r *caisson.Repo, at location) (ca
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
+		at.server.Roots = c.Roots
 		return c.tokens.get(ctx, c.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
@@ -105,7 +110,7 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 }
 
 // server returns the forge of a repository, with what opens it.
-func (c *Core) server(ctx context.Context, r *caisson.Repo, at location) (forge.Server, error) {
+func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forge.Server, error) {
 	server := at.server
 	secret, err := c.credential(ctx, r, at)
 	if err != nil {
@@ -119,7 +124,7 @@ func (c *Core) server(ctx context.Context, r *caisson.Repo, at location) (forge.
 }
 
 // remote returns what serves a connection to a repository's remote, and how it is spoken to.
-func (c *Core) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t relay.Transport, err error) {
+func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t relay.Transport, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err

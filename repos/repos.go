@@ -95,13 +95,19 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine and safe for concurrent use.
 type Core struct {
 	Config
+	mirrors mirrors
+	grants  grants
+	streams streams
+	sender  sender
+	keeper  keeper
+
 	locks  keylock.Locks // held by whoever changes a repository's directories, by account and name
 	sends  keylock.Locks // held by whoever sends a delivery, by account, repository and branch
 	kick   chan struct{} // wakes the sender
 	tokens tokens
 
 	mu     sync.Mutex
-	grants map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu
+	have   map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu
 	watch  map[caisson.ID][]chan struct{}   // closed when a delivery changes; guarded by mu
 	jobs   map[caisson.ID]int               // streams under way, by sandbox; guarded by mu
 	closed bool                             // guarded by mu
@@ -109,6 +115,15 @@ type Core struct {
 	ctx    context.Context
 	stop   context.CancelCauseFunc
 }
+
+// The parts of the core. Each has the core, and through it the others.
+type (
+	mirrors struct{ *Core } // what is known of remotes, and how they are reached
+	grants  struct{ *Core } // what sandboxes may do
+	streams struct{ *Core } // what they do
+	sender  struct{ *Core } // what is sent to remotes
+	keeper  struct{ *Core } // what is left of all that
+)
 
 var errClosing = errors.New("the daemon is ending")
 
@@ -135,9 +150,10 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	c := &Core{
-		Config: cfg, kick: make(chan struct{}, 1), grants: map[caisson.ID]map[string]*grant{}, watch: map[caisson.ID][]chan struct{}{},
+		Config: cfg, kick: make(chan struct{}, 1), have: map[caisson.ID]map[string]*grant{}, watch: map[caisson.ID][]chan struct{}{},
 		jobs: map[caisson.ID]int{},
 	}
+	c.mirrors, c.grants, c.streams, c.sender, c.keeper = mirrors{c}, grants{c}, streams{c}, sender{c}, keeper{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }

@@ -18,7 +18,7 @@ const (
 )
 
 // wake has the sender look for what is to be sent.
-func (c *Core) wake() {
+func (c sender) wake() {
 	select {
 	case c.kick <- struct{}{}:
 	default:
@@ -31,13 +31,13 @@ func (c *Core) Run(ctx context.Context) error {
 	keep := time.NewTicker(housekeep)
 	defer keep.Stop()
 	for {
-		next := c.due(ctx, places)
+		next := c.sender.due(ctx, places)
 		timer := time.NewTimer(max(time.Until(next), 10*time.Millisecond))
 		select {
 		case <-timer.C:
 		case <-c.kick:
 		case <-keep.C:
-			c.housekeep(ctx)
+			c.keeper.housekeep(ctx)
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
@@ -47,7 +47,7 @@ func (c *Core) Run(ctx context.Context) error {
 }
 
 // due begins to send what is due, and returns when it has to look again.
-func (c *Core) due(ctx context.Context, places chan struct{}) time.Time {
+func (c sender) due(ctx context.Context, places chan struct{}) time.Time {
 	next := now().Add(maxWait)
 	list, err := c.all(ctx, caisson.DeliveryWaiting)
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *Core) due(ctx context.Context, places chan struct{}) time.Time {
 }
 
 // all returns the deliveries in a state, oldest first.
-func (c *Core) all(ctx context.Context, states ...caisson.DeliveryState) (list []*caisson.Delivery, err error) {
+func (c sender) all(ctx context.Context, states ...caisson.DeliveryState) (list []*caisson.Delivery, err error) {
 	f := caisson.DeliveryFilter{States: states, Limit: 1000}
 	for {
 		page, more, err := c.Store.Deliveries().List(ctx, caisson.Everyone(), f)
@@ -98,7 +98,7 @@ func (c *Core) all(ctx context.Context, states ...caisson.DeliveryState) (list [
 var errMoved = errors.New("it has changed meanwhile")
 
 // claim begins a try.
-func (c *Core) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+func (c sender) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
 	return c.Store.Deliveries().Update(ctx, caisson.Everyone(), id, func(d *caisson.Delivery) error {
 		if d.State != caisson.DeliveryWaiting {
 			return errMoved
@@ -110,7 +110,7 @@ func (c *Core) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, err
 }
 
 // try sends a delivery once and stores what has become of it.
-func (c *Core) try(ctx context.Context, d *caisson.Delivery) {
+func (c sender) try(ctx context.Context, d *caisson.Delivery) {
 	tctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	out, err := c.send(tctx, d)
@@ -139,7 +139,7 @@ func (c *Core) try(ctx context.Context, d *caisson.Delivery) {
 }
 
 // outcome is the state after a try.
-func (c *Core) outcome(d *caisson.Delivery, err error) {
+func (c sender) outcome(d *caisson.Delivery, err error) {
 	d.Error = ""
 	if err == nil {
 		d.State, d.EndedAt = caisson.DeliveryDelivered, now()
@@ -163,7 +163,7 @@ func (c *Core) outcome(d *caisson.Delivery, err error) {
 }
 
 // send pushes the branch and opens, or finds, the pull request. What of it was done is in the delivery that it returns, with an error too.
-func (c *Core) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery, error) {
+func (c sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery, error) {
 	release, err := c.sends.Acquire(ctx, d.Account+"/"+d.Repo+"/"+d.Branch)
 	if err != nil {
 		return d, err
@@ -202,7 +202,7 @@ func (c *Core) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery
 		out.URL = at.branchURL(d.Branch)
 		return &out, nil
 	}
-	server, err := c.server(ctx, r, at)
+	server, err := c.mirrors.server(ctx, r, at)
 	if err != nil {
 		return &out, err
 	}
@@ -217,34 +217,34 @@ func (c *Core) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery
 }
 
 // trailer says in a pull request where it comes from.
-func (c *Core) trailer(d *caisson.Delivery) string {
+func (c sender) trailer(d *caisson.Delivery) string {
 	return "\n\n---\nCaisson run " + string(cmp.Or(d.Run, d.Sandbox)) + ", delivery " + string(d.ID) + "\n"
 }
 
 // expected returns the commit that Caisson has left a branch at; "" if it has never made it.
-func (c *Core) expected(ctx context.Context, d *caisson.Delivery) (string, error) {
+func (c sender) expected(ctx context.Context, d *caisson.Delivery) (string, error) {
 	if d.Sent != "" {
 		return d.Sent, nil
 	}
-	last, err := c.lastOf(ctx, &caisson.Repo{Account: d.Account, Name: d.Repo}, caisson.RepoAccess{}, d.Branch)
+	last, err := c.grants.lastOf(ctx, &caisson.Repo{Account: d.Account, Name: d.Repo}, caisson.RepoAccess{}, d.Branch)
 	if err != nil || last == nil {
 		return "", err
 	}
 	return last.Sent, nil
 }
 
-func (c *Core) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery, expect string) error {
+func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery, expect string) error {
 	g, err := readGrant(c.dir(d.Account, d.Repo, storesDir, string(d.Sandbox)+".json"))
 	if err != nil {
 		return caisson.Wrap(err, caisson.NotFound, "the commits of delivery %s are gone", d.ID)
 	}
-	store, view, err := c.stores(g)
+	store, view, err := c.streams.stores(g)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
 	defer view.Close()
-	return c.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
+	return c.mirrors.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
 		_, err := c.Git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
 		return err
 	})
@@ -288,7 +288,7 @@ func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.De
 		return nil, err
 	}
 	s.c.event(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-	s.c.wake()
+	s.c.sender.wake()
 	return d, nil
 }
 
@@ -312,6 +312,6 @@ func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Del
 		return nil, err
 	}
 	s.c.event(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-	s.c.changed(ctx, d)
+	s.c.sender.changed(ctx, d)
 	return d, nil
 }

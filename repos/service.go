@@ -73,7 +73,7 @@ func (c *Core) begin(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error
 	if err := c.place(ctx, r.Account, r.Name, func(f *os.File) error { return c.Git.Init(ctx, f) }, mirrorDir); err != nil {
 		return nil, err
 	}
-	return c.fetch(ctx, r)
+	return c.mirrors.fetch(ctx, r)
 }
 
 // checkRepo completes a repository that is to be added, and refuses what makes no sense.
@@ -134,7 +134,7 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 	if err != nil {
 		return nil, err
 	}
-	have, err := s.c.mirrored(ctx, r)
+	have, err := s.c.mirrors.mirrored(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, er
 		return nil, err
 	}
 	defer release()
-	return s.c.fetch(ctx, r)
+	return s.c.mirrors.fetch(ctx, r)
 }
 
 // RemoveRepo implements [caisson.Repos].
@@ -198,7 +198,7 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 func (c *Core) forget(account, repo string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, of := range c.grants {
+	for _, of := range c.have {
 		if g := of[repo]; g != nil && g.Account == account {
 			delete(of, repo)
 		}

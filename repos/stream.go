@@ -37,40 +37,40 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	if err := d.Decode(&req); err != nil {
 		return nil, nil, caisson.Wrap(err, caisson.Invalid, "the request makes no sense")
 	}
-	g := c.granted(guest.Sandbox, req.Repo)
+	g := c.grants.granted(guest.Sandbox, req.Repo)
 	switch {
 	case g == nil || g.Account != guest.Account:
 		return nil, nil, caisson.Errorf(caisson.NotFound, "this sandbox was given no repository %.64q", req.Repo)
 	case req.Service != "upload-pack" && req.Service != "receive-pack":
 		return nil, nil, caisson.Invalidf("service", "is upload-pack or receive-pack")
 	}
-	if !c.enter(g.Sandbox) {
+	if !c.streams.enter(g.Sandbox) {
 		return nil, nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 	}
 	near, far, err := socketpair()
 	if err != nil {
-		c.leave(g.Sandbox)
+		c.streams.leave(g.Sandbox)
 		return nil, nil, err
 	}
 	done := make(chan struct{})
 	ok := c.do(func(ctx context.Context) {
 		defer close(done)
-		defer c.leave(g.Sandbox)
+		defer c.streams.leave(g.Sandbox)
 		defer near.Close()
-		if err := c.serve(ctx, g, near, req); err != nil && ctx.Err() == nil {
+		if err := c.streams.serve(ctx, g, near, req); err != nil && ctx.Err() == nil {
 			c.Log.InfoContext(ctx, "git for a sandbox ended early", "service", req.Service, "repo", g.Repo, "sandbox", g.Sandbox, "err", err)
 		}
 	})
 	if !ok {
 		near.Close()
 		far.Close()
-		c.leave(g.Sandbox)
+		c.streams.leave(g.Sandbox)
 		return nil, nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending; try again")
 	}
 	return far, done, nil
 }
 
-func (c *Core) enter(sandbox caisson.ID) bool {
+func (c streams) enter(sandbox caisson.ID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.jobs[sandbox] >= maxStreams {
@@ -80,7 +80,7 @@ func (c *Core) enter(sandbox caisson.ID) bool {
 	return true
 }
 
-func (c *Core) leave(sandbox caisson.ID) {
+func (c streams) leave(sandbox caisson.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.jobs[sandbox]--; c.jobs[sandbox] <= 0 {
@@ -89,7 +89,7 @@ func (c *Core) leave(sandbox caisson.ID) {
 }
 
 // serve runs the job behind a stream.
-func (c *Core) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
+func (c streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
 	store, view, err := c.stores(g)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *Core) serve(ctx context.Context, g *grant, conn *os.File, req streamReq
 		return c.Git.Serve(ctx, store, view, conn, relay.ServeRequest{Advertise: req.Advertise, Protocol: req.Protocol})
 	}
 	// One push at a time: each sees what the one before has left.
-	release, err := c.locks.Acquire(ctx, "push/"+string(g.Sandbox)+"/"+g.Repo)
+	release, err := c.pushing(ctx, g)
 	if err != nil {
 		return err
 	}
@@ -120,8 +120,13 @@ func (c *Core) serve(ctx context.Context, g *grant, conn *os.File, req streamReq
 	return c.received(ctx, g, got)
 }
 
+// pushing is held by whoever takes what a sandbox pushes, until it is recorded; git there has been answered a moment before.
+func (c streams) pushing(ctx context.Context, g *grant) (release func(), err error) {
+	return c.locks.Acquire(ctx, "push/"+string(g.Sandbox)+"/"+g.Repo)
+}
+
 // stores opens what a sandbox's grant is about.
-func (c *Core) stores(g *grant) (store, view *os.File, err error) {
+func (c streams) stores(g *grant) (store, view *os.File, err error) {
 	if store, err = c.open(g.Account, g.Repo, storesDir, string(g.Sandbox)); err != nil {
 		return nil, nil, err
 	}
@@ -133,8 +138,8 @@ func (c *Core) stores(g *grant) (store, view *os.File, err error) {
 }
 
 // received records what a sandbox has pushed.
-func (c *Core) received(ctx context.Context, g *grant, got *relay.Received) error {
-	now := c.granted(g.Sandbox, g.Repo)
+func (c streams) received(ctx context.Context, g *grant, got *relay.Received) error {
+	now := c.grants.granted(g.Sandbox, g.Repo)
 	if now == nil {
 		return nil // it has gone meanwhile
 	}
@@ -154,5 +159,5 @@ func (c *Core) received(ctx context.Context, g *grant, got *relay.Received) erro
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "findings": strconv.Itoa(len(got.Denied)), "first": got.Denied[0].Message,
 		})
 	}
-	return c.keep(&next)
+	return c.grants.keep(&next)
 }
