@@ -62,6 +62,34 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
+// Recorder is a Runtime that notes which process of a sandbox was the last to change each file of a workspace.
+type Recorder interface {
+	// Writers returns that for the mount with an Overlay at target, since the sandbox was created or restored; also while it is
+	// frozen. NotFound if there is no such mount.
+	Writers(ctx context.Context, id ID, target string) (*Writers, error)
+}
+
+// MaxWriters bounds the list of Writers.
+const MaxWriters = 20_000
+
+// Writers says who was the last to change what in a workspace. It is what the sandbox's kernel saw, and told: a sandbox that has
+// taken over its kernel can tell anything.
+type Writers struct {
+	List    []Writer // oldest first, no path twice
+	Dropped uint64   // how many paths are not in the list for lack of room
+}
+
+// A Writer is the process that was the last to change what is at a path.
+type Writer struct {
+	Path string // relative to the workspace, clean, "" for itself; any bytes but NUL
+	// Moved says that the process has renamed what is, or was, there: this holds for what is below, too, unless that has been
+	// changed since.
+	Moved   bool
+	PID     int // as the sandbox's first process sees it
+	UID     uint32
+	Command string // the name of its program, at most 16 bytes; what is not plain text is shown as escapes
+}
+
 // RuntimeSpec is what a Runtime needs to know of a sandbox. All paths are absolute host paths made by Caisson.
 type RuntimeSpec struct {
 	Hostname  string

@@ -117,6 +117,7 @@ type Change struct {
 	Size    int64  `json:"size,omitempty"`
 	OldSize int64  `json:"oldSize,omitempty"`
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
+	Process string `json:"process,omitempty" doc:"Who last wrote it, as the sandbox's kernel saw it: pid and command"`
 	// Hash names what is to be applied: what was reviewed is what is applied. It covers type, mode and content.
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`

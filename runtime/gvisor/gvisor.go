@@ -49,7 +49,8 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer] and [caisson.Freezer].
+// Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
+// [caisson.Freezer] and [caisson.Recorder].
 type Runtime struct {
 	cfg      Config
 	launcher *launcher
@@ -66,6 +67,7 @@ var (
 	_ caisson.Runtime      = (*Runtime)(nil)
 	_ caisson.Checkpointer = (*Runtime)(nil)
 	_ caisson.Freezer      = (*Runtime)(nil)
+	_ caisson.Recorder     = (*Runtime)(nil)
 )
 
 // New returns a Runtime that knows the sandboxes which exist in cfg.Dir.

@@ -26,6 +26,11 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,
 		Memory: spec.Resources.Memory, Disk: spec.Resources.Disk, Restored: image != "",
 	}
+	for _, m := range spec.Mounts {
+		if m.Overlay != nil {
+			s.state.Recorded = append(s.state.Recorded, m.Target)
+		}
+	}
 	r.mu.Lock()
 	if _, ok := r.sandboxes[id]; ok {
 		r.mu.Unlock()

@@ -21,6 +21,7 @@ type state struct {
 	Memory      caisson.Size
 	Disk        caisson.Size
 	Restored    bool
+	Recorded    []string `json:",omitempty"` // targets of the mounts in which it is noted who writes
 }
 
 // process is a host process that cannot be confused with a later one of the same number.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"unsafe"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/lisafs"
 
@@ -107,13 +105,9 @@ var (
 
 // hiddenIn reads the annotation from the spec whose descriptor is among a gofer's arguments.
 func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err error) {
-	fd, err := specFD(args)
+	spec, err := specOf(args)
 	if err != nil {
 		return nil, nil, err
-	}
-	var spec specs.Spec
-	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil {
-		return nil, nil, fmt.Errorf("read the spec: %w", err)
 	}
 	v, ok := spec.Annotations[HideAnnotation]
 	if !ok {

@@ -47,6 +47,14 @@ func installHooks(args []string) {
 		if reseed {
 			new(renaming).install()
 		}
+		targets, err := workspacesIn(args)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "caisson: cannot tell where the sandbox's workspace is: %v\n", err)
+			os.Exit(1)
+		}
+		if len(targets) > 0 {
+			newRecorder(targets).install()
+		}
 	}
 	if hasCommand(args, "gofer") {
 		hidden, targets, err := hiddenIn(args)

@@ -171,7 +171,7 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 		}
 		r.Spec.Mounts = append(r.Spec.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: dir, Options: []string{mode}})
 	}
-	return nil
+	return r.record()
 }
 
 // CloneMount returns a detached copy of the mount at path (relative to dirfd; empty is dirfd itself), with attributes set

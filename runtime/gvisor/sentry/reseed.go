@@ -24,13 +24,9 @@ const maxSpec = 16 << 20
 // wantsReseeding reads the annotation from the spec whose descriptor is among the arguments of gVisor's boot command. Boot
 // reads the same file afterwards, so its offset is left alone.
 func wantsReseeding(args []string) (bool, error) {
-	fd, err := specFD(args)
+	spec, err := specOf(args)
 	if err != nil {
 		return false, err
-	}
-	var spec specs.Spec
-	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil {
-		return false, fmt.Errorf("read the spec: %w", err)
 	}
 	switch v, ok := spec.Annotations[ReseedAnnotation]; {
 	case !ok:
@@ -40,6 +36,18 @@ func wantsReseeding(args []string) (bool, error) {
 	default:
 		return false, fmt.Errorf("%s is %q; only %q is known", ReseedAnnotation, v, ReseedOpenSSL)
 	}
+}
+
+// specOf reads the spec whose descriptor is among a process's arguments.
+func specOf(args []string) (spec *specs.Spec, err error) {
+	fd, err := specFD(args)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.NewDecoder(io.NewSectionReader(borrowedFD(fd), 0, maxSpec)).Decode(&spec); err != nil || spec == nil {
+		return nil, fmt.Errorf("read the spec: %w", err)
+	}
+	return spec, nil
 }
 
 // A borrowedFD is a descriptor that somebody else will close.

@@ -1,0 +1,265 @@
+package sentry
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/fspath"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/seccheck"
+	syscalls "gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
+)
+
+// A note is made of a system call that has succeeded. What it looks up it looks up again, so that another thread of the guest's
+// can make it note something else than what has happened; it would not say more of the truth if that thread had done so itself.
+type note func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
+
+// install wraps the system calls that change files. It must run before gVisor starts a kernel.
+func (r *recorder) install() {
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.answer})
+	for sysno, n := range map[uintptr]note{
+		unix.SYS_OPEN:    func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[1].Uint(), ret) },
+		unix.SYS_OPENAT:  func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[2].Uint(), ret) },
+		unix.SYS_OPENAT2: r.opened2,
+		unix.SYS_CREAT:   func(t *kernel.Task, _ arch.SyscallArguments, ret uintptr) { r.opened(t, linux.O_WRONLY, ret) },
+
+		unix.SYS_MKDIR:     r.named(cwd, 0, (*lastwrite.Table).Made),
+		unix.SYS_MKDIRAT:   r.named(0, 1, (*lastwrite.Table).Made),
+		unix.SYS_MKNOD:     r.named(cwd, 0, (*lastwrite.Table).Made),
+		unix.SYS_MKNODAT:   r.named(0, 1, (*lastwrite.Table).Made),
+		unix.SYS_SYMLINK:   r.named(cwd, 1, (*lastwrite.Table).Made),
+		unix.SYS_SYMLINKAT: r.named(1, 2, (*lastwrite.Table).Made),
+		unix.SYS_UNLINK:    r.named(cwd, 0, (*lastwrite.Table).Removed),
+		unix.SYS_UNLINKAT:  r.named(0, 1, (*lastwrite.Table).Removed),
+		unix.SYS_RMDIR:     r.named(cwd, 0, (*lastwrite.Table).Removed),
+		unix.SYS_BIND:      r.bound,
+
+		unix.SYS_RENAME:    r.renamed(cwd, 0, cwd, 1, none),
+		unix.SYS_RENAMEAT:  r.renamed(0, 1, 2, 3, none),
+		unix.SYS_RENAMEAT2: r.renamed(0, 1, 2, 3, 4),
+		unix.SYS_LINK:      r.linked(cwd, 0, cwd, 1, none),
+		unix.SYS_LINKAT:    r.linked(0, 1, 2, 3, 4),
+
+		unix.SYS_TRUNCATE: r.changed(cwd, 0, none, true),
+		unix.SYS_CHMOD:    r.changed(cwd, 0, none, true),
+		unix.SYS_FCHMODAT: r.changed(0, 1, none, true),
+		unix.SYS_CHOWN:    r.changed(cwd, 0, none, true),
+		unix.SYS_LCHOWN:   r.changed(cwd, 0, none, false),
+		unix.SYS_FCHOWNAT: r.changed(0, 1, 4, true),
+
+		unix.SYS_FTRUNCATE: r.changedFile,
+		unix.SYS_FCHMOD:    r.changedFile,
+		unix.SYS_FCHOWN:    r.changedFile,
+	} {
+		wrap(sysno, n.after)
+	}
+	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // gVisor may have it one day
+		wrap(unix.SYS_FCHMODAT2, r.changed(0, 1, 3, true).after)
+	}
+}
+
+// Arguments that a call does not have.
+const (
+	cwd  = -1 // as a directory: the current one
+	none = -1
+)
+
+// after makes a wrapper of a system call of which n is made.
+func (n note) after(original kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		ret, ctrl, err := original(t, sysno, args)
+		if err == nil {
+			n(t, args, ret)
+		}
+		return ret, ctrl, err
+	}
+}
+
+// opened notes that a file was opened, if it can change by that.
+func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
+	writes := flags&linux.O_ACCMODE != linux.O_RDONLY || flags&linux.O_TRUNC != 0
+	if flags&linux.O_PATH != 0 || !writes && flags&linux.O_CREAT == 0 {
+		return
+	}
+	r.withFile(t, int32(ret), func(p place) {
+		if writes {
+			p.in.Wrote(p.path, caller(t))
+		} else {
+			p.in.Opened(p.path, caller(t))
+		}
+	})
+}
+
+func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintptr) {
+	var how linux.OpenHow
+	if _, err := how.CopyInN(t, args[2].Pointer(), linux.OPEN_HOW_SIZE_VER0); err == nil {
+		r.opened(t, uint32(how.Flags), ret)
+	}
+}
+
+func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+	r.withFile(t, args[0].Int(), func(p place) { p.in.Wrote(p.path, caller(t)) })
+}
+
+// withFile calls f with where an open file is, if that is in a workspace.
+func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
+	file := t.GetFile(fd)
+	if file == nil {
+		return
+	}
+	defer file.DecRef(t)
+	if p, ok := r.locate(t, file.VirtualDentry()); ok {
+		f(p)
+	}
+}
+
+// named makes notes of calls that make or remove a name: which argument is the directory, and which the path.
+func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) note {
+	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
+			what(p.in, p.path, caller(t))
+		}
+	}
+}
+
+// bound notes that a socket got a name.
+func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+	const family, longest = 2, 110 // bytes of the family, and of the whole address
+	size := int(args[2].Uint())
+	if size <= family || size > longest {
+		return
+	}
+	addr := make([]byte, size)
+	if _, err := t.CopyInBytes(args[1].Pointer(), addr); err != nil || hostarch.ByteOrder.Uint16(addr) != linux.AF_UNIX || addr[family] == 0 {
+		return
+	}
+	name, _, _ := strings.Cut(string(addr[family:]), "\x00")
+	if p, ok := r.nameFrom(t, linux.AT_FDCWD, name); ok {
+		p.in.Made(p.path, caller(t))
+	}
+}
+
+func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) note {
+	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+		from, ok := r.nameAt(t, dirOf(args, oldDir), args[oldPath].Pointer())
+		to, ok2 := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
+		if ok && ok2 && from.in == to.in { // nothing is renamed from one file system to another
+			swap := flags != none && args[flags].Uint()&linux.RENAME_EXCHANGE != 0
+			from.in.Renamed(from.path, to.path, swap, caller(t))
+		}
+	}
+}
+
+func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) note {
+	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+		to, ok := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
+		if !ok {
+			return
+		}
+		var how int32
+		if flags != none {
+			how = args[flags].Int()
+		}
+		from, ok := r.existing(t, dirOf(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
+		if ok && from.in == to.in {
+			from.in.Linked(from.path, to.path, caller(t))
+		} else { // a file that has lost its name
+			to.in.Made(to.path, caller(t))
+		}
+	}
+}
+
+// changed makes notes of calls that change what is at a path already.
+func (r *recorder) changed(dir, path, flags int, follow bool) note {
+	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
+		var how int32
+		if flags != none {
+			how = args[flags].Int()
+		}
+		if p, ok := r.existing(t, dirOf(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
+			p.in.Wrote(p.path, caller(t))
+		}
+	}
+}
+
+// dirOf returns the directory that paths are relative to.
+func dirOf(args arch.SyscallArguments, arg int) int32 {
+	if arg == cwd {
+		return linux.AT_FDCWD
+	}
+	return args[arg].Int()
+}
+
+// existing returns where what is at a path in the guest's memory is.
+func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p place, ok bool) {
+	name, err := t.CopyInString(addr, linux.PATH_MAX)
+	if err != nil {
+		return p, false
+	}
+	if name == "" {
+		if flags&linux.AT_EMPTY_PATH != 0 && dir != linux.AT_FDCWD {
+			r.withFile(t, dir, func(at place) { p, ok = at, true })
+		}
+		return p, ok
+	}
+	r.lookUp(t, dir, name, follow, func(at vfs.VirtualDentry) { p, ok = r.locate(t, at) })
+	return p, ok
+}
+
+// nameAt returns the place that a path in the guest's memory names, whether or not anything is there.
+func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p place, ok bool) {
+	name, err := t.CopyInString(addr, linux.PATH_MAX)
+	if err != nil {
+		return p, false
+	}
+	return r.nameFrom(t, dir, name)
+}
+
+func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p place, ok bool) {
+	path = strings.TrimRight(path, "/")
+	i := strings.LastIndexByte(path, '/') + 1
+	name := path[i:]
+	if name == "" || name == "." || name == ".." {
+		return p, false
+	}
+	r.lookUp(t, dir, path[:i], true, func(at vfs.VirtualDentry) { p, ok = r.locate(t, at) })
+	return p.below(name), ok
+}
+
+// lookUp calls f with what is at path, "" for the directory that it is relative to: as the call itself, which has succeeded, did.
+func (r *recorder) lookUp(t *kernel.Task, dir int32, path string, follow bool, f func(vfs.VirtualDentry)) {
+	root := t.FSContext().RootDirectory()
+	defer root.DecRef(t)
+	start := root
+	switch {
+	case strings.HasPrefix(path, "/"):
+	case dir == linux.AT_FDCWD:
+		start = t.FSContext().WorkingDirectory()
+		defer start.DecRef(t)
+	default:
+		file := t.GetFile(dir)
+		if file == nil {
+			return
+		}
+		defer file.DecRef(t)
+		start = file.VirtualDentry()
+	}
+	if path == "" {
+		f(start)
+		return
+	}
+	at, err := t.Kernel().VFS().GetDentryAt(t, t.Credentials(), &vfs.PathOperation{
+		Root: root, Start: start, Path: fspath.Parse(path), FollowFinalSymlink: follow,
+	}, &vfs.GetDentryOptions{})
+	if err != nil {
+		return
+	}
+	defer at.DecRef(t)
+	f(at)
+}
