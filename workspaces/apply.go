@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
@@ -20,7 +22,7 @@ type syncs struct{ *Core }
 func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
-		State: caisson.ReceiptApplied, At: now(), Checks: r.Checks, Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
+		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.ran), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
 	}
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(plan.Steps) == 0 {
@@ -39,6 +41,9 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	}
 	ctx = context.WithoutCancel(ctx) // from here on it must be known
 	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(s.c.dir(s.w.ID, refusedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	return receipt, s.wanted(plan.Steps)

@@ -2,6 +2,7 @@ package workspaces
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -52,7 +53,8 @@ func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...c
 	return nil
 }
 
-// applyAll applies what may be applied automatically. One workspace's failure is no other's.
+// applyAll applies what may be applied automatically. One workspace's failure is no other's. Commands take long, so that with them it
+// is done in the background.
 func (c *Core) applyAll(ctx context.Context) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {
@@ -62,9 +64,16 @@ func (c *Core) applyAll(ctx context.Context) {
 		if !ok {
 			return // somebody looks at it; it has its turn the next time
 		}
-		defer release()
-		if err := c.syncs.applyAlone(ctx, w); err != nil && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
+		apply := func(ctx context.Context) {
+			defer release()
+			if err := c.syncs.applyNow(ctx, w); err != nil && ctx.Err() == nil {
+				c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
+			}
+		}
+		if len(c.Commands) == 0 {
+			apply(ctx)
+		} else if !c.do(apply) {
+			release()
 		}
 	}, caisson.WorkspaceLive)
 	if err != nil && ctx.Err() == nil {
@@ -72,7 +81,22 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyAlone applies whatever passes every check, on nobody's request. The caller holds w.
+// applyNow is applyAlone for who holds w and has no place among those who read trees. It does nothing shortly after a command has failed.
+func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
+	if off, err := c.putOff(w.ID, ""); err != nil || off {
+		return err
+	}
+	if err := c.place(ctx); err != nil {
+		return err
+	}
+	defer func() { <-c.jobs }()
+	return c.syncs.applyAlone(ctx, w)
+}
+
+// errPutOff says that a command has just refused what would be applied automatically.
+var errPutOff = errors.New("a command has refused these changes a moment ago")
+
+// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock.
 func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
@@ -81,6 +105,9 @@ func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	defer host.Close()
 	s := &syncing{c: c.Core, w: w, host: host, by: autoActor}
 	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
+	if errors.Is(err, errPutOff) {
+		return nil
+	}
 	return err
 }
 

@@ -47,6 +47,9 @@ type world struct {
 	gate  *workspaces.Gate
 	base  int // the account's first uid
 
+	checks []workspaces.Command
+	boxes  workspaces.Sandboxes
+
 	mu      sync.Mutex
 	events  []caisson.Event // guarded by mu
 	running map[caisson.ID]bool
@@ -82,7 +85,8 @@ func (w *world) open() {
 			}
 			return w.store.Events().AppendAll(ctx, list)
 		},
-		Running: func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
+		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
+		Commands: w.checks, Sandboxes: w.boxes,
 	})
 	w.must(err)
 	w.core, w.gate = core, core.Workspaces()

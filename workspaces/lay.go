@@ -33,6 +33,9 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 		return nil, caisson.Invalidf("workspace", "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", req.Source)
 	}
 	defer req.Directory.Close()
+	if sb.Labels[labelTrial] != "" {
+		return l.c.trials.claim(sb)
+	}
 	if err := normalize(&req); err != nil {
 		return nil, err
 	}
@@ -169,6 +172,9 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 
 // Open implements [caisson.WorkspaceLayers].
 func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMount, err error) {
+	if t := l.c.trials.find(id); t != nil {
+		return l.c.mount(t.w)
+	}
 	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return m, err
@@ -182,6 +188,11 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 		return m, err
 	}
 	defer release()
+	return l.c.mount(w)
+}
+
+// mount opens what a sandbox has as its workspace.
+func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
 		if err != nil {
@@ -189,7 +200,7 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 			m = caisson.RuntimeMount{}
 		}
 	}()
-	source, err := opened.add(l.c.openHost(w, unix.O_PATH))
+	source, err := opened.add(c.openHost(w, unix.O_PATH))
 	if err != nil {
 		return m, err
 	}
@@ -199,8 +210,8 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 		return m, nil
 	}
 	// A client over the unix socket is root, see admit: what belongs to root it may have.
-	o := &caisson.RuntimeOverlay{Hide: l.c.Hide, Root: w.UID == 0}
-	if err := readJSON(l.c.dir(id, showFile), &o.Show); err != nil {
+	o := &caisson.RuntimeOverlay{Hide: c.Hide, Root: w.UID == 0}
+	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(gate.DefaultShown(), o.Show...)
@@ -208,7 +219,7 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 		name string
 		to   **os.File
 	}{{upperDir, &o.Upper}, {workDir, &o.Work}, {maskDir, &o.Mask}} {
-		if *d.to, err = opened.add(openDir(l.c.dir(id, d.name), unix.O_PATH)); err != nil {
+		if *d.to, err = opened.add(openDir(c.dir(w.ID, d.name), unix.O_PATH)); err != nil {
 			return m, err
 		}
 	}

@@ -42,7 +42,8 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	return err
 }
 
-// Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been.
+// Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been;
+// but commands take long, so that with them it does not wait.
 func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
 	w, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), id, func(w *caisson.Workspace) error {
 		if w.State != caisson.WorkspaceLive {
@@ -63,7 +64,7 @@ func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
 	l.c.event(ctx, w, "workspace."+string(w.State), nil)
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
-	case w.Mode == caisson.SyncYolo:
+	case w.Mode == caisson.SyncYolo && len(l.c.Commands) == 0:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
 		l.c.rest(ctx, w)

@@ -60,6 +60,9 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 		}
 		d.Changes = append(d.Changes, x.Change)
 	}
+	if err := g.c.remind(w.ID, d.Changes); err != nil {
+		return nil, err
+	}
 	if req.Freeze {
 		d.Review = r.ID
 		err = g.c.reviews.trimReviews(w.ID, now())

@@ -95,12 +95,13 @@ func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle
 	return f, nil
 }
 
-// A syncing is one sync. The caller holds the workspace.
+// A syncing is one sync. The caller holds the workspace, and has a place among those who read trees.
 type syncing struct {
 	c    *Core
 	w    *caisson.Workspace
 	host *os.File
 	by   string
+	ran  []string // commands that have passed, as checks
 }
 
 func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
@@ -128,6 +129,9 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	}
 	drop, err := s.dropped(r, chosen, req.Drop)
 	if err != nil {
+		return nil, err
+	}
+	if s.ran, err = s.commands(ctx, r, chosen); err != nil {
 		return nil, err
 	}
 	receipt, err := s.apply(ctx, r, chosen)

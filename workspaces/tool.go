@@ -18,6 +18,7 @@ type Tool interface {
 	Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error)
 	Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error)
 	Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error
+	Layer(ctx context.Context, manifest, frozen, layer *os.File, plan *gate.Plan) error
 	Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error)
 	Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error)
 	Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, error)

@@ -18,6 +18,7 @@
 //	    declined.json        paths that were undone: they are not applied automatically again
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
+//	    refused.json         what the last command that failed has said of which changes
 //
 // All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
 // and what is in saved belongs to the owner of the host's directory.
@@ -36,7 +37,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Hide, Rules, Keep, Every and Log are required.
+// Config is what a Core is made of. All fields but Hide, Rules, Commands, Keep, Every and Log are required, Sandboxes with Commands
+// only.
 type Config struct {
 	Dir   string // the data directory
 	Store caisson.Store
@@ -47,10 +49,13 @@ type Config struct {
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	// Hide are patterns of names that sandboxes do not see; nil means [gate.DefaultHidden].
 	Hide  []string
-	Rules gate.Rules    // of what may be applied; zero means the gate's defaults
-	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
-	Every time.Duration // between automatic applies; 0 means 30 s
-	Log   *slog.Logger
+	Rules gate.Rules // of what may be applied; zero means the gate's defaults
+	// Commands are run, in this order, on what is to be applied, after all other checks.
+	Commands  []Command
+	Sandboxes Sandboxes
+	Keep      time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
+	Every     time.Duration // between automatic applies; 0 means 30 s
+	Log       *slog.Logger
 }
 
 // How long things are kept, and how many.
@@ -74,6 +79,7 @@ type Core struct {
 	locks   keylock.Locks // held by whoever looks at a workspace or changes it, by id
 	still   keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
 	jobs    chan struct{} // a token for each that may read trees at the same time
+	trials  *trials
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -93,6 +99,12 @@ func New(cfg Config) (*Core, error) {
 	if _, err := gate.NewMask(cfg.Hide, nil); err != nil {
 		return nil, err
 	}
+	if err := ValidateCommands(cfg.Commands); err != nil {
+		return nil, err
+	}
+	if len(cfg.Commands) > 0 && cfg.Sandboxes == nil {
+		return nil, caisson.Invalidf("commands", "need sandboxes to run in")
+	}
 	if cfg.Keep <= 0 {
 		cfg.Keep = keepChanges
 	}
@@ -107,7 +119,7 @@ func New(cfg Config) (*Core, error) {
 		data.Close()
 		return nil, err
 	}
-	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4)}
+	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials()}
 	c.reviews, c.syncs = reviews{c}, syncs{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
@@ -125,13 +137,14 @@ func (c *Core) Close() error {
 	return c.data.Close()
 }
 
-// do runs f in a goroutine of the core's, unless it is closed.
-func (c *Core) do(f func(ctx context.Context)) {
+// do runs f in a goroutine of the core's. If the core is closed it does not, and reports false.
+func (c *Core) do(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
 		c.wg.Go(func() { f(c.ctx) })
 	}
+	return !c.closed
 }
 
 // lock takes a workspace and a place among those who read trees.
@@ -140,12 +153,20 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 	if err != nil {
 		return nil, err
 	}
+	if err := c.place(ctx); err != nil {
+		unlock()
+		return nil, err
+	}
+	return func() { <-c.jobs; unlock() }, nil
+}
+
+// place takes a place among those who read trees. Who has it gives it back by taking a token out of jobs.
+func (c *Core) place(ctx context.Context) error {
 	select {
 	case c.jobs <- struct{}{}:
-		return func() { <-c.jobs; unlock() }, nil
+		return nil
 	case <-ctx.Done():
-		unlock()
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 

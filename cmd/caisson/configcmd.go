@@ -105,11 +105,16 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  workspace: 4G
 
 # Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules say
-# which changes may come back to a directory, or go out as commits. What was not applied is kept for keep after its sandbox has gone.
+# which changes may come back to a directory, or go out as commits. What was not applied is kept for keep after its sandbox has gone. commands are
+# run on what is to be applied, each in a sandbox without network, and must exit with 0. For example:
+#
+# commands:
+# - {name: tests, command: [make, test], image: "debian:12", time: 10m}
 #workspaces:
 #  hide: []
 #  keep: 7d
 #  rules: {only: [], deny: [], allow: [], maxFile: 64MiB, maxTotal: 1GiB, maxFiles: 20000, maxScan: 4MiB, scanTime: 1m}
+#  commands: []
 
 # The relay for git repositories; see docs/relay.md. What cannot be sent to its remote is tried again after firstRetry, then after longer
 # and longer, for as long as tries says; what was not delivered is kept for keep. ca is a PEM file of authorities to trust for remotes and

@@ -6,13 +6,23 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/engine"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/workspaces"
 )
 
 // workspaceSettings are about what sandboxes see of the host's directories, and what may come back to them.
 type workspaceSettings struct {
-	Hide  []string         `yaml:"hide" json:"hide"`
-	Keep  caisson.Duration `yaml:"keep" json:"keep"`
-	Rules gate.Rules       `yaml:"rules" json:"rules"`
+	Hide     []string         `yaml:"hide" json:"hide"`
+	Keep     caisson.Duration `yaml:"keep" json:"keep"`
+	Rules    gate.Rules       `yaml:"rules" json:"rules"`
+	Commands []checkCommand   `yaml:"commands" json:"commands"`
+}
+
+// checkCommand is a program that has to succeed before anything is applied.
+type checkCommand struct {
+	Name    string           `yaml:"name" json:"name"`
+	Command []string         `yaml:"command" json:"command"`
+	Image   string           `yaml:"image" json:"image,omitempty"`
+	Time    caisson.Duration `yaml:"time" json:"time,omitempty"`
 }
 
 func defaultWorkspaceSettings() workspaceSettings { return workspaceSettings{Keep: 7 * day} }
@@ -24,6 +34,9 @@ func (s *workspaceSettings) validate(bad func(field, format string, args ...any)
 	if _, err := gate.NewMask(s.patterns(), nil); err != nil {
 		bad("workspaces.hide", "%s", caisson.MessageOf(err))
 	}
+	if err := workspaces.ValidateCommands(s.commands()); err != nil {
+		bad("workspaces."+caisson.FieldOf(err), "%s", caisson.MessageOf(err))
+	}
 	if err := s.Rules.Validate(); err != nil {
 		bad("workspaces.rules."+caisson.FieldOf(err), "%s", caisson.MessageOf(err))
 	}
@@ -32,7 +45,16 @@ func (s *workspaceSettings) validate(bad func(field, format string, args ...any)
 // patterns are all names that are hidden.
 func (s *workspaceSettings) patterns() []string { return append(gate.DefaultHidden(), s.Hide...) }
 
+// commands are the checks as the core of workspaces has them.
+func (s *workspaceSettings) commands() []workspaces.Command {
+	var list []workspaces.Command
+	for _, c := range s.Commands {
+		list = append(list, workspaces.Command{Name: c.Name, Command: c.Command, Image: c.Image, Time: time.Duration(c.Time)})
+	}
+	return list
+}
+
 // engine returns the settings as the engine has them.
 func (s *workspaceSettings) engine() engine.WorkspaceConfig {
-	return engine.WorkspaceConfig{Hide: s.patterns(), Rules: s.Rules, Keep: time.Duration(s.Keep)}
+	return engine.WorkspaceConfig{Hide: s.patterns(), Rules: s.Rules, Keep: time.Duration(s.Keep), Commands: s.commands()}
 }

@@ -1,0 +1,73 @@
+package workspaces
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Command is a check of the administrator's own: a program that has to exit with 0 in a sandbox which has the directory as it
+// would be after an apply. Nothing that it writes remains, and it reaches nothing.
+type Command struct {
+	Name    string        // in receipts and answers: 1 to 40 letters, digits, dots, dashes and underscores
+	Command []string      // the program, looked up in PATH, and its arguments
+	Image   string        // "" is the host's own programs
+	Time    time.Duration // after which it is killed, and nothing is applied; 0 is 10 minutes, and an hour the most
+}
+
+// Bounds of commands.
+const (
+	maxCommands        = 20
+	defaultCommandTime = 10 * time.Minute
+	maxCommandTime     = time.Hour
+)
+
+var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
+
+// ValidateCommands returns an Invalid error that says what is wrong with a list of commands.
+func ValidateCommands(list []Command) error {
+	if len(list) > maxCommands {
+		return caisson.Invalidf("commands", "has more than %d", maxCommands)
+	}
+	names := map[string]bool{}
+	for _, c := range list {
+		switch {
+		case !commandName.MatchString(c.Name):
+			return caisson.Invalidf("commands.name", "%.60q is not 1 to 40 letters, digits, dots, dashes and underscores", c.Name)
+		case names[c.Name]:
+			return caisson.Invalidf("commands.name", "%s is there twice", c.Name)
+		case len(c.Command) == 0 || c.Command[0] == "":
+			return caisson.Invalidf("commands.command", "of %s is empty; list the program and its arguments", c.Name)
+		case strings.ContainsRune(strings.Join(c.Command, ""), 0):
+			return caisson.Invalidf("commands.command", "of %s has a NUL character", c.Name)
+		case c.Time < 0 || c.Time > maxCommandTime:
+			return caisson.Invalidf("commands.time", "of %s is not between nothing and %v", c.Name, maxCommandTime)
+		}
+		names[c.Name] = true
+	}
+	return nil
+}
+
+// limit is how long the command may take.
+func (c Command) limit() time.Duration {
+	if c.Time == 0 {
+		return defaultCommandTime
+	}
+	return c.Time
+}
+
+// check is what the command is called among checks.
+func (c Command) check() string { return checkCommand + " " + c.Name }
+
+const checkCommand = "command"
+
+// Sandboxes is what the core needs of the lifecycle of sandboxes, to run commands. Its methods are those of [caisson.Sandboxes] and
+// [caisson.Processes].
+type Sandboxes interface {
+	Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error)
+	Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
+	Remove(ctx context.Context, ref string) error
+}

@@ -1,0 +1,197 @@
+package workspaces
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// What is done automatically after a command has failed: the same changes are tried again after the first of these, others after the
+// second. A person's sync is never put off.
+const (
+	retrySame  = 10 * time.Minute
+	retryOther = 2 * time.Minute
+)
+
+// refusedFile says which command has refused what.
+const refusedFile = "refused.json"
+
+// A refusal is what the last command to fail has said of changes.
+type refusal struct {
+	Key     string            // of all that was to be applied
+	At      time.Time         // when it failed
+	Changes map[string]string // hashes by path, as shown
+	Finding caisson.Finding
+}
+
+// commands runs the administrator's commands on what is to be applied, one after another, each in a sandbox of its own. It returns
+// the names of the checks. Denied, with what the first one that fails has said, if not all of them pass.
+func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]string, error) {
+	plan := &gate.Plan{Steps: chosen.steps()}
+	if len(s.c.Commands) == 0 || len(plan.Steps) == 0 {
+		return nil, nil
+	}
+	if err := plan.Validate(); err != nil {
+		return nil, err
+	}
+	key, err := s.c.planKey(plan)
+	if err != nil {
+		return nil, err
+	}
+	if s.by == autoActor {
+		off, err := s.c.putOff(s.w.ID, key)
+		if err != nil {
+			return nil, err
+		}
+		if off {
+			return nil, errPutOff
+		}
+	}
+	var ran []string
+	for _, cmd := range s.c.Commands {
+		err := s.command(ctx, r, plan, cmd)
+		if err != nil && ctx.Err() != nil {
+			return nil, err // nobody waits for the answer, and it says nothing of the changes
+		}
+		if err != nil {
+			return nil, s.refuse(ctx, chosen, key, cmd, err)
+		}
+		ran = append(ran, cmd.check())
+	}
+	return ran, nil
+}
+
+// planKey names what is applied and how it is checked.
+func (c *Core) planKey(plan *gate.Plan) (string, error) {
+	h := sha256.New()
+	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Commands)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// refuse records that a command has failed, or could not be run, and returns the error that says so.
+func (s *syncing) refuse(ctx context.Context, chosen picks, key string, cmd Command, cause error) error {
+	message := caisson.MessageOf(cause)
+	if caisson.KindOf(cause) != caisson.Denied {
+		message = fmt.Sprintf("the check %s could not be run: %s", cmd.Name, message)
+	}
+	no := refusal{Key: key, At: now(), Changes: map[string]string{}, Finding: caisson.Finding{
+		Check: checkCommand, Verdict: caisson.VerdictDeny, Message: "The last sync was refused: " + message + ".",
+	}}
+	for i, x := range chosen.review.Changes {
+		if chosen.chosen[i] {
+			no.Changes[x.Change.Path] = x.Change.Hash
+		}
+	}
+	s.c.event(ctx, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
+	err := caisson.Wrap(cause, caisson.Denied, "nothing was applied: %s", message)
+	return errors.Join(err, writeJSON(s.c.dir(s.w.ID, refusedFile), no))
+}
+
+// refused returns the last refusal in a workspace; nothing is in it if there was none since its last apply.
+func (c *Core) refused(w caisson.ID) (no refusal, err error) {
+	return no, readJSON(c.dir(w, refusedFile), &no)
+}
+
+// remind adds to the changes of a diff what the last command that failed has said of them. It is no verdict: with other changes, or
+// another day, the command may pass.
+func (c *Core) remind(w caisson.ID, changes []caisson.Change) error {
+	no, err := c.refused(w)
+	for i := range changes {
+		ch := &changes[i]
+		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
+			ch.Finding = append(ch.Finding, no.Finding)
+		}
+	}
+	return err
+}
+
+// putOff reports whether it is too early to do automatically what a command has refused; key is "" if it is not known yet what that is.
+func (c *Core) putOff(w caisson.ID, key string) (bool, error) {
+	no, err := c.refused(w)
+	if err != nil || no.At.IsZero() {
+		return false, err
+	}
+	wait := retryOther
+	if key != "" {
+		if key != no.Key {
+			return false, nil
+		}
+		wait = retrySame
+	}
+	return now().Sub(no.At) < wait, nil
+}
+
+// command runs one command. Denied says how it failed.
+func (s *syncing) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
+	t, err := s.layTrial(ctx, r, plan)
+	if err != nil {
+		return err
+	}
+	return s.aside(ctx, func() error {
+		return s.box(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
+	}, func() error { return s.c.endTrial(t) })
+}
+
+// aside does what takes long without the place among those who read trees, but with one among those who have a sandbox. If it gets
+// none, not is done instead.
+func (s *syncing) aside(ctx context.Context, do, not func() error) error {
+	<-s.c.jobs
+	defer func() { s.c.jobs <- struct{}{} }()
+	select {
+	case s.c.trials.places <- struct{}{}:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), not())
+	}
+	defer func() { <-s.c.trials.places }()
+	return do()
+}
+
+// watch runs a command in its sandbox and waits for its end.
+func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
+	limit := cmd.limit()
+	ctx, cancel := context.WithTimeout(ctx, limit+killTime) // whatever becomes of the process
+	defer cancel()
+	p, err := s.c.Sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
+		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
+	})
+	if err != nil {
+		return err
+	}
+	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have ended
+	whole := out.drain(p.Stdout(), p.Stderr())
+	status, err := p.Wait(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		status, err = caisson.ExitStatus{Unknown: true, Reason: "time limit"}, nil
+	}
+	select {
+	case <-whole:
+	case <-time.After(lingerTime): // something that the command has left running holds its output
+	}
+	// Together with the sandbox it ends those who read.
+	if err := errors.Join(err, p.Close()); err != nil {
+		return err
+	}
+	if out.flooded() {
+		status.Code, status.Reason = max(status.Code, 1), "output limit"
+	}
+	if status.Success() {
+		return nil
+	}
+	return caisson.Errorf(caisson.Denied, "the check %s %s%s", cmd.Name, status, out.last())
+}
+
+const (
+	killTime   = 30 * time.Second
+	lingerTime = time.Second
+)
