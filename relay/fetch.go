@@ -156,7 +156,10 @@ func fetchError(said *tail, err error) error {
 	case strings.Contains(text, "fsck error") || strings.Contains(text, "did not send all necessary objects") || strings.Contains(text, "index-pack failed") || strings.Contains(text, "invalid index-pack output"):
 		return caisson.Errorf(caisson.Denied, "what the remote sends is damaged or dangerous: %s", lastLines(text, 300))
 	}
-	return gitError("fetch", said, err)
+	if err = gitError("fetch", said, err); caisson.KindOf(err) == caisson.Internal {
+		err = caisson.Wrap(err, caisson.Denied, "git cannot read what the remote sends: %s", lastLines(text, 300))
+	}
+	return err
 }
 
 // lastLines returns what git said at last, without the progress before it.

@@ -66,7 +66,7 @@ func (f *forwarder) listHTTP(ctx context.Context, l *listing) error {
 		return err
 	}
 	defer resp.Body.Close()
-	second, err := l.advertisement(newPktReader(resp.Body, maxListing))
+	second, err := l.advertisement(newPktReader(resp.Body, 2*maxListing))
 	if err != nil || !second {
 		return err
 	}
@@ -86,7 +86,7 @@ func (f *forwarder) listHTTP(ctx context.Context, l *listing) error {
 		return err
 	}
 	defer answer.Body.Close()
-	return l.answer(newPktReader(answer.Body, maxListing))
+	return l.answer(newPktReader(answer.Body, 2*maxListing))
 }
 
 func (f *forwarder) listStream(ctx context.Context, l *listing) error {
@@ -97,7 +97,7 @@ func (f *forwarder) listStream(ctx context.Context, l *listing) error {
 		return err
 	}
 	defer resp.Body.Close()
-	lines := newPktReader(resp.Body, maxListing)
+	lines := newPktReader(resp.Body, 2*maxListing)
 	second, err := l.advertisement(lines)
 	if errors.Is(err, io.EOF) {
 		return errStream

@@ -18,10 +18,10 @@ const (
 type pktKind int
 
 const (
-	pktLine     pktKind = iota
-	pktFlush            // 0000: the end of a list
-	pktDelim            // 0001: between the sections of a list, version 2
-	pktResponse         // 0002: the end of an answer, version 2
+	pktLine     pktKind = iota + 1 // so that none is none of them
+	pktFlush                       // 0000: the end of a list
+	pktDelim                       // 0001: between the sections of a list, version 2
+	pktResponse                    // 0002: the end of an answer, version 2
 )
 
 var errPkt = errors.New("malformed packet line")
