@@ -320,3 +320,62 @@ func TestWorkspaceModes(t *testing.T) {
 		t.Errorf("the data directory: %v", r)
 	}
 }
+
+// TestWorkspaceCommands: what the administrator's commands do not pass is not applied, nothing that they do remains, and nothing of them
+// is left, not even by a daemon that was killed.
+func TestWorkspaceCommands(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	script := `test ! -e .env || exit 8
+echo trace > trace; case "$(cat word.txt)" in
+good) test -e n/new.txt && test ! -e gone.txt && test "$(cat host.txt)" = here;;
+hang) sleep 600;;
+*) echo "bad: $(cat word.txt)" >&2; exit 3;; esac`
+	data, err := json.Marshal([]map[string]any{
+		{"name": "first", "command": []string{"grep", "-c", "", "word.txt"}}, {"name": "word", "command": []string{"sh", "-c", script}, "time": "3s"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.configure("idleExit: 10m", `workspaces: {commands: `+string(data)+`}`)
+	d := h.serve()
+	dir := h.userDir("project", map[string]string{"word.txt": "start\n", "gone.txt": "x\n", ".env": "KEY=hunter2\n"})
+	h.ok("sandbox", "create", "--name", "dev", "--workspace", dir)
+	h.sh("dev", "cd /workspace && rm gone.txt && mkdir n && echo new > n/new.txt && echo 'evil' > word.txt")
+	h.put(dir, "host.txt", "here\n")
+	before := h.tree(dir)
+	h.fails(5, "the check word exited with 3; it ended with: bad: evil", "sync", "--auto", "dev")
+	h.sh("dev", "echo hang > /workspace/word.txt")
+	h.fails(5, "time limit", "sync", "--yes", "dev")
+	if after := h.tree(dir); after != before {
+		t.Errorf("the directory was\n%s\nand is\n%s", before, after)
+	}
+	if c := h.diff("dev")["word.txt"]; len(c.Finding) != 1 || c.Finding[0].Check != "command" || c.Verdict != caisson.VerdictPass {
+		t.Errorf("the next look: %+v", c)
+	}
+	if out := h.ok("sandbox", "ls", "-q"); strings.Count(out, "\n") != 0 {
+		t.Errorf("sandboxes are left: %q", out)
+	}
+	// A daemon dies while a command runs.
+	ended := make(chan struct{})
+	go func() { defer close(ended); h.run("sync", "--auto", "dev") }()
+	h.waitFor(func() bool { return strings.Contains(h.ok("sandbox", "ls", "-o", "json"), `"caisson/check"`) })
+	d.kill()
+	<-ended
+	h.serve()
+	if out := h.ok("sandbox", "ls", "-o", "json"); strings.Contains(out, "caisson/check") || strings.Count(out, `"id"`) != 1 {
+		t.Errorf("sandboxes are left: %s", out)
+	}
+	if list, err := os.ReadDir(filepath.Join(h.data, "workspaces")); err != nil || len(list) != 1 {
+		t.Errorf("%d directories of workspaces are left: %v", len(list), err)
+	}
+	h.sh("dev", "echo good > /workspace/word.txt")
+	receipt := shows[caisson.SyncReceipt](h, "sync", "--auto", "dev")
+	if !slices.Contains(receipt.Checks, "command first") || !slices.Contains(receipt.Checks, "command word") {
+		t.Errorf("the receipt's checks are %q", receipt.Checks)
+	}
+	if c := h.content(dir, "word.txt") + h.content(dir, "n/new.txt") + h.content(dir, "trace"); c != "good\nnew\n(no such file or directory)" {
+		t.Errorf("the directory has %q", c)
+	}
+	h.ok("sandbox", "rm", "dev")
+}
