@@ -106,11 +106,16 @@ func (c *checker) files(ctx context.Context, id string, commit *rawCommit, all *
 	if err != nil {
 		return err
 	}
-	if err := c.complete(ctx, d); err != nil {
+	blobs := newBlobQueue(c.objects, int64(c.rules.MaxScan))
+	if err := c.complete(ctx, d, blobs); err != nil {
 		return err
 	}
+	read := func(id string) (io.ReadCloser, error) {
+		data, err := blobs.read(id)
+		return io.NopCloser(bytes.NewReader(data)), err
+	}
 	base := commitTree{objects: c.objects, root: commit.tree, parents: parents}
-	if err := gate.CheckTree(ctx, d.changes, base, c.blob, c.rules); err != nil {
+	if err := gate.CheckTree(ctx, d.changes, base, read, c.rules); err != nil {
 		return err
 	}
 	for i := range d.changes {
@@ -150,8 +155,8 @@ func (c *checker) parentTrees(commit *rawCommit) ([]string, error) {
 	return trees, nil
 }
 
-// complete adds sizes and the targets of symlinks to changes.
-func (c *checker) complete(ctx context.Context, d *treeDiff) error {
+// complete adds sizes and the targets of symlinks to changes, and says which files will be read.
+func (c *checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) error {
 	var ids []string
 	var files []int
 	for i := range d.changes {
@@ -175,17 +180,9 @@ func (c *checker) complete(ctx context.Context, d *treeDiff) error {
 	}
 	for n, i := range files {
 		d.changes[i].Size = sizes[n]
+		blobs.expect(ids[n], sizes[n])
 	}
 	return nil
-}
-
-// blob opens a file's content for the gate.
-func (c *checker) blob(id string) (io.ReadCloser, error) {
-	data, err := c.objects.read(id, "blob", int64(c.rules.MaxScan))
-	if err != nil {
-		return nil, err
-	}
-	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
 // more is what only git knows of: submodules.

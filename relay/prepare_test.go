@@ -94,6 +94,25 @@ func TestPrepare(t *testing.T) {
 	q.sound()
 }
 
+// TestSHA256 is all of it in a repository with longer names.
+func TestSHA256(t *testing.T) {
+	q := newQuayOf(t, hexSHA256)
+	q.write("a", "1\n")
+	q.commit("one")
+	tip := q.pushed()
+	q.write(".github/workflows/x", "x\n")
+	q.commit("two")
+	if said, ok := q.push("work"); ok {
+		t.Error(said)
+	}
+	sign := func([]byte) (string, error) { return sshsigBegin + "U1NIU0lH\n" + sshsigEnd, nil }
+	p := q.prepare(PrepareRequest{Commit: tip, Sign: sign})
+	if len(p.Commit) != hexSHA256 || len(p.Commits) != 1 || !strings.Contains(q.stored(p.Commit), "\ngpgsig-sha256 -----BEGIN SSH") {
+		t.Errorf("%+v", p)
+	}
+	q.sound()
+}
+
 // TestPrepareGranted sends no commits that the remote has made.
 func TestPrepareGranted(t *testing.T) {
 	q := newQuay(t)

@@ -18,6 +18,7 @@ type PushLimits struct {
 	Pack    caisson.Size  // of what is sent; 1 GiB
 	Total   caisson.Size  // of all objects, once they are inflated; 4 GiB
 	Commits int           // that are new to the store; 1,000
+	Store   caisson.Size  // of what all pushes have brought that were taken; 8 GiB
 	Time    time.Duration // from the first byte to the answer; 10 minutes
 }
 
@@ -33,6 +34,9 @@ func (l PushLimits) withDefaults() PushLimits {
 	}
 	if l.Commits <= 0 {
 		l.Commits = 1000
+	}
+	if l.Store <= 0 {
+		l.Store = 8 << 30
 	}
 	if l.Time <= 0 {
 		l.Time = 10 * time.Minute
@@ -133,7 +137,13 @@ func (p *receiving) run(ctx context.Context) error {
 }
 
 func (p *receiving) within(ctx context.Context, q *quarantine) error {
+	if len(p.accepted()) == 0 {
+		return nil
+	}
 	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return !c.removes() }) {
+		if used, err := q.used(); err != nil || used > p.req.Limits.Store {
+			return errors.Join(err, errPack("what this sandbox has pushed fills the %v that it may have", p.req.Limits.Store))
+		}
 		l := packLimits{
 			objects: p.req.Limits.Objects, object: int64(p.req.Rules.WithDefaults().MaxFile), total: int64(p.req.Limits.Total), idSize: p.idSize,
 		}
@@ -141,11 +151,7 @@ func (p *receiving) within(ctx context.Context, q *quarantine) error {
 			return err
 		}
 	}
-	todo := p.accepted()
-	if len(todo) == 0 {
-		return nil
-	}
-	if err := p.examine(ctx, q, todo); err != nil {
+	if err := p.examine(ctx, q, p.accepted()); err != nil {
 		return err
 	}
 	if len(p.accepted()) == 0 {

@@ -16,6 +16,7 @@ import (
 const (
 	maxCommands     = 64
 	maxCommandBytes = 64 << 10
+	maxPushedRefs   = 1000 // that a store may have besides those that were granted
 )
 
 // pushCapabilities are what clients are told. Without delete-refs, push-options and push-cert they do not send such things.
@@ -165,6 +166,8 @@ func (p *receiving) refuses(ctx context.Context, c *pushCommand) string {
 		return "the branch is somewhere else than the push expects; fetch first"
 	case c.removes() && isZero(have):
 		return "there is no such branch"
+	case isZero(have) && len(p.refs) >= len(p.req.Granted)+maxPushedRefs:
+		return "there are too many branches; remove some"
 	}
 	if _, err := p.store.output(ctx, "", "check-ref-format", c.name); err != nil {
 		return "this is no name for a branch"

@@ -35,11 +35,13 @@ type quay struct {
 }
 
 // newQuay has a granted branch main with readme and dir/f, and a clone of it on the branch "work".
-func newQuay(t *testing.T) *quay {
+func newQuay(t *testing.T) *quay { t.Helper(); return newQuayOf(t, hexSHA1) }
+
+func newQuayOf(t *testing.T, digits int) *quay {
 	t.Helper()
 	q := &quay{t: t, work: filepath.Join(t.TempDir(), "work")}
 	q.store = repo{dir: filepath.Join(t.TempDir(), "store"), view: filepath.Join(t.TempDir(), "view")}
-	q.client(".", "init", "-q", "-b", "main", q.work)
+	q.client(".", "init", "-q", "-b", "main", "--object-format="+formats[digits/2], q.work)
 	q.write("readme", "hello\n")
 	q.write("dir/f", "f\n")
 	q.commit("first")
@@ -48,7 +50,7 @@ func newQuay(t *testing.T) *quay {
 	if err := os.Mkdir(q.store.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.store.make(hexSHA1); err != nil {
+	if err := q.store.make(digits); err != nil {
 		t.Fatal(err)
 	}
 	q.store.env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=" + q.store.view + "/objects"}

@@ -160,6 +160,9 @@ func TestReceiveIncomplete(t *testing.T) {
 // TestReceiveLimits is about what is only too much.
 func TestReceiveLimits(t *testing.T) {
 	q := newQuay(t)
+	q.write("a", "a\n")
+	q.commit("a")
+	q.pushed()
 	before, objects := q.state()
 	q.write("zeros", strings.Repeat("\x00", 3<<20))
 	q.commit("zeros")
@@ -174,6 +177,7 @@ func TestReceiveLimits(t *testing.T) {
 		"total":   {PushLimits{Total: 5 << 20}, gate.Rules{}, "more than 5MiB together"},
 		"pack":    {PushLimits{Pack: 1000}, gate.Rules{}, "the pack is larger than"},
 		"objects": {PushLimits{Objects: 3}, gate.Rules{}, "the most is 3"},
+		"store":   {PushLimits{Store: 1}, gate.Rules{}, "fills the 1B"},
 		"commits": {PushLimits{Commits: 1}, gate.Rules{}, "more than 1 new commits"},
 		"files":   {PushLimits{}, gate.Rules{MaxTotal: 1 << 20}, "together"},
 	} {

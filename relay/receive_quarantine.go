@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -79,6 +80,25 @@ func (q *quarantine) close() error {
 	unix.Flock(int(q.lock.Fd()), unix.LOCK_UN)
 	q.lock.Close()
 	return err
+}
+
+// used returns how much the objects of the store itself take.
+func (q *quarantine) used() (caisson.Size, error) {
+	var total caisson.Size
+	err := filepath.WalkDir(filepath.Join(q.store.dir, "objects"), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			total += caisson.Size(info.Size())
+		}
+		return err
+	})
+	if err != nil {
+		return 0, caisson.Wrap(err, caisson.Internal, "the store cannot be read")
+	}
+	return total, nil
 }
 
 // take reads a pack from body into quarantine. Errors are Denied for a pack that is refused, or as those of body. Git gets it only
