@@ -51,12 +51,27 @@ type hostConn struct {
 	wire *served
 }
 
-type wireKey struct{}
+// widen is [flow.Forwarder]'s, if the connection is one of it.
+func (c *hostConn) widen(wide bool) {
+	if g, ok := c.Conn.(interface{ Widen(bool) }); ok {
+		g.Widen(wide)
+	}
+}
+
+type connKey struct{}
+
+// connOf returns the connection that a request came over; nil if it was not over a wire.
+func connOf(ctx context.Context) *hostConn {
+	c, _ := ctx.Value(connKey{}).(*hostConn)
+	return c
+}
 
 // wireOf returns the wire that a request came over.
 func wireOf(ctx context.Context) *served {
-	w, _ := ctx.Value(wireKey{}).(*served)
-	return w
+	if c := connOf(ctx); c != nil {
+		return c.wire
+	}
+	return nil
 }
 
 func newHosts(handlers map[string]http.Handler) *hosts {
@@ -68,7 +83,7 @@ func newHosts(handlers map[string]http.Handler) *hosts {
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(nowhere{}, "", 0),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, wireKey{}, c.(*hostConn).wire)
+			return context.WithValue(ctx, connKey{}, c.(*hostConn))
 		},
 	}
 	return h

@@ -53,7 +53,9 @@ func testProcess() Process {
 	return Process{
 		Checksums: true, // the kernel is the guest
 		Compile:   func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
-		Gateway:   func(Env) (Gateway, error) { return &testGateway{runs: map[string]bool{}}, nil },
+		Gateway: func(env Env) (Gateway, error) {
+			return &testGateway{git: streamHandler(env), runs: map[string]bool{}}, nil
+		},
 	}
 }
 

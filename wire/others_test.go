@@ -21,13 +21,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// testGateway tells who connects over TCP which runs it knows.
+// testGateway tells who connects over TCP which runs it knows, and has a virtual host.
 type testGateway struct {
+	git http.Handler
+
 	mu   sync.Mutex
 	runs map[string]bool // guarded by mu
 }
 
-func (*testGateway) Hosts() map[string]http.Handler     { return nil }
+func (g *testGateway) Hosts() map[string]http.Handler   { return map[string]http.Handler{"git": g.git} }
 func (*testGateway) Journal(caisson.ID, *os.File) error { return errNoGateway }
 func (*testGateway) Forget([]string)                    {}
 

@@ -75,10 +75,13 @@ func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (ne
 		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox's wire is being detached")
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	return &wireStream{c, func() {
+	guest := connOf(ctx)
+	guest.widen(true)                            // there are as many as there are streams
+	return &wireStream{c, sync.OnceFunc(func() { // once: the connection may have another request by then
 		stop()
+		guest.widen(false)
 		w.dropStream(c)
-	}}, nil
+	})}, nil
 }
 
 // stream has the engine open a stream for the guest in ctx. One that nobody waits for any more counts until the engine has answered.

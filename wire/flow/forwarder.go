@@ -24,6 +24,7 @@ const (
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
 	wideBuffer    = 2 << 20
+	streamBuffer  = 512 << 10 // of connections that a service has made wide
 )
 
 // narrowSocket is what a narrow flow's socket to the world buffers each way; Linux takes twice that.

@@ -93,6 +93,19 @@ func (g *guest) Close() error {
 	return nil
 }
 
+// Widen lets more be on its way on a connection to a service of the wire's own: a window of less than two segments makes a sender wait for timers. With
+// false it is as it was before. Whoever calls it bounds how many connections are wide at once.
+func (g *guest) Widen(wide bool) {
+	o := g.ep.SocketOptions()
+	if wide {
+		o.SetReceiveBufferSize(streamBuffer, true)
+		o.SetSendBufferSize(streamBuffer, true)
+	} else {
+		o.SetReceiveBufferSize(narrowReceive, true)
+		o.SetSendBufferSize(narrowSend, true)
+	}
+}
+
 // abort resets the connection.
 func (g *guest) abort() {
 	g.ep.Abort()
