@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -119,7 +120,41 @@ func refChanges(have, want []Ref) (changed, gone []Ref) {
 }
 
 // take fetches refs by the names of their objects, without making refs of them. Git checks that everything they reach is there.
+// Until it has, the objects are in a directory of their own: git fetch would keep what a remote has sent in vain, each time.
 func (r repo) take(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
+	objects := filepath.Join(r.dir, "objects")
+	aside := filepath.Join(objects, "incoming-fetch")
+	if err := os.MkdirAll(filepath.Join(aside, "pack"), 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside)
+	in := r.with("GIT_OBJECT_DIRECTORY="+aside, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+objects)
+	if err := in.fetchObjects(ctx, f, refs, limit, progress); err != nil {
+		return err
+	}
+	return movePacks(filepath.Join(aside, "pack"), filepath.Join(objects, "pack"))
+}
+
+// movePacks moves what is in a directory of packs, an index after its pack because it is what makes it count.
+func movePacks(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, index := range []bool{false, true} {
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".idx") == index && !strings.HasPrefix(e.Name(), "tmp_") {
+				if err := os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// fetchObjects runs git fetch.
+func (r repo) fetchObjects(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
 	f.allow(limit)
 	args := []string{}
 	for _, id := range tolerated {

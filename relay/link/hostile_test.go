@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +113,12 @@ func TestHostileRemotes(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	before, err := b.git.Refs(t.Context(), b.mirror)
 	b.must(err)
+	packs := func() []string {
+		all, err := filepath.Glob(b.path("mirror/objects/*/*"))
+		b.must(err)
+		return all
+	}
+	kept := packs()
 	evil, evilData := evilPack(t)
 	ready := pkt("acknowledgments\n") + pkt("ready\n") + "0001" + pkt("packfile\n")
 	sent := func(pack string) string { return ready + pkt("\x01%s", pack) + "0000" }
@@ -173,6 +181,9 @@ func TestHostileRemotes(t *testing.T) {
 				t.Errorf("a message that is not plain: %q", msg)
 			}
 			t.Logf("%v: %s", caisson.KindOf(err), msg)
+			if now := packs(); !slices.Equal(now, kept) {
+				t.Errorf("what was sent is kept: %v", now)
+			}
 			after, err := b.git.Refs(t.Context(), b.mirror)
 			if err != nil || names(after) != names(before) || after.Head != before.Head {
 				t.Errorf("the mirror is now %+v, %v", after, err)
