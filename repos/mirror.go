@@ -75,6 +75,9 @@ func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, 
 	return c.Git.Refs(ctx, mirror)
 }
 
+// linkGrace is how long a link may take to end.
+const linkGrace = 5 * time.Second
+
 // linked connects f with a repository's remote.
 func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
 	near, far, err := socketpair()
@@ -97,8 +100,12 @@ func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(
 	select {
 	case err := <-done:
 		near.Close()
-		cancel()
-		<-ended
+		select { // by itself, as nobody is at the other end any more
+		case <-ended:
+		case <-time.After(linkGrace):
+			cancel()
+			<-ended
+		}
 		return err
 	case lerr := <-ended:
 		far.Close()

@@ -94,7 +94,8 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 # How many runs may be under way on this host, and how many of one account; how many of an account may wait or be under way. A session's
 # sandbox is kept in memory for sessionIdle after its last run, and its memory on disk until sessionFiles; then only its files
-# stay. Runs that have ended are kept for keep. workspace is the most that is copied into a run's workspace.
+# stay. Runs that have ended are kept for keep. workspace is the most that is copied into a run's workspace. A run
+# that delivers commits ends when the remote has them, or after deliver.
 #runs:
 #  concurrent: 16
 #  perAccount: 8
@@ -103,6 +104,7 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  sessionFiles: 1d
 #  keep: 30d
 #  workspace: 4G
+#  deliver: 1m
 
 # Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules say
 # which changes may come back to a directory, or go out as commits. What was not applied is kept for keep after its sandbox has gone. commands are

@@ -21,13 +21,14 @@ type runSettings struct {
 	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"`
 	Keep         caisson.Duration `yaml:"keep" json:"keep"`
 	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`
+	Deliver      caisson.Duration `yaml:"deliver" json:"deliver"`
 }
 
 func defaultRunSettings() runSettings {
 	d := runs.DefaultLimits()
 	return runSettings{
 		Concurrent: d.Concurrent, PerAccount: d.PerAccount, Waiting: d.Waiting, SessionIdle: caisson.Duration(d.SessionIdle),
-		SessionFiles: caisson.Duration(d.SessionFiles), Keep: caisson.Duration(d.Keep), Workspace: d.Workspace,
+		SessionFiles: caisson.Duration(d.SessionFiles), Keep: caisson.Duration(d.Keep), Workspace: d.Workspace, Deliver: caisson.Duration(d.Deliver),
 	}
 }
 
@@ -37,7 +38,7 @@ func (s *runSettings) validate(bad func(field, format string, args ...any)) {
 		value int64
 	}{
 		{"runs.concurrent", int64(s.Concurrent)}, {"runs.perAccount", int64(s.PerAccount)}, {"runs.waiting", int64(s.Waiting)},
-		{"runs.workspace", int64(s.Workspace)}, {"runs.sessionIdle", int64(s.SessionIdle)}, {"runs.keep", int64(s.Keep)},
+		{"runs.workspace", int64(s.Workspace)}, {"runs.sessionIdle", int64(s.SessionIdle)}, {"runs.keep", int64(s.Keep)}, {"runs.deliver", int64(s.Deliver)},
 	} {
 		if n.value < 1 {
 			bad(n.field, "has to be more than nothing")
@@ -59,6 +60,6 @@ func (c *config) agents() engine.AgentConfig {
 	return engine.AgentConfig{Dir: c.AgentsDir, Limits: runs.Limits{
 		Concurrent: c.Runs.Concurrent, PerAccount: c.Runs.PerAccount, Waiting: c.Runs.Waiting,
 		SessionIdle: time.Duration(c.Runs.SessionIdle), SessionFiles: time.Duration(c.Runs.SessionFiles), Keep: time.Duration(c.Runs.Keep),
-		Workspace: c.Runs.Workspace,
+		Workspace: c.Runs.Workspace, Deliver: time.Duration(c.Runs.Deliver),
 	}}
 }
