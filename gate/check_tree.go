@@ -208,3 +208,13 @@ func worse(a, b string) string {
 	}
 	return b
 }
+
+// LinkFault says why a symlink at path of a tree may not lead where link says, "" if it may: symlinks lead to what is in the tree,
+// and not to what belongs to git.
+func LinkFault(t Tree, path, link string) (string, error) {
+	err := newTree(t, nil).follow(path, link)
+	if errors.Is(err, errOutside) || errors.Is(err, errLoop) || errors.Is(err, errGitLink) {
+		return err.Error(), nil
+	}
+	return "", err
+}

@@ -20,6 +20,7 @@ const (
 	checkSize   = "size"
 	checkSecret = "secret"
 	checkPath   = "path"
+	checkLink   = "link"
 )
 
 // Bounds of what is said of a push.

@@ -228,6 +228,57 @@ func TestReceiveMerges(t *testing.T) {
 	}
 }
 
+// TestReceiveLinks is about symlinks that lead out only together with what another commit makes.
+func TestReceiveLinks(t *testing.T) {
+	q := newQuay(t)
+	link := func(name, to string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(q.work, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, filepath.Join(q.work, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.git("checkout", "-q", "main")
+	link("theirs", "/etc/hosts")
+	theirs := q.commit("upstream does that")
+	q.client(q.work, "push", "-q", q.store.view, "main")
+	granted := []Ref{{"refs/heads/main", theirs}}
+	if err := q.store.writeRefs(granted); err != nil {
+		t.Fatal(err)
+	}
+	q.mu.Lock()
+	q.req.Granted, q.base = granted, theirs
+	q.mu.Unlock()
+	q.git("reset", "-q", "--hard")
+	q.git("checkout", "-q", "-B", "work", "main")
+	link("a", "d/l/../../readme")
+	q.commit("harmless")
+	if said, ok := q.push("work"); !ok {
+		t.Error(said)
+	}
+	before, objects := q.state()
+	link("d/l", "..")
+	q.commit("harmless by itself")
+	if said, ok := q.push("work"); ok || !strings.Contains(said, ": a: with all that is pushed the symlink to d/l/../../readme leads out") || strings.Contains(said, "theirs") {
+		t.Errorf("%s %+v", said, q.last)
+	}
+	q.untouched(before, objects)
+	// By a merge.
+	q.git("checkout", "-q", "-B", "side", "main")
+	link("d/l", "..")
+	q.commit("side")
+	if said, ok := q.push("side"); !ok {
+		t.Error(said)
+	}
+	q.git("checkout", "-q", "-B", "work", "origin/work")
+	q.git("merge", "-q", "--no-ff", "-m", "merge", "side")
+	if said, ok := q.push("work"); ok || !strings.Contains(said, "leads out") {
+		t.Error(said)
+	}
+}
+
 // TestReceiveModules is about where submodules come from.
 func TestReceiveModules(t *testing.T) {
 	q := newQuay(t)
@@ -303,7 +354,6 @@ func TestReceiveMany(t *testing.T) {
 		objects []string
 	}{"8^12 files": {tree, append(all, tree)}, "300 deep": {deep, append(line, blob, deep)}} {
 		start = time.Now()
-		q.req.Branch = "none"
 		out, err := q.try(q.work, strings.Join(append(c.objects, q.commitOf(c.tree)), "\n")+"\n", "pack-objects", "--stdout", "-q")
 		if err != nil {
 			t.Fatal(out)

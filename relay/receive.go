@@ -225,6 +225,15 @@ func (p *receiving) check(ctx context.Context, q *quarantine, o *objects, todo [
 			}
 			c.findings.addAll(found)
 		}
+		found, err := checks.links(ctx, c.new, p.req.Granted)
+		if err != nil {
+			return err
+		}
+		if denied(found) {
+			bad = true
+			c.refused = "a symlink is denied; see above"
+		}
+		c.findings.addAll(found)
 	}
 	if bad {
 		p.refuseOthers("another ref of this push has a commit that is denied")
