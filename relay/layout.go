@@ -106,7 +106,10 @@ func (r repo) sweep(ctx context.Context) error {
 		name := d.Name()
 		if d.IsDir() {
 			if strings.HasPrefix(name, "tmp_objdir-") || strings.HasPrefix(name, "incoming-") {
-				return errors.Join(os.RemoveAll(path), fs.SkipDir)
+				if err := os.RemoveAll(path); err != nil {
+					return err
+				}
+				return fs.SkipDir
 			}
 			return nil
 		}

@@ -54,8 +54,14 @@ func (b *berth) prepare() {
 	if err != nil {
 		b.t.Fatalf("%v\n%s", err, out)
 	}
-	b.must(filepath.Walk(b.path("store-s"), func(path string, _ os.FileInfo, err error) error {
-		b.must(err)
+	b.own("store-s")
+}
+
+// own gives what a test has written into a directory to the account.
+func (y *yard) own(name string) {
+	y.t.Helper()
+	y.must(filepath.Walk(y.path(name), func(path string, _ os.FileInfo, err error) error {
+		y.must(err)
 		return os.Lchown(path, owner, owner)
 	}))
 }
