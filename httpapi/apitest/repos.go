@@ -130,7 +130,7 @@ func (m *Memory) mayWorkOn(caller caisson.Caller, req caisson.RunRequest) error 
 	if req.Repo == nil {
 		return nil
 	}
-	if req.Source != "" || req.Kind != "" {
+	if req.Source != "" || req.Kind != "" || req.Workspace != nil {
 		return caisson.Invalidf("repo", "a workspace is either a repository or a directory")
 	}
 	_, err := m.findRepo(caller.Account, req.Repo.Name)

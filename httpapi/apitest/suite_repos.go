@@ -166,16 +166,11 @@ func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
 	}{
 		{caisson.RunRequest{Repo: &caisson.RepoRequest{Name: "nowhere"}}, caisson.NotFound, ""},
 		{caisson.RunRequest{Repo: &caisson.RepoRequest{Name: "r"}, Kind: caisson.WorkspaceCopy}, caisson.Invalid, "repo"},
+		{caisson.RunRequest{Repo: &caisson.RepoRequest{Name: "r"}, Workspace: strings.NewReader("")}, caisson.Invalid, "repo"},
 	} {
 		tt.req.Agent, tt.req.Prompt = "caisson", "say a"
 		_, err := c.Runs.StartRun(ctx, tt.req)
 		Fails(t, err, tt.kind, tt.field)
-	}
-	run := must(c.Runs.StartRun(ctx, caisson.RunRequest{
-		Agent: "caisson", Prompt: "say a", Repo: &caisson.RepoRequest{Name: "r", Branch: "b"}, Workspace: strings.NewReader(""),
-	}))(t)
-	if run.Request.Repo == nil || run.Request.Repo.Branch != "b" {
-		t.Errorf("%+v", run.Request)
 	}
 }
 
