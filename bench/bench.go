@@ -60,6 +60,7 @@ var benchmarks = []struct {
 	{"wire.connect", ofTraffic(traffic.wireConnect)},
 	{"gate.diff", (*suite).gateDiff},
 	{"gate.mount", (*suite).gateMount},
+	{"relay.clone", (*suite).relayClone},
 	{"agent.shell", ofAgents(agents.shell)},
 	{"agent.caisson.warm", ofAgents(agents.caisson)},
 	{"agent.openclaw.warm", ofAgents(agents.openclawWarm)},

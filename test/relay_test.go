@@ -224,7 +224,7 @@ func TestRelayOutlives(t *testing.T) {
 	if pulls := f.Pulls(); len(pulls) != 1 {
 		t.Errorf("there are %d pull requests", len(pulls))
 	}
-	if got := shows[caisson.Run](h, "show", "-o", "json", string(r.ID)).Result.Delivery; got == nil || got.State != caisson.DeliveryDelivered || got.URL == "" {
+	if got := shows[caisson.Run](h, "runs", "show", "-o", "json", string(r.ID)).Result.Delivery; got == nil || got.State != caisson.DeliveryDelivered || got.URL == "" {
 		t.Errorf("the run has %+v", got)
 	}
 	h.fails(4, "delivered", "relay", "drop", id)

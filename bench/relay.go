@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// The repository that the relay's row clones: so many files of so many bytes that nothing makes smaller.
+const (
+	repoFiles    = 64
+	repoFileSize = 16 << 20
+)
+
+// makeRepo makes a bare repository of an ordinary user's.
+func makeRepo(ctx context.Context, work, bare string) error {
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
+	for i := range repoFiles {
+		f, err := os.Create(filepath.Join(work, fmt.Sprintf("f%02d.bin", i)))
+		if err != nil {
+			return err
+		}
+		_, err = io.CopyN(f, rand.Reader, repoFileSize)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"init", "-q", "-b", "main"}, {"-c", "core.compression=0", "add", "."}, {"-c", "core.compression=0", "commit", "-q", "-m", "files"},
+		{"-c", "pack.compression=0", "clone", "-q", "--bare", "--no-local", work, bare},
+	} {
+		if err := git(ctx, work, args...); err != nil {
+			return err
+		}
+	}
+	out, err := exec.CommandContext(ctx, "chown", "-R", fmt.Sprintf("%d:%d", treeOwner, treeOwner), bare).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("chown: %w: %s", err, out)
+	}
+	return nil
+}
+
+// relayClone compares a clone of 1 GiB in a sandbox, from what the relay has of the repository, with git's own local clone on the host.
+func (s *suite) relayClone(ctx context.Context) error {
+	dir := filepath.Join(s.Dir, "relay")
+	work, bare := filepath.Join(dir, "work"), filepath.Join(dir, "bare.git")
+	if err := makeRepo(ctx, work, bare); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.RemoveAll(work)); err != nil {
+		return err
+	}
+	if _, err := s.api.AddRepo(ctx, caisson.Repo{Name: "bench", URL: bare}); err != nil {
+		return err
+	}
+	sb, err := s.api.Create(ctx, caisson.CreateRequest{Resources: caisson.Resources{Disk: 8 << 30}})
+	if err != nil {
+		return err
+	}
+	id := string(sb.ID)
+	if _, err := s.api.GrantRepo(ctx, id, caisson.RepoRequest{Name: "bench"}, "/first"); err != nil {
+		return err
+	}
+	if err := s.execute(ctx, id, "rm", "-rf", "/first"); err != nil {
+		return err
+	}
+	local := filepath.Join(dir, "local")
+	all, err := compare(ctx, max(s.N/4, 3),
+		side{
+			do: func(ctx context.Context) error {
+				return s.execute(ctx, id, "git", "clone", "-q", "http://git.caisson.internal/bench", "/clone")
+			},
+			after: func(ctx context.Context) error { return s.execute(ctx, id, "rm", "-rf", "/clone") },
+		},
+		side{
+			do: func(ctx context.Context) error {
+				return git(ctx, dir, "clone", "-q", "--local", "--no-hardlinks", bare, local)
+			},
+			after: func(context.Context) error { return os.RemoveAll(local) },
+		},
+	)
+	if err != nil {
+		return err
+	}
+	s.add(newRow("relay.clone", "ms", all[0], "git clone --local --no-hardlinks", all[1]))
+	return errors.Join(s.api.Remove(ctx, id), os.RemoveAll(dir))
+}
