@@ -10,7 +10,10 @@ import (
 	"time"
 )
 
-const chunk = 32 << 10 // bytes that are copied at once
+const (
+	chunk        = 32 << 10 // bytes that are copied at once
+	emptyRequest = 4        // bytes of the request, a flush, with which git tries whether it may push; only to that the answer may be empty
+)
 
 // An exchange is a request on its way to a job, and the job's answer on its way back. Both are copied at the same time: a job may answer before it
 // has read everything, and then need not read the rest.
@@ -23,6 +26,7 @@ type exchange struct {
 	conn  net.Conn
 	alive *time.Timer // fires when nothing has moved for too long
 	begun bool        // whether the answer has a status
+	given int64       // bytes of the body; touched by send only, until that has ended
 	stuck atomic.Bool // whether alive has fired
 }
 
@@ -64,7 +68,10 @@ func (x *exchange) run() error {
 	if err := <-sent; err != nil {
 		return err
 	}
-	if err := x.begin(); err != nil { // an empty answer is one, too: to the request with which git tries whether it may push
+	if !x.begun && x.given > emptyRequest {
+		return errEnded // or a push of which nothing is known would look like one that said nothing
+	}
+	if err := x.begin(); err != nil {
 		return err
 	}
 	x.rc.SetWriteDeadline(time.Time{})
@@ -97,6 +104,7 @@ func (x *exchange) copyBody(body io.Reader) error {
 	wanted := true
 	for {
 		n, err := body.Read(buf)
+		x.given += int64(n)
 		if n > 0 && wanted {
 			x.alive.Reset(x.h.idle)
 			if _, err := x.conn.Write(buf[:n]); err != nil {

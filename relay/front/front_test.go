@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,7 @@ type engine struct {
 	t    testing.TB
 	dir  string
 	jobs sync.WaitGroup
+	dies atomic.Bool // whether jobs that take a push end without a word
 
 	mu    sync.Mutex
 	asked []Request // guarded by mu
@@ -93,6 +95,10 @@ func (e *engine) serve(req Request, conn *os.File) {
 		if req.Protocol != "version=2" || req.Service == receivePack {
 			io.WriteString(conn, map[string]string{uploadPack: "001e", receivePack: "001f"}[req.Service]+"# service=git-"+req.Service+"\n0000")
 		}
+	}
+	if req.Service == receivePack && !req.Advertise && e.dies.Load() {
+		io.Copy(io.Discard, conn)
+		return
 	}
 	cmd := exec.Command("git", append(args, filepath.Join(e.dir, req.Repo))...)
 	cmd.Env = append(gitEnv(), "GIT_PROTOCOL="+req.Protocol)
@@ -236,5 +242,9 @@ func TestGitHook(t *testing.T) {
 	out, err := git(t, a, "push", "origin", "HEAD:refs/heads/work")
 	if err == nil || !strings.Contains(out, "remote: line of a check") || !strings.Contains(out, "pre-receive hook declined") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	e.dies.Store(true)
+	if out, err := git(t, a, "push", "origin", "HEAD:refs/heads/work"); err == nil || !strings.Contains(out, "503") {
+		t.Errorf("a job that dies: %v\n%s", err, out)
 	}
 }

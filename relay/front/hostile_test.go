@@ -235,8 +235,8 @@ func TestEarlyAnswer(t *testing.T) {
 		io.ReadFull(conn, make([]byte, 10))
 		io.WriteString(conn, "no more of this")
 	})
-	for range 20 {
-		status, text, err := post(t, s, receivePack, "", io.LimitReader(zeros{}, 20<<20))
+	for range 10 {
+		status, text, err := post(t, s, receivePack, "", io.LimitReader(zeros{}, 8<<20))
 		if err != nil || status != 200 || text != "no more of this" {
 			t.Errorf("%d %q, %v", status, text, err)
 		}
@@ -317,6 +317,7 @@ func TestProgress(t *testing.T) {
 func TestBreaksOff(t *testing.T) {
 	ended := make(chan error, 1)
 	s := jobs(t, func(req Request, conn *net.UnixConn) {
+		io.Copy(io.Discard, conn)
 		if req.Repo == "endless" {
 			_, err := io.Copy(conn, zeros{})
 			ended <- err
@@ -327,6 +328,11 @@ func TestBreaksOff(t *testing.T) {
 		t.Errorf("silent: %+v, %v", resp, err)
 	}
 	resp.Body.Close()
+	for body, want := range map[string]int{"": 200, "0000": 200, "00000000": 503} {
+		if status, text, err := post(t, s, receivePack, "", strings.NewReader(body)); status != want || err != nil || want == 200 && text != "" {
+			t.Errorf("silent, %q: %d %q, %v, want %d", body, status, text, err, want)
+		}
+	}
 	resp, err = http.Get(s.URL + "/endless/info/refs?service=git-upload-pack")
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +352,7 @@ func TestIdle(t *testing.T) {
 			io.WriteString(conn, "some")
 		}
 		<-given
-		_, err := conn.Write([]byte("x"))
+		_, err := io.Copy(conn, zeros{}) // which does not end unless the other side does
 		ended <- err
 	}, func(h *handler) { h.idle = 50 * time.Millisecond })
 	for _, request := range []string{

@@ -17,6 +17,7 @@ const about = `This is the wire of a Caisson sandbox: everything that leaves the
 A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
 What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
 Models, if they are granted to this sandbox: http://llm.caisson.internal
+Git repositories, if any are granted to this sandbox: git clone http://git.caisson.internal/NAME
 Only the operator, outside of the sandbox, can change the policy: caisson policy show %s
 `
 

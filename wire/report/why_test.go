@@ -100,7 +100,7 @@ func TestWhyJSON(t *testing.T) {
 
 func TestRootAndTheRest(t *testing.T) {
 	code, _, body := get(t, "/")
-	if code != http.StatusOK || strings.Count(body, "\n") != 5 || !strings.Contains(body, "http://caisson.internal/why") || !strings.Contains(body, "policy show sb-1\n") {
+	if code != http.StatusOK || strings.Count(body, "\n") != 6 || !strings.Contains(body, "http://caisson.internal/why") || !strings.Contains(body, "policy show sb-1\n") {
 		t.Errorf("/: %d %q", code, body)
 	}
 	if code, _, _ := get(t, "/etc/passwd"); code != http.StatusNotFound {

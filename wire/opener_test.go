@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	caisson "github.com/caisson-dev/caisson"
+)
+
+// TestStreamsWait: a question waits for a place, for so long, and not if it is for nothing.
+func TestStreamsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStreams()
+		a, b := caisson.ID("sb-a"), caisson.ID("sb-b")
+		for range maxStreams {
+			if err := s.begin(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := time.Now()
+		if err := s.begin(t.Context(), b); err != nil || time.Since(start) != 0 {
+			t.Errorf("another sandbox: %v after %v", err, time.Since(start))
+		}
+		if err := s.begin(t.Context(), a); caisson.KindOf(err) != caisson.Exhausted || time.Since(start) != streamWait {
+			t.Errorf("one more: %v after %v", err, time.Since(start))
+		}
+		for range 3 {
+			go func() {
+				time.Sleep(time.Second)
+				s.end(b) // of no use
+				s.uses.begin(b)
+				time.Sleep(time.Second)
+				s.end(a)
+			}()
+			start = time.Now()
+			if err := s.begin(t.Context(), a); err != nil || time.Since(start) != 2*time.Second {
+				t.Errorf("one that waits: %v after %v", err, time.Since(start))
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.begin(ctx, a); caisson.KindOf(err) != caisson.Unavailable {
+			t.Errorf("one that nobody needs: %v", err)
+		}
+	})
+}
+
+// TestAllStreamsAreBounded: all sandboxes together have no more than so many.
+func TestAllStreamsAreBounded(t *testing.T) {
+	u := newStreamUses()
+	n := 0
+	for i := range 2 * maxAllStreams / maxStreams {
+		for range maxStreams + 1 {
+			if u.begin(caisson.ID(rune('a' + i))) {
+				n++
+			}
+		}
+	}
+	if n != maxAllStreams {
+		t.Errorf("%d, want %d", n, maxAllStreams)
+	}
+	for i := range maxAllStreams / maxStreams {
+		for range maxStreams {
+			u.end(caisson.ID(rune('a' + i)))
+		}
+	}
+	if u.all != 0 || len(u.of) != 0 {
+		t.Errorf("%d are left of %d sandboxes", u.all, len(u.of))
+	}
+}
