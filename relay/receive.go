@@ -15,8 +15,8 @@ import (
 // PushLimits bound one push. Zero fields mean the defaults.
 type PushLimits struct {
 	Objects int           // 500,000
-	Pack    caisson.Size  // of what is sent; 1 GiB
-	Total   caisson.Size  // of all objects, once they are inflated; 4 GiB
+	Pack    caisson.Size  // of what is sent; 512 MiB
+	Total   caisson.Size  // of all objects, once they are inflated, which takes half a minute; 2 GiB
 	Commits int           // that are new to the store; 1,000
 	Store   caisson.Size  // of what all pushes have brought that were taken; 8 GiB
 	Time    time.Duration // from the first byte to the answer; 10 minutes
@@ -27,10 +27,10 @@ func (l PushLimits) withDefaults() PushLimits {
 		l.Objects = 500_000
 	}
 	if l.Pack <= 0 {
-		l.Pack = 1 << 30
+		l.Pack = 512 << 20
 	}
 	if l.Total <= 0 {
-		l.Total = 4 << 30
+		l.Total = 2 << 30
 	}
 	if l.Commits <= 0 {
 		l.Commits = 1000
