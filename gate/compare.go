@@ -37,6 +37,7 @@ type Difference struct {
 // CompareOptions say what a comparison is to have besides.
 type CompareOptions struct {
 	Patch bool `json:"patch,omitempty"` // unified diffs of text files
+	Copy  bool `json:"copy,omitempty"`  // the sandbox has a copy of the directory, as [Copy] makes it
 }
 
 // A Comparison is what has changed.
@@ -74,6 +75,11 @@ func Compare(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 	}
 	if err := c.run(); err != nil {
 		return nil, err
+	}
+	if opts.Copy {
+		if err := c.vanished(); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.finish(opts); err != nil {
 		return nil, err

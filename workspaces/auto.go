@@ -142,5 +142,5 @@ func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time)
 	if w.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
-	return c.reviews.trimReviews(w.ID, at)
+	return errors.Join(c.removeCopy(w), c.reviews.trimReviews(w.ID, at))
 }

@@ -23,6 +23,7 @@ const (
 	frozenDir    = "frozen"
 	savedDir     = "saved"
 	seenFile     = "seen.json"
+	writersFile  = "writers.json"
 )
 
 // dir is the directory of a workspace, or a path in it.

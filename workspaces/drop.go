@@ -62,6 +62,13 @@ func (s *syncing) drop(ctx context.Context, list []dropping) error {
 	if len(list) == 0 {
 		return nil
 	}
+	var paths []string
+	for _, d := range list {
+		paths = append(paths, d.paths...)
+	}
+	if err := s.c.unapply(ctx, s.w, paths); err != nil {
+		return err
+	}
 	upper, err := os.OpenRoot(s.c.dir(s.w.ID, upperDir))
 	if err != nil {
 		return err

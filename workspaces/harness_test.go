@@ -53,6 +53,7 @@ type world struct {
 	mu      sync.Mutex
 	events  []caisson.Event // guarded by mu
 	running map[caisson.ID]bool
+	writers func(sandbox caisson.ID) (*caisson.Writers, error) // nil: nobody knows; guarded by mu
 }
 
 func newWorld(t *testing.T) *world {
@@ -87,6 +88,14 @@ func (w *world) open() {
 		},
 		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
 		Commands: w.checks, Sandboxes: w.boxes,
+		Writers: func(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.writers == nil {
+				return nil, nil
+			}
+			return w.writers(id)
+		},
 	})
 	w.must(err)
 	w.core, w.gate = core, core.Workspaces()

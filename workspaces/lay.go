@@ -74,6 +74,11 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	if err := l.c.fill(ctx, w, req.Show, dir.Mode); err != nil {
 		return nil, err
 	}
+	if w.Kind == caisson.WorkspaceCopy {
+		if err := l.c.makeCopy(ctx, w, dir.Mode); err != nil {
+			return nil, diskFull(err)
+		}
+	}
 	made, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(s *caisson.Workspace) error {
 		s.Files, s.Hidden, s.HiddenCount, s.Warning = w.Files, w.Hidden, w.HiddenCount, w.Warning
 		return nil
@@ -109,9 +114,7 @@ func normalize(req *caisson.WorkspaceRequest) error {
 		req.Target = defaultTarget
 	}
 	switch req.Kind {
-	case caisson.WorkspaceOverlay, caisson.WorkspaceDirect:
-	case caisson.WorkspaceCopy:
-		return caisson.Invalidf("workspace.kind", "copies are not made yet; use overlay, or copy the directory yourself and name the copy")
+	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
 	default:
 		return caisson.Invalidf("workspace.kind", "%.20q is not one of overlay, copy, direct", req.Kind)
 	}
@@ -200,7 +203,7 @@ func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 			m = caisson.RuntimeMount{}
 		}
 	}()
-	source, err := opened.add(c.openHost(w, unix.O_PATH))
+	source, err := opened.add(c.openSource(w))
 	if err != nil {
 		return m, err
 	}
@@ -225,6 +228,14 @@ func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	}
 	m.Overlay = o
 	return m, nil
+}
+
+// openSource opens what the sandbox of w sees beneath its layer: the host's directory, or a copy.
+func (c *Core) openSource(w *caisson.Workspace) (*os.File, error) {
+	if w.Kind == caisson.WorkspaceCopy {
+		return openDir(c.dir(w.ID, copyDir), unix.O_PATH)
+	}
+	return c.openHost(w, unix.O_PATH)
 }
 
 // openHost opens the host's directory of a workspace, if it is still the same one and the same user's. flags are added.

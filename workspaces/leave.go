@@ -45,6 +45,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 // Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been;
 // but commands take long, so that with them it does not wait.
 func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
+	l.c.keepWriters(ctx, id) // before anybody finds that it has gone
 	w, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), id, func(w *caisson.Workspace) error {
 		if w.State != caisson.WorkspaceLive {
 			return errUnchanged

@@ -60,6 +60,9 @@ func (c *Core) fill(ctx context.Context, w *caisson.Workspace, show []string, mo
 
 // makeBase keeps small files of the host's directory, for merges.
 func (c *Core) makeBase(ctx context.Context, w *caisson.Workspace) error {
+	if w.Kind == caisson.WorkspaceCopy {
+		return c.baseOfCopy(ctx, w)
+	}
 	var opened files
 	defer opened.close()
 	host, err := opened.add(c.openHost(w, 0))

@@ -33,7 +33,6 @@ func TestLayRefuses(t *testing.T) {
 		"what contains it":    {request{Source: "x", Directory: handle(t, filepath.Dir(w.data))}, caisson.Denied, "own data"},
 		"everything":          {request{Source: "x", Directory: handle(t, "/")}, caisson.Denied, "own data"},
 		"what is in it":       {request{Source: "x", Directory: handle(t, inner)}, caisson.Denied, "own data"},
-		"a copy":              {request{Source: "x", Kind: caisson.WorkspaceCopy, Directory: handle(t, dir)}, caisson.Invalid, "overlay"},
 		"an odd kind":         {request{Source: "x", Kind: "nfs", Directory: handle(t, dir)}, caisson.Invalid, "kind"},
 		"an odd mode":         {request{Source: "x", Mode: "fast", Directory: handle(t, dir)}, caisson.Invalid, "mode"},
 		"unsafe overlay":      {request{Source: "x", Kind: caisson.WorkspaceOverlay, Mode: caisson.SyncUnsafe, Directory: handle(t, dir)}, caisson.Invalid, "direct"},

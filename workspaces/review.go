@@ -116,6 +116,7 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if err := c.reviews.compare(ctx, w, host, dir, patch, r); err != nil {
 		return nil, err
 	}
+	c.reviews.attribute(ctx, w, r.Changes)
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
@@ -159,7 +160,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	if err != nil {
 		return err
 	}
-	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, gate.CompareOptions{Patch: patch})
+	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, gate.CompareOptions{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
 	if err != nil {
 		return err
 	}
@@ -229,6 +230,9 @@ func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) 
 		data := map[string]string{"path": ch.Path, "kind": ch.Kind, "verdict": ch.Verdict, "hash": ch.Hash}
 		if ch.OldPath != "" {
 			data["oldPath"] = ch.OldPath
+		}
+		if ch.Process != "" {
+			data["process"] = ch.Process
 		}
 		list = append(list, newEvent(ctx, w, "workspace.changed", data))
 	}

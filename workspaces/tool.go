@@ -18,6 +18,9 @@ type Tool interface {
 	Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error)
 	Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error)
 	Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error
+	Copy(ctx context.Context, root, manifest, dst *os.File, limits gate.CopyLimits) (gate.Copied, error)
+	BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits gate.BaseLimits) error
+	Forget(ctx context.Context, copied, base *os.File, paths []string) error
 	Layer(ctx context.Context, manifest, frozen, layer *os.File, plan *gate.Plan) error
 	Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error)
 	Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error)

@@ -12,16 +12,18 @@
 //	    mask/                a layer of whiteouts for what is hidden
 //	    manifest             what the host's directory was like when the sandbox was made
 //	    base/                small files of it, as they were then
+//	    copy/                all of it, of kind copy and while its sandbox is there: what the sandbox sees instead
 //	    frozen/<rv>/         a copy of what the sandbox had written at a review; <rv>.json says what was found in it
 //	    saved/<rc>/          what a sync has replaced, and its journal; <rc>.json says what it is to do until the store knows
 //	                         what has become of it, and is <rc>.done afterwards
 //	    declined.json        paths that were undone: they are not applied automatically again
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
+//	    writers.json         which process was the last to change what, once the sandbox is gone and cannot be asked
 //	    refused.json         what the last command that failed has said of which changes
 //
 // All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
-// and what is in saved belongs to the owner of the host's directory.
+// and copy and what is in saved belong to the owner of the host's directory.
 package workspaces
 
 import (
@@ -37,7 +39,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Hide, Rules, Commands, Keep, Every and Log are required, Sandboxes with Commands
+// Config is what a Core is made of. All fields but Writers, Hide, Rules, Commands, Keep, Every and Log are required, Sandboxes with Commands
 // only.
 type Config struct {
 	Dir   string // the data directory
@@ -47,6 +49,9 @@ type Config struct {
 	Record func(ctx context.Context, list []*caisson.Event) error
 	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	// Writers returns which processes of a sandbox were the last to change what in its workspace, as far as that is known; nil
+	// if it is not. NotFound if there is no such sandbox.
+	Writers func(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	// Hide are patterns of names that sandboxes do not see; nil means [gate.DefaultHidden].
 	Hide  []string
 	Rules gate.Rules // of what may be applied; zero means the gate's defaults

@@ -1,0 +1,120 @@
+package workspaces
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+)
+
+// copyDir has the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host's directory, and goes when
+// the sandbox has gone: the diff does not need it.
+const copyDir = "copy"
+
+// makeCopy copies the host's directory as the manifest has recorded it. mode is that of the directory.
+func (c *Core) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
+	var opened files
+	defer opened.close()
+	host, err := opened.add(c.openHost(w, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.dir(w.ID, copyDir), 0o700); err != nil {
+		return err
+	}
+	dst, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
+		return err
+	}
+	made, err := c.Tool.Copy(ctx, host, manifest, dst, gate.CopyLimits{})
+	if err != nil {
+		return err
+	}
+	if made.Left > 0 {
+		w.Warning += fmt.Sprintf(" %d files are not in the copy: their owner cannot read them, or they are pipes, sockets or devices.", made.Left)
+	}
+	if made.Changed > 0 {
+		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be half old and half new there.", made.Changed)
+	}
+	w.Warning = strings.TrimSpace(w.Warning)
+	// With shared blocks a copy costs next to nothing.
+	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
+	return dst.Chmod(os.FileMode(mode & 0o777))
+}
+
+// baseOfCopy keeps small files of the copy, for merges.
+func (c *Core) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
+	var opened files
+	defer opened.close()
+	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, gate.BaseLimits{})
+}
+
+// hasCopy reports whether the sandbox of w sees a copy, to which what is applied does not come.
+func hasCopy(w *caisson.Workspace) bool {
+	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
+}
+
+// startOver forgets what was applied, because the sandbox of w, whose layer is empty now, has none of it. The caller holds w.
+func (c *Core) startOver(w *caisson.Workspace) error {
+	if !hasCopy(w) {
+		return nil
+	}
+	base, err := os.OpenRoot(c.dir(w.ID, baseDir))
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	if err := empty(base); err != nil {
+		return err
+	}
+	c.do(func(ctx context.Context) { c.keepBase(ctx, w) })
+	return nil
+}
+
+// unapply forgets that these paths were applied, which the sandbox of w is about to have as the copy has them.
+func (c *Core) unapply(ctx context.Context, w *caisson.Workspace, paths []string) error {
+	if !hasCopy(w) || len(paths) == 0 {
+		return nil
+	}
+	var opened files
+	defer opened.close()
+	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	return c.Tool.Forget(ctx, copied, base, paths)
+}
+
+// removeCopy removes the copy of a workspace whose sandbox has gone.
+func (c *Core) removeCopy(w *caisson.Workspace) error {
+	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
+		return nil
+	}
+	return os.RemoveAll(c.dir(w.ID, copyDir))
+}
