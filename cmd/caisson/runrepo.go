@@ -18,13 +18,13 @@ type branchFlags struct {
 type pullFlags struct {
 	PR    bool   `name:"pr" help:"Open a pull request, as a draft." group:"repo"`
 	Ready bool   `help:"With --pr: not as a draft." group:"repo"`
-	Title string `help:"With --pr: its title; default the subject of the first commit." group:"repo" placeholder:"TEXT"`
+	Title string `help:"Title of the pull request, and of a commit of what was not committed; default the subject of the first commit." group:"repo" placeholder:"TEXT"`
 }
 
 // check refuses flags that mean nothing without others.
 func (f *pullFlags) check(command string) error {
-	if !f.PR && (f.Ready || f.Title != "") {
-		return usagef(command, "--ready and --title need --pr")
+	if f.Ready && !f.PR {
+		return usagef(command, "--ready needs --pr")
 	}
 	return nil
 }

@@ -43,7 +43,8 @@ func TestRepoFlags(t *testing.T) {
 		"both":         {repoFlags{Repo: "r"}, "/d", "not on both"},
 		"read":         {repoFlags{branchFlags: branchFlags{Read: []string{"x"}}}, "", "need --repo"},
 		"branch":       {repoFlags{branchFlags: branchFlags{Branch: "x"}}, "/d", "need --repo"},
-		"title":        {repoFlags{Repo: "r", pullFlags: pullFlags{Title: "t"}}, "", "need --pr"},
+		"title":        {repoFlags{Repo: "r", pullFlags: pullFlags{Title: "t"}}, "", ""},
+		"ready":        {repoFlags{Repo: "r", pullFlags: pullFlags{Ready: true}}, "", "needs --pr"},
 		"pull of none": {repoFlags{pullFlags: pullFlags{PR: true}}, "", "need --repo"},
 	} {
 		req, err := tt.f.request(tt.directory)
