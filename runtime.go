@@ -75,19 +75,19 @@ const MaxWriters = 20_000
 // Writers says who was the last to change what in a workspace. It is what the sandbox's kernel saw, and told: a sandbox that has
 // taken over its kernel can tell anything.
 type Writers struct {
-	List    []Writer // oldest first, no path twice
-	Dropped uint64   // how many paths are not in the list for lack of room
+	List    []Writer `json:"list"`    // oldest first
+	Dropped uint64   `json:"dropped"` // how many paths are not in the list for lack of room
 }
 
 // A Writer is the process that was the last to change what is at a path.
 type Writer struct {
-	Path string // relative to the workspace, clean, "" for itself; any bytes but NUL
+	Path string `json:"path"` // relative to the workspace, clean, "" for itself; as in a Change, if it is not UTF-8
 	// Moved says that the process has renamed what is, or was, there: this holds for what is below, too, unless that has been
 	// changed since.
-	Moved   bool
-	PID     int // as the sandbox's first process sees it
-	UID     uint32
-	Command string // the name of its program, at most 16 bytes; what is not plain text is shown as escapes
+	Moved   bool   `json:"moved,omitempty"`
+	PID     int    `json:"pid"` // as the sandbox's first process sees it
+	UID     uint32 `json:"uid"`
+	Command string `json:"command"` // the name of its program, at most 16 bytes; what is not plain text is shown as escapes
 }
 
 // RuntimeSpec is what a Runtime needs to know of a sandbox. All paths are absolute host paths made by Caisson.

@@ -50,7 +50,7 @@ func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, 
 	case sb.State == caisson.Running && memory:
 		err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
 	case sb.State == caisson.Running:
-		err = writeTar(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
+		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
 	default:
 		err = linkFile(s.c.inDir(sb.ID, filesTar), tar)
 	}

@@ -209,8 +209,8 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 	}
 }
 
-// writeTar lets save write path, which appears complete or not at all.
-func writeTar(path string, save func(*os.File) error) (err error) {
+// writeFile lets save write path, which appears complete or not at all.
+func writeFile(path string, save func(*os.File) error) (err error) {
 	defer func() { err = diskFull(err) }()
 	part := path + partSuffix
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -305,7 +305,7 @@ func linkFile(from, to string) error {
 		return err
 	}
 	defer src.Close()
-	return writeTar(to, func(f *os.File) error {
+	return writeFile(to, func(f *os.File) error {
 		_, err := io.Copy(f, src)
 		return err
 	})

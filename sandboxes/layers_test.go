@@ -23,6 +23,8 @@ type layers struct {
 	mu     sync.Mutex
 	spaces map[caisson.ID]*space // guarded by mu
 	fail   map[string]error      // by name of the method, once; guarded by mu
+	// leaving is called when a sandbox goes; nil for nothing.
+	leaving func(sandbox caisson.ID)
 }
 
 // space is what a test can know of a workspace.
@@ -154,6 +156,9 @@ func (l *layers) Leave(ctx context.Context, id caisson.ID) error {
 	}
 	if slices.Contains(l.w.running(), l.spaces[id].sandbox) {
 		return fmt.Errorf("%s still runs", l.spaces[id].sandbox)
+	}
+	if l.leaving != nil {
+		l.leaving(l.spaces[id].sandbox)
 	}
 	l.spaces[id].left++
 	return nil

@@ -156,7 +156,7 @@ func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration)
 	}
 	ctx = context.WithoutCancel(ctx) // nothing runs any longer: the way back is closed
 	tar := l.c.inDir(id, filesTar)
-	if err := writeTar(tar, func(f *os.File) error { return l.c.Runtime.SaveFiles(ctx, id, f) }); err != nil {
+	if err := writeFile(tar, func(f *os.File) error { return l.c.Runtime.SaveFiles(ctx, id, f) }); err != nil {
 		return err
 	}
 	l.c.watches.unwatch(id)
@@ -343,6 +343,7 @@ func (l *Lifecycle) lockToEnd(ctx context.Context, id caisson.ID) (release func(
 	if release, err = l.c.locks.acquire(wait, id); err == nil || ctx.Err() != nil {
 		return release, err
 	}
+	l.c.spaces.keepWriters(context.WithoutCancel(ctx), id)
 	if err := l.c.Runtime.Destroy(context.WithoutCancel(ctx), id); err != nil {
 		return nil, err
 	}

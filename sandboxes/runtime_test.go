@@ -2,6 +2,7 @@ package sandboxes_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,6 +20,33 @@ type testRuntime struct {
 	specs   map[caisson.ID]caisson.RuntimeSpec // of what was restored; guarded by mu
 	restore func()                             // called before each restore; nil for nothing
 	filled  func(context.Context)              // returns when a restored sandbox has its memory; nil: at once
+	writers func() (*caisson.Writers, error)   // of any sandbox that runs; nil: nothing is known; guarded by mu
+}
+
+// Writers makes the fake a [caisson.Recorder].
+func (r *testRuntime) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.Done(id):
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has ended", id)
+	default:
+	}
+	if r.writers == nil || target != "/workspace" {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no workspace at %s", target)
+	}
+	return r.writers()
+}
+
+// wrote makes the processes of sandboxes that run from now on the last to have written these paths.
+func (r *testRuntime) wrote(err error, by map[string]int) {
+	all := &caisson.Writers{Dropped: 1}
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all.List = append(all.List, caisson.Writer{Path: name, PID: by[name], Command: "x"})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writers = func() (*caisson.Writers, error) { return all, err }
 }
 
 func (r *testRuntime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {

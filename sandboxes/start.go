@@ -96,6 +96,7 @@ func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spe
 // halt ends the processes of a sandbox at once and frees what they had on the host. While they cannot be ended they keep it.
 func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	h.c.guests.dropGuest(id)
+	h.c.spaces.keepWriters(ctx, id)
 	if err := h.c.Runtime.Destroy(ctx, id); err != nil || h.c.Wires == nil {
 		return err
 	}

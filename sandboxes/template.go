@@ -324,7 +324,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	}
 	progress(caisson.Progress{Stage: "freeze"})
 	tar := t.c.inDir(sb.ID, filesTar)
-	if err := writeTar(tar, func(f *os.File) error { return t.c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
+	if err := writeFile(tar, func(f *os.File) error { return t.c.Runtime.SaveFiles(ctx, sb.ID, f) }); err != nil {
 		return rootfs, err
 	}
 	f, err := os.Open(tar)

@@ -36,7 +36,7 @@ func (r *Runtime) Writers(ctx context.Context, id caisson.ID, target string) (*c
 	}
 	w := &caisson.Writers{List: make([]caisson.Writer, len(records)), Dropped: dropped}
 	for i, rec := range records {
-		w.List[i] = caisson.Writer{Path: rec.Path, Moved: rec.Moved, PID: int(rec.PID), UID: rec.UID, Command: rec.Command}
+		w.List[i] = caisson.Writer{Path: lastwrite.ShowPath(rec.Path), Moved: rec.Moved, PID: int(rec.PID), UID: rec.UID, Command: rec.Command}
 	}
 	return w, nil
 }

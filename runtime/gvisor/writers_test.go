@@ -100,7 +100,7 @@ func testWriters(t *testing.T, hide []string) {
 		{"os.mkfifo('fifo'); s = socket.socket(socket.AF_UNIX); s.bind('socket')", "fifo socket"},
 		{"os.chown('owner', 0, 0)", "owner"},
 		{"write('thread1'); t = threading.Thread(target=write, args=('thread2',)); t.start(); t.join()", "thread1 thread2"},
-		{"write('new\\nline'); write(b'bad\\xff'); write('\\x1b[31mred')", "new\nline bad\xff \x1b[31mred"},
+		{"write('new\\nline'); write(b'bad\\xff'); write('\\x1b[31mred')", "new\nline bad\\xff \x1b[31mred"},
 		{"write('one'); os.link('one', 'two')", "one two"},
 		{"write('two', 'a')", "one two"},
 		{"os.unlink('two')", "two"},

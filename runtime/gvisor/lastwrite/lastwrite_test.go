@@ -166,6 +166,9 @@ func TestDecodeHostile(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].Command != `a\u001b\u000a\u202e\xff\u005cé` || got[0].Path != "p\n\xff" || !got[0].Moved {
 		t.Errorf("%+v, %v", got, err)
 	}
+	if got := ShowPath("é\n\\\xff/\xe2\x82"); got != "é\n\\\\xff/\\xe2\\x82" {
+		t.Errorf("shown: %q", got)
+	}
 }
 
 func FuzzDecode(f *testing.F) {

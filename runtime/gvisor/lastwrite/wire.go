@@ -105,15 +105,26 @@ func validPath(path string) bool {
 	return true
 }
 
+// ShowPath returns path as people see it, in the same form as package gate's: bytes that are not UTF-8 as escapes.
+func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
+
 // plain shows what is not plain text as escapes, so that a name is what it looks like wherever it is shown.
 func plain(s string) string {
+	return escape(s, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) })
+}
+
+// escape shows bytes that are not UTF-8, and the characters that not chooses, as escapes.
+func escape(s string, not func(rune) bool) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, not) {
+		return s
+	}
 	var b strings.Builder
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case r == '\\' || !unicode.IsPrint(r):
+		case not(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteString(s[:n])
