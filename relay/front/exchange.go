@@ -15,6 +15,12 @@ const (
 	emptyRequest = 4        // bytes of the request, a flush, with which git tries whether it may push; only to that the answer may be empty
 )
 
+// A stream is what the engine opens. Its end is told by closing it for writing.
+type stream interface {
+	net.Conn
+	CloseWrite() error
+}
+
 // An exchange is a request on its way to a job, and the job's answer on its way back. Both are copied at the same time: a job may answer before it
 // has read everything, and then need not read the rest.
 type exchange struct {
@@ -23,14 +29,14 @@ type exchange struct {
 	rc    *http.ResponseController
 	r     *http.Request
 	req   *Request
-	conn  net.Conn
+	conn  stream
 	alive *time.Timer // fires when nothing has moved for too long
 	begun bool        // whether the answer has a status
 	given int64       // bytes of the body; touched by send only, until that has ended
 	stuck atomic.Bool // whether alive has fired
 }
 
-func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Request, conn net.Conn) *exchange {
+func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Request, conn stream) *exchange {
 	return &exchange{h: h, w: w, rc: http.NewResponseController(w), r: r, req: req, conn: conn}
 }
 
@@ -90,7 +96,8 @@ func (x *exchange) stop() {
 // want it all, the rest is read all the same, because a client may not listen before it has sent everything.
 func (x *exchange) send() error {
 	if x.req.Advertise {
-		return closeWrite(x.conn)
+		x.conn.CloseWrite() // a job that has answered already may be gone
+		return nil
 	}
 	body, err := x.h.decoded(x.r, x.req.Service)
 	if err != nil {
@@ -114,22 +121,13 @@ func (x *exchange) copyBody(body io.Reader) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if wanted {
-				closeWrite(x.conn) // a job that has ended needs no end
+				x.conn.CloseWrite() // a job that has ended needs no end
 			}
 			return nil
 		case err != nil:
 			return err
 		}
 	}
-}
-
-// closeWrite tells the job that it has everything.
-func closeWrite(c net.Conn) error {
-	h, ok := c.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.New("a stream that cannot be closed for writing")
-	}
-	return h.CloseWrite()
 }
 
 // receive copies the answer out of the stream, each piece at once: people watch it.

@@ -7,6 +7,7 @@ package front
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -65,7 +66,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(r.Context(), func() { conn.Close() })()
-	x := newExchange(h, w, r, req, conn)
+	s, ok := conn.(stream)
+	if !ok {
+		h.fail(w, r, errors.New("a stream that cannot be closed for writing"))
+		return
+	}
+	x := newExchange(h, w, r, req, s)
 	if err := x.run(); err != nil {
 		if x.begun || x.stuck.Load() {
 			panic(http.ErrAbortHandler) // what there is of the answer must not look whole

@@ -313,6 +313,16 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// TestQuick: a job that has answered and gone before it is told that there is no body has answered all the same.
+func TestQuick(t *testing.T) {
+	s := jobs(t, func(_ Request, conn *net.UnixConn) { io.WriteString(conn, "refs") })
+	for range 300 {
+		if got := raw(t, s, "GET /lib/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasSuffix(got, "4\r\nrefs\r\n0\r\n\r\n") {
+			t.Fatalf("%q", got)
+		}
+	}
+}
+
 // TestBreaksOff: an answer that never began is an error, and a client that goes takes the job along.
 func TestBreaksOff(t *testing.T) {
 	ended := make(chan error, 1)
