@@ -83,7 +83,7 @@ func (c *Core) applyAll(ctx context.Context) {
 
 // applyNow is applyAlone for who holds w and has no place among those who read trees. It does nothing shortly after a command has failed.
 func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
-	if off, err := c.putOff(w.ID, ""); err != nil || off {
+	if off, err := c.refusals.putOff(w.ID, ""); err != nil || off {
 		return err
 	}
 	if err := c.place(ctx); err != nil {
@@ -142,5 +142,5 @@ func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time)
 	if w.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
-	return errors.Join(c.removeCopy(w), c.reviews.trimReviews(w.ID, at))
+	return errors.Join(c.laying.removeCopy(w), c.reviews.trimReviews(w.ID, at))
 }

@@ -43,12 +43,12 @@ func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]stri
 	if err := plan.Validate(); err != nil {
 		return nil, err
 	}
-	key, err := s.c.planKey(plan)
+	key, err := s.c.refusals.planKey(plan)
 	if err != nil {
 		return nil, err
 	}
 	if s.by == autoActor {
-		off, err := s.c.putOff(s.w.ID, key)
+		off, err := s.c.refusals.putOff(s.w.ID, key)
 		if err != nil {
 			return nil, err
 		}
@@ -70,8 +70,11 @@ func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]stri
 	return ran, nil
 }
 
+// refusals remember what commands have refused.
+type refusals struct{ *Core }
+
 // planKey names what is applied and how it is checked.
-func (c *Core) planKey(plan *gate.Plan) (string, error) {
+func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
 	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Commands)); err != nil {
 		return "", err
@@ -99,14 +102,14 @@ func (s *syncing) refuse(ctx context.Context, chosen picks, key string, cmd Comm
 }
 
 // refused returns the last refusal in a workspace; nothing is in it if there was none since its last apply.
-func (c *Core) refused(w caisson.ID) (no refusal, err error) {
+func (c refusals) refused(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
 // remind adds to the changes of a diff what the last command that failed has said of them. It is no verdict: with other changes, or
 // another day, the command may pass.
-func (c *Core) remind(w caisson.ID, changes []caisson.Change) error {
-	no, err := c.refused(w)
+func (c refusals) remind(w caisson.ID, changes []caisson.Change) error {
+	no, err := c.refusals.refused(w)
 	for i := range changes {
 		ch := &changes[i]
 		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
@@ -117,8 +120,8 @@ func (c *Core) remind(w caisson.ID, changes []caisson.Change) error {
 }
 
 // putOff reports whether it is too early to do automatically what a command has refused; key is "" if it is not known yet what that is.
-func (c *Core) putOff(w caisson.ID, key string) (bool, error) {
-	no, err := c.refused(w)
+func (c refusals) putOff(w caisson.ID, key string) (bool, error) {
+	no, err := c.refusals.refused(w)
 	if err != nil || no.At.IsZero() {
 		return false, err
 	}
@@ -140,7 +143,7 @@ func (s *syncing) command(ctx context.Context, r *review, plan *gate.Plan, cmd C
 	}
 	return s.aside(ctx, func() error {
 		return s.box(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
-	}, func() error { return s.c.endTrial(t) })
+	}, func() error { return s.c.boxing.endTrial(t) })
 }
 
 // aside does what takes long without the place among those who read trees, but with one among those who have a sandbox. If it gets

@@ -15,7 +15,7 @@ import (
 const copyDir = "copy"
 
 // makeCopy copies the host's directory as the manifest has recorded it. mode is that of the directory.
-func (c *Core) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
+func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
 	host, err := opened.add(c.openHost(w, 0))
@@ -53,7 +53,7 @@ func (c *Core) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) 
 }
 
 // baseOfCopy keeps small files of the copy, for merges.
-func (c *Core) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
+func (c laying) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
 	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
@@ -77,7 +77,7 @@ func hasCopy(w *caisson.Workspace) bool {
 }
 
 // startOver forgets what was applied, because the sandbox of w, whose layer is empty now, has none of it. The caller holds w.
-func (c *Core) startOver(w *caisson.Workspace) error {
+func (c laying) startOver(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
 	}
@@ -89,12 +89,12 @@ func (c *Core) startOver(w *caisson.Workspace) error {
 	if err := empty(base); err != nil {
 		return err
 	}
-	c.do(func(ctx context.Context) { c.keepBase(ctx, w) })
+	c.do(func(ctx context.Context) { c.laying.keepBase(ctx, w) })
 	return nil
 }
 
 // unapply forgets that these paths were applied, which the sandbox of w is about to have as the copy has them.
-func (c *Core) unapply(ctx context.Context, w *caisson.Workspace, paths []string) error {
+func (c laying) unapply(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (c *Core) unapply(ctx context.Context, w *caisson.Workspace, paths []string
 }
 
 // removeCopy removes the copy of a workspace whose sandbox has gone.
-func (c *Core) removeCopy(w *caisson.Workspace) error {
+func (c laying) removeCopy(w *caisson.Workspace) error {
 	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
 		return nil
 	}

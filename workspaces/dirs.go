@@ -31,9 +31,12 @@ func (c *Core) dir(id caisson.ID, name ...string) string {
 	return filepath.Join(append([]string{c.Dir, topDir, string(id)}, name...)...)
 }
 
+// laying makes what a workspace consists of on disk.
+type laying struct{ *Core }
+
 // makeDirs makes the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is that of the
 // host's directory, which the guest sees.
-func (c *Core) makeDirs(id caisson.ID, base, mode uint32) error {
+func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return err
 	}

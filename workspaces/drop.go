@@ -66,7 +66,7 @@ func (s *syncing) drop(ctx context.Context, list []dropping) error {
 	for _, d := range list {
 		paths = append(paths, d.paths...)
 	}
-	if err := s.c.unapply(ctx, s.w, paths); err != nil {
+	if err := s.c.laying.unapply(ctx, s.w, paths); err != nil {
 		return err
 	}
 	upper, err := os.OpenRoot(s.c.dir(s.w.ID, upperDir))

@@ -68,14 +68,14 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return l.c.Store.Workspaces().Delete(clean, caisson.Everyone(), w.ID) })
 	back.Push(func() error { return os.RemoveAll(l.c.dir(w.ID)) })
-	if err := l.c.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
+	if err := l.c.laying.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
 		return nil, diskFull(err)
 	}
-	if err := l.c.fill(ctx, w, req.Show, dir.Mode); err != nil {
+	if err := l.c.laying.fill(ctx, w, req.Show, dir.Mode); err != nil {
 		return nil, err
 	}
 	if w.Kind == caisson.WorkspaceCopy {
-		if err := l.c.makeCopy(ctx, w, dir.Mode); err != nil {
+		if err := l.c.laying.makeCopy(ctx, w, dir.Mode); err != nil {
 			return nil, diskFull(err)
 		}
 	}
@@ -88,7 +88,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	}
 	back.Release()
 	if made.Kind != caisson.WorkspaceDirect {
-		l.c.do(func(ctx context.Context) { l.c.keepBase(ctx, made) })
+		l.c.do(func(ctx context.Context) { l.c.laying.keepBase(ctx, made) })
 	}
 	l.c.event(ctx, made, "workspace.created", map[string]string{
 		"kind": string(made.Kind), "mode": string(made.Mode), "source": gate.ShowPath(made.Source), "hidden": fmt.Sprint(made.HiddenCount),
@@ -176,7 +176,7 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 // Open implements [caisson.WorkspaceLayers].
 func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMount, err error) {
 	if t := l.c.trials.find(id); t != nil {
-		return l.c.mount(t.w)
+		return l.c.laying.mount(t.w)
 	}
 	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
@@ -191,11 +191,11 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 		return m, err
 	}
 	defer release()
-	return l.c.mount(w)
+	return l.c.laying.mount(w)
 }
 
 // mount opens what a sandbox has as its workspace.
-func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
+func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
 		if err != nil {
@@ -203,7 +203,7 @@ func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 			m = caisson.RuntimeMount{}
 		}
 	}()
-	source, err := opened.add(c.openSource(w))
+	source, err := opened.add(c.laying.openSource(w))
 	if err != nil {
 		return m, err
 	}
@@ -231,7 +231,7 @@ func (c *Core) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 }
 
 // openSource opens what the sandbox of w sees beneath its layer: the host's directory, or a copy.
-func (c *Core) openSource(w *caisson.Workspace) (*os.File, error) {
+func (c laying) openSource(w *caisson.Workspace) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), unix.O_PATH)
 	}

@@ -14,7 +14,7 @@ import (
 const showFile = "show.json"
 
 // fill records what the host's directory is like, and hides what is to be hidden. mode is that of the directory.
-func (c *Core) fill(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
+func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
@@ -59,9 +59,9 @@ func (c *Core) fill(ctx context.Context, w *caisson.Workspace, show []string, mo
 }
 
 // makeBase keeps small files of the host's directory, for merges.
-func (c *Core) makeBase(ctx context.Context, w *caisson.Workspace) error {
+func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	if w.Kind == caisson.WorkspaceCopy {
-		return c.baseOfCopy(ctx, w)
+		return c.laying.baseOfCopy(ctx, w)
 	}
 	var opened files
 	defer opened.close()
@@ -81,13 +81,13 @@ func (c *Core) makeBase(ctx context.Context, w *caisson.Workspace) error {
 }
 
 // keepBase does makeBase in the background. What cannot be kept clashes later where it could be merged.
-func (c *Core) keepBase(ctx context.Context, w *caisson.Workspace) {
+func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
 	release, err := c.lock(ctx, w.ID)
 	if err != nil {
 		return
 	}
 	defer release()
-	if err := c.makeBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
+	if err := c.laying.makeBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
 		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)
 	}
 }

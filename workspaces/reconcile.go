@@ -13,7 +13,7 @@ import (
 // come to rest, and directories and objects without one another go. Call it when the store's sandboxes are those of the host,
 // before anything else uses the core. What cannot be put in order is logged and stays.
 func (c *Core) Reconcile(ctx context.Context) error {
-	if err := c.removeTrials(ctx); err != nil {
+	if err := c.boxing.removeTrials(ctx); err != nil {
 		return err
 	}
 	known := map[string]bool{}

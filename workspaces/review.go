@@ -60,7 +60,7 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 		}
 		d.Changes = append(d.Changes, x.Change)
 	}
-	if err := g.c.remind(w.ID, d.Changes); err != nil {
+	if err := g.c.refusals.remind(w.ID, d.Changes); err != nil {
 		return nil, err
 	}
 	if req.Freeze {

@@ -79,7 +79,7 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 	if err := empty(upper); err != nil {
 		return nil, err
 	}
-	if err := g.c.startOver(w); err != nil {
+	if err := g.c.laying.startOver(w); err != nil {
 		return nil, err
 	}
 	if err := g.c.reviews.forgetAll(w.ID); err != nil {

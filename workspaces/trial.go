@@ -80,13 +80,13 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), s.c.endTrial(t))
+			err = errors.Join(diskFull(err), s.c.boxing.endTrial(t))
 		}
 	}()
-	if err := s.c.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
+	if err := s.c.laying.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
 		return nil, err
 	}
-	if err := s.c.fill(ctx, &w, show, st.Mode); err != nil {
+	if err := s.c.laying.fill(ctx, &w, show, st.Mode); err != nil {
 		return nil, err
 	}
 	if err := s.fillTrial(ctx, r, t, plan); err != nil {
@@ -117,8 +117,11 @@ func (s *syncing) fillTrial(ctx context.Context, r *review, t *trial, plan *gate
 	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
 }
 
+// boxing ends trials, and their sandboxes.
+type boxing struct{ *Core }
+
 // endTrial removes a trial, which no sandbox has any more.
-func (c *Core) endTrial(t *trial) error {
+func (c boxing) endTrial(t *trial) error {
 	c.trials.mu.Lock()
 	delete(c.trials.byID, t.w.ID)
 	c.trials.mu.Unlock()
@@ -138,7 +141,7 @@ func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx co
 	}
 	sb, err := s.c.Sandboxes.Create(ctx, req)
 	if err != nil {
-		return errors.Join(err, s.c.endTrial(t))
+		return errors.Join(err, s.c.boxing.endTrial(t))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
@@ -147,7 +150,7 @@ func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx co
 			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; that is tried again at the next start", "sandbox", sb.ID, "err", rerr)
 			return
 		}
-		err = errors.Join(err, s.c.endTrial(t))
+		err = errors.Join(err, s.c.boxing.endTrial(t))
 	}()
 	return do(ctx, sb)
 }
@@ -168,7 +171,7 @@ func (s *syncing) boxRequest(t *trial, cmd Command) (req caisson.CreateRequest, 
 }
 
 // removeTrials removes the sandboxes that an earlier daemon has run commands in. What it cannot remove is logged and stays.
-func (c *Core) removeTrials(ctx context.Context) error {
+func (c boxing) removeTrials(ctx context.Context) error {
 	if c.Sandboxes == nil {
 		return nil
 	}

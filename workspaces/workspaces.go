@@ -78,13 +78,16 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	data    *os.File // Dir
-	reviews reviews
-	syncs   syncs
-	locks   keylock.Locks // held by whoever looks at a workspace or changes it, by id
-	still   keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
-	jobs    chan struct{} // a token for each that may read trees at the same time
-	trials  *trials
+	data     *os.File // Dir
+	reviews  reviews
+	syncs    syncs
+	laying   laying
+	refusals refusals
+	boxing   boxing
+	locks    keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	still    keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
+	jobs     chan struct{} // a token for each that may read trees at the same time
+	trials   *trials
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -125,7 +128,7 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials()}
-	c.reviews, c.syncs = reviews{c}, syncs{c}
+	c.reviews, c.syncs, c.laying, c.refusals, c.boxing = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
