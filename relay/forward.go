@@ -129,13 +129,6 @@ func (f *forwarder) fail(err error) {
 	}
 }
 
-// reset forgets failures, for a further try.
-func (f *forwarder) reset() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failure = nil
-}
-
 // explain returns why git could not reach the remote, or err if that was not why it failed.
 func (f *forwarder) explain(err error) error {
 	f.mu.Lock()
