@@ -2,7 +2,6 @@ package gate
 
 import (
 	"os"
-	"slices"
 	"testing"
 
 	"github.com/caisson-dev/caisson/internal/workertest"
@@ -13,7 +12,7 @@ var program workertest.Program
 
 func TestMain(m *testing.M) {
 	if worker.IsWorker() {
-		worker.Main(slices.Concat(ReadJobs(), CheckJobs(), WriteJobs())...)
+		worker.Main(Jobs()...)
 	}
 	code := m.Run()
 	program.Close()
