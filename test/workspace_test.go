@@ -379,3 +379,44 @@ hang) sleep 600;;
 	}
 	h.ok("sandbox", "rm", "dev")
 }
+
+// TestWorkspaceCopy: a sandbox with a copy sees what there was when it began; its changes are put together with the host's.
+func TestWorkspaceCopy(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dir := h.userDir("project", map[string]string{"edit.txt": base, "stays.txt": "old\n", ".env": "KEY=hunter2\n", "d/f.txt": "f\n"})
+	h.ok("sandbox", "create", "--name", "dev", "--workspace", dir, "--workspace-kind", "copy")
+	h.put(dir, "edit.txt", strings.Replace(base, "eight", "EIGHT", 1))
+	h.put(dir, "stays.txt", "host\n")
+	h.put(dir, "late.txt", "late\n")
+	if out := h.sh("dev", "cd /workspace && cat stays.txt && ls -A"); out != "old\nd\nedit.txt\nstays.txt" {
+		t.Errorf("the sandbox sees %q", out)
+	}
+	before := withoutTimes(h.tree(dir))
+	h.sh("dev", "cd /workspace && sed -i s/two/TWO/ edit.txt && echo new > new.txt && rm -r d && chown 0:0 stays.txt")
+	if out := h.ok("sandbox", "pause", "dev") + h.ok("sandbox", "resume", "dev") + h.sh("dev", "cat /workspace/new.txt"); !strings.HasSuffix(out, "new") {
+		t.Errorf("after a pause: %q", out)
+	}
+	receipt := shows[caisson.SyncReceipt](h, "sync", "--auto", "dev")
+	if c := h.content(dir, "edit.txt"); c != strings.NewReplacer("two", "TWO", "eight", "EIGHT").Replace(base) {
+		t.Errorf("merged into %q", c)
+	}
+	if c := h.content(dir, "new.txt") + h.content(dir, "stays.txt") + h.content(dir, "d/f.txt"); c != "new\nhost\n(no such file or directory)" {
+		t.Errorf("the directory has %q", c)
+	}
+	h.ok("sync", "undo", string(receipt.ID))
+	if after := withoutTimes(h.tree(dir)); after != before {
+		t.Errorf("after undo the directory was\n%s\nand is\n%s", before, after)
+	}
+	h.ok("sync", "--auto", "dev")
+	h.ok("sandbox", "stop", "dev")
+	h.ok("sync", "--reset", "--yes", "dev")
+	h.ok("sandbox", "start", "dev")
+	if out := h.sh("dev", "cd /workspace && cat stays.txt d/f.txt; test ! -e new.txt"); out != "old\nf" {
+		t.Errorf("after a reset the sandbox sees %q", out)
+	}
+	if d := h.diff("dev"); len(d) != 0 {
+		t.Errorf("after a reset: %+v", d)
+	}
+	h.ok("sandbox", "rm", "dev")
+}

@@ -181,8 +181,8 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	case <-whole:
 	case <-time.After(lingerTime): // something that the command has left running holds its output
 	}
-	// Together with the sandbox it ends those who read.
-	if err := errors.Join(err, p.Close()); err != nil {
+	_ = p.Close() // the sandbox goes in any case, and ends those who read
+	if err != nil {
 		return err
 	}
 	if out.flooded() {

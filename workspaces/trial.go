@@ -77,6 +77,7 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 	}
 	w := *s.w
 	w.ID, w.Kind, w.Mode, w.State = caisson.NewID(caisson.WorkspacePrefix), caisson.WorkspaceOverlay, caisson.SyncSecure, caisson.WorkspaceLive
+	w.Target = defaultTarget // elsewhere it could stand in for the image's programs
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
