@@ -2,6 +2,8 @@ package gvisor
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +63,46 @@ func BenchmarkOverlay(b *testing.B) {
 				}
 				b.StartTimer()
 			}
+		})
+	}
+}
+
+// BenchmarkWriters measures, inside, the system calls of which it is noted who made them.
+func BenchmarkWriters(b *testing.B) {
+	for _, c := range []struct{ name, do string }{
+		{"read", "os.close(os.open('f', os.O_RDONLY))"},
+		{"open", "os.close(os.open('f', os.O_WRONLY))"},
+		{"open-absolute", "os.close(os.open('/workspace/d/d/f', os.O_WRONLY))"},
+		{"make-remove", "os.mkdir('x'); os.rmdir('x')"},
+		{"make-remove-absolute", "os.mkdir('/workspace/d/d/x'); os.rmdir('/workspace/d/d/x')"},
+		{"chmod", "os.chmod('f', 0o600)"},
+		{"rename-back", "os.rename('d/f', 'd/g'); os.rename('d/g', 'd/f')"},
+		{"elsewhere", "os.close(os.open('/tmp/f', os.O_WRONLY | os.O_CREAT))"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			r := open(b)
+			w := newWorkspace(b, b.TempDir(), 1000, 1000)
+			w.mount.Overlay.Hide = []string{".env"}
+			id := caisson.NewID(caisson.SandboxPrefix)
+			spec := newSpec(b, r, id)
+			spec.Mounts = []caisson.RuntimeMount{w.mount}
+			create(b, r, id, spec)
+			out, status := run(b, r, id, "/usr/bin/python3", "-c", fmt.Sprintf(`
+import os, time
+os.chdir('/workspace'); os.makedirs('d/d')
+for f in ('f', 'd/f', 'd/d/f'): open(f, 'w').close()
+best = 1e9
+for round in range(10):
+    began = time.perf_counter()
+    for i in range(1000):
+        %s
+    best = min(best, time.perf_counter() - began)
+print(int(best * 1e6))`, c.do))
+			ns, err := strconv.Atoi(strings.TrimSpace(out))
+			if err != nil || !status.Success() {
+				b.Fatalf("%s, %v", out, status)
+			}
+			b.ReportMetric(float64(ns), "ns-inside")
 		})
 	}
 }

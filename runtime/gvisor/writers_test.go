@@ -241,3 +241,15 @@ func TestWritersOfForks(t *testing.T) {
 		t.Errorf("of the first: %v", by)
 	}
 }
+
+// TestWritersMoved: a guest whose first act is to move a directory above its workspace hides nothing by that.
+func TestWritersMoved(t *testing.T) {
+	r := open(t)
+	w := newWorkspace(t, t.TempDir(), 1000, 1000)
+	w.mount.Target = "/above/workspace"
+	id, _ := inWorkspace(t, r, []string{"/usr/bin/python3", "-c", "import os, time\nos.rename('/above', '/moved')\nopen('/moved/workspace/f', 'w').close()\ntime.sleep(1000)"}, w.mount)
+	poll.Until(t, 20*time.Second, func() bool {
+		got, err := r.Writers(t.Context(), id, "/above/workspace")
+		return err == nil && len(got.List) == 1 && got.List[0].Path == "f" && got.List[0].PID == 2
+	})
+}

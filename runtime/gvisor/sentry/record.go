@@ -40,7 +40,7 @@ type recorder struct {
 // space is one workspace.
 type space struct {
 	target string
-	fs     *vfs.Filesystem // nil if there is none; written before found is set
+	fs     atomic.Pointer[vfs.Filesystem] // nil until it is found
 	table  lastwrite.Table
 }
 
@@ -94,8 +94,9 @@ func newRecorder(targets []string) *recorder {
 	return r
 }
 
-// find finds the file systems of the workspaces, once: the guest cannot mount anything where its first process looks, and the
-// paths in such a file system are those in the workspace, whatever a process has as its root or has bound elsewhere.
+// find finds the file systems of the workspaces, before the first call that could move what is on the way there. The guest cannot
+// mount anything where its first process looks, and the paths in such a file system are those in the workspace, whatever a process
+// has as its root or has bound elsewhere.
 func (r *recorder) find(t *kernel.Task) {
 	if r.found.Load() {
 		return
@@ -118,19 +119,26 @@ func (r *recorder) find(t *kernel.Task) {
 	root := mounts.Root(t)
 	defer root.DecRef(t)
 	creds := auth.NewRootCredentials(k.RootUserNamespace())
+	missing := 0
 	for _, s := range r.spaces {
+		if s.fs.Load() != nil {
+			continue
+		}
 		at, err := k.VFS().GetDentryAt(t, creds, &vfs.PathOperation{
 			Root: root, Start: root, Path: fspath.Parse(s.target), FollowFinalSymlink: true,
 		}, &vfs.GetDentryOptions{})
 		if err != nil {
+			missing++
 			continue
 		}
 		if fs := at.Mount().Filesystem(); fs != root.Mount().Filesystem() && at.Mount().Root() == at.Dentry() {
-			s.fs = fs
+			s.fs.Store(fs)
+		} else {
+			missing++ // a restored guest had moved what is on the way, and may move it back
 		}
 		at.DecRef(t)
 	}
-	r.found.Store(true)
+	r.found.Store(missing == 0)
 }
 
 // place is a path in a workspace.
@@ -141,9 +149,8 @@ type place struct {
 
 // locate returns where in a workspace something is; ok is false if it is elsewhere, or has no name any more.
 func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok bool) {
-	r.find(t)
 	fs := at.Mount().Filesystem()
-	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.fs == fs })
+	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.fs.Load() == fs })
 	if i < 0 || at.Dentry().IsDead() {
 		return p, false
 	}

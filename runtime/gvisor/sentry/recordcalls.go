@@ -57,10 +57,10 @@ func (r *recorder) install() {
 		unix.SYS_FCHMOD:    r.changedFile,
 		unix.SYS_FCHOWN:    r.changedFile,
 	} {
-		wrap(sysno, n.after)
+		wrap(sysno, r.after(n))
 	}
 	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // gVisor may have it one day
-		wrap(unix.SYS_FCHMODAT2, r.changed(0, 1, 3, true).after)
+		wrap(unix.SYS_FCHMODAT2, r.after(r.changed(0, 1, 3, true)))
 	}
 }
 
@@ -71,13 +71,16 @@ const (
 )
 
 // after makes a wrapper of a system call of which n is made.
-func (n note) after(original kernel.SyscallFn) kernel.SyscallFn {
-	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-		ret, ctrl, err := original(t, sysno, args)
-		if err == nil {
-			n(t, args, ret)
+func (r *recorder) after(n note) func(kernel.SyscallFn) kernel.SyscallFn {
+	return func(original kernel.SyscallFn) kernel.SyscallFn {
+		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+			r.find(t)
+			ret, ctrl, err := original(t, sysno, args)
+			if err == nil {
+				n(t, args, ret)
+			}
+			return ret, ctrl, err
 		}
-		return ret, ctrl, err
 	}
 }
 
