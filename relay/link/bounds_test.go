@@ -93,7 +93,7 @@ func TestFetchLimits(t *testing.T) {
 }
 
 // A linked is a link whose near end is the test's.
-func (y *yard) linked(req link.Request) (*http.Client, <-chan error) {
+func (y *yard) linked(req link.Request) (c *http.Client, end func(), ended <-chan error) {
 	near, far := y.sockets()
 	conn, err := net.FileConn(near)
 	near.Close()
@@ -106,10 +106,11 @@ func (y *yard) linked(req link.Request) (*http.Client, <-chan error) {
 	}()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	y.t.Cleanup(func() { conn.Close() })
+	end = func() { conn.Close() } // idle connections are closed only when they are idle
+	y.t.Cleanup(end)
 	return &http.Client{Transport: &http.Transport{
 		Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-	}}, done
+	}}, end, done
 }
 
 // TestHostileNearEnd: what a job with git could ask for if it were taken over.
@@ -120,7 +121,7 @@ func TestHostileNearEnd(t *testing.T) {
 		asked = append(asked, r.Method+" "+r.URL.String())
 	})})
 	s.Create("r")
-	c, done := y.linked(link.Request{URL: s.RepoURL("r"), Auth: secret("ada", "hunter2"), Local: true})
+	c, end, done := y.linked(link.Request{URL: s.RepoURL("r"), Auth: secret("ada", "hunter2"), Local: true})
 	for _, ask := range []string{
 		"GET /", "GET /../../admin", "GET /info/refs", "GET /info/refs?service=git-receive-pack", "GET /info/refs?service=git-upload-pack&service=git-receive-pack&x=1",
 		"POST /git-receive-pack", "POST /git-upload-pack/../x", "PUT /git-upload-pack", "DELETE /info/refs?service=git-upload-pack",
@@ -142,7 +143,7 @@ func TestHostileNearEnd(t *testing.T) {
 	if got := strings.Join(s.Requests(), ", "); got != "GET /r/info/refs" || len(asked) > 0 {
 		t.Errorf("the remote was asked for %s, %v", got, asked)
 	}
-	c.CloseIdleConnections()
+	end()
 	if err := <-done; err != nil {
 		t.Errorf("the link ends with %v", err)
 	}
@@ -170,13 +171,13 @@ func TestNotEverywhere(t *testing.T) {
 		{link.Request{URL: "ext::sh -c id"}, caisson.Invalid},
 	}
 	for _, tt := range tests {
-		c, done := y.linked(tt.req)
+		c, end, done := y.linked(tt.req)
 		resp, err := c.Get("http://link/info/refs?service=git-upload-pack")
 		var got error
 		if err == nil {
 			got = caisson.Errorf(caisson.Kind(resp.Header.Get(relay.LinkKind)), "%s", resp.Header.Get(relay.LinkMessage))
 			resp.Body.Close()
-			c.CloseIdleConnections()
+			end()
 			<-done
 		} else {
 			got = <-done
