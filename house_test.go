@@ -154,7 +154,7 @@ var directions = map[string][]string{
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
-		"forge", "gate", "relay", "relay/link", "relay/remoteurl", "workspaces", "runs", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
+		"forge", "gate", "relay", "relay/link", "relay/remoteurl", "workspaces", "runs", "workspaces", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "wire", "worker", "runtime/gvisor/sentry",
 		"credential", "edge", "egress", "llm/prices", "llm/remote",
 	},
 	"cmd/caisson-agent":  {"agent/drive", "agent/inside", "agent/openclaw/driver", "agent/openclaw/install"},

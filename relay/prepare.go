@@ -28,6 +28,8 @@ type PrepareRequest struct {
 	// the same payload, at most 1 MiB.
 	Sign  func(payload []byte) (armored string, err error) `json:"-"`
 	Rules gate.Rules
+	// Text goes out with the commits, as a pull request's. What looks like a secret in it is a finding of verdict ask.
+	Text string
 }
 
 // A Commit is one commit that is sent.
@@ -108,6 +110,9 @@ func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepare
 		}
 		asked.addAll(found)
 	}
+	if err := checkText(ctx, req, asked); err != nil {
+		return nil, err
+	}
 	w := &rewriter{repo: q.repo, req: req, done: map[string]string{}}
 	result := &Prepared{Commit: req.Commit, Findings: asked.list}
 	for _, id := range ids {
@@ -123,6 +128,19 @@ func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepare
 		}
 	}
 	return result, nil
+}
+
+// checkText searches the text that goes along. The gate's default verdict on secrets holds: somebody may have a look at it.
+func checkText(ctx context.Context, req PrepareRequest, asked *findings) error {
+	if req.Text == "" {
+		return nil
+	}
+	found, err := gate.CheckText(ctx, req.Text, req.Rules)
+	for i := range found {
+		found[i].Message = plain("the text of the pull request: "+found[i].Message, 300)
+	}
+	asked.addAll(found)
+	return err
 }
 
 // newerThan returns the commits that are to be sent, parents first: those that neither the base nor any branch or tag that the

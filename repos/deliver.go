@@ -3,6 +3,7 @@ package repos
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -33,7 +34,10 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	p := chosen(g)
+	p, err := c.sender.chosen(ctx, g)
+	if err != nil {
+		return nil, err
+	}
 	if p == nil || p.Commit == g.From {
 		return nil, nil
 	}
@@ -41,7 +45,8 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	made, err := c.sender.prepare(ctx, r, g, p.Commit)
+	body, title := plain(h.Body, maxBody, true), plain(h.Repo.Title, maxTitle, false)
+	made, err := c.sender.prepare(ctx, r, g, p.Commit, title+"\n"+body)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +57,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 		ID: caisson.NewID(caisson.DeliveryPrefix), Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
 		State: caisson.DeliveryWaiting, Base: g.Base, Branch: g.Branch, From: g.From, Pushed: p.Commit, Commit: made.Commit,
 		Commits: len(made.Commits), Findings: made.Findings, Pull: h.Repo.Pull, Ready: h.Repo.Ready,
-		Title: plain(cmp.Or(h.Repo.Title, made.Commits[0].Subject), maxTitle, false), Body: plain(h.Body, maxBody, true), CreatedAt: now(),
+		Title: cmp.Or(title, plain(made.Commits[0].Subject, maxTitle, false)), Body: body, CreatedAt: now(),
 	}
 	d.Title = cmp.Or(d.Title, "Changes by "+string(g.Run))
 	d.Findings = d.Findings[:min(len(d.Findings), maxFindings)]
@@ -82,21 +87,56 @@ func (c sender) settled(ctx context.Context, g *grant) (*grant, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "repository %s was removed", g.Repo)
 }
 
-// chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last.
-func chosen(g *grant) *pushed {
+// chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last. nil: nothing.
+func (c sender) chosen(ctx context.Context, g *grant) (*pushed, error) {
 	for i := range g.Pushed {
 		if g.Pushed[i].Name == heads+g.Branch {
-			return &g.Pushed[i]
+			return &g.Pushed[i], nil
 		}
 	}
 	if n := len(g.Pushed); n > 0 {
-		return &g.Pushed[n-1]
+		return &g.Pushed[n-1], nil
 	}
-	return nil
+	return c.unrecorded(ctx, g)
+}
+
+// unrecorded looks for a push whose record was lost with a daemon: the branch is then at a commit that was neither granted nor
+// delivered before.
+func (c sender) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
+	store, err := c.open(g.Account, g.Repo, storesDir, string(g.Sandbox))
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	have, err := c.Git.Refs(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(have.Refs, func(r relay.Ref) bool { return r.Name == heads+g.Branch })
+	if i < 0 || slices.Contains(g.Refs, have.Refs[i]) {
+		return nil, nil
+	}
+	p := &pushed{Name: have.Refs[i].Name, Commit: have.Refs[i].Commit}
+	f := caisson.DeliveryFilter{Repo: g.Repo, Limit: 1000}
+	for {
+		page, more, err := c.Store.Deliveries().List(ctx, caisson.In(g.Account), f)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range page {
+			f.Before = d.ID
+			if d.Sandbox == g.Sandbox && d.Pushed == p.Commit {
+				return nil, nil
+			}
+		}
+		if !more {
+			return p, nil
+		}
+	}
 }
 
 // prepare makes commits as they are sent.
-func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string) (*relay.Prepared, error) {
+func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit, text string) (*relay.Prepared, error) {
 	store, view, err := c.streams.stores(g)
 	if err != nil {
 		return nil, err
@@ -104,7 +144,7 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit s
 	defer store.Close()
 	defer view.Close()
 	name, email := author(r)
-	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.Rules}
+	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.Rules, Text: text}
 	req.Rules.Allow = append(append([]string{}, req.Rules.Allow...), r.Allow...)
 	if r.SigningKey != "" {
 		key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)

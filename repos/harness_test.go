@@ -150,7 +150,7 @@ func (w *world) sandbox(account string) (caisson.ID, string) {
 	w.must(w.store.Sandboxes().Insert(w.t.Context(), &caisson.Sandbox{ID: id, Account: account, State: caisson.Running, CreatedAt: time.Now()}))
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config.Handler = front.Handler(func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
-		f, _, err := w.core.Stream(caisson.WithGuest(ctx, caisson.Guest{Sandbox: id, Account: account}), in)
+		f, _, err := w.core.Stream(caisson.WithGuest(context.WithoutCancel(ctx), caisson.Guest{Sandbox: id, Account: account}), in)
 		if err != nil {
 			return nil, err
 		}

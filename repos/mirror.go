@@ -108,8 +108,7 @@ func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(
 		}
 		return err
 	case lerr := <-ended:
-		far.Close()
-		near.Close() // whoever has a duplicate sees the end as well, as far is nobody's any more
+		far.Close() // nobody has it any more, so whoever has near sees the end
 		err := <-done
 		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
 			return lerr

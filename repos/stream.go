@@ -53,7 +53,11 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 		return nil, nil, err
 	}
 	done := make(chan struct{})
-	ok := c.do(func(ctx context.Context) {
+	ok := c.do(func(own context.Context) {
+		// What the wire asks for ends with the wire, and with the daemon.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(own, cancel)()
 		defer close(done)
 		defer c.streams.leave(g.Sandbox)
 		defer near.Close()

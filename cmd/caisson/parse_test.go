@@ -228,6 +228,8 @@ func TestConfigTemplate(t *testing.T) {
 	}
 	want := defaultConfig()
 	want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}
+	want.Workspaces.Hide, want.Workspaces.Rules.Only, want.Workspaces.Rules.Deny, want.Workspaces.Rules.Allow = []string{}, []string{}, []string{}, []string{}
+	want.Workspaces.Commands = []checkCommand{}
 	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the template says %+v, the defaults are %+v", got, want)
