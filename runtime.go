@@ -76,7 +76,32 @@ const MaxWriters = 20_000
 // taken over its kernel can tell anything.
 type Writers struct {
 	List    []Writer `json:"list"`    // oldest first
-	Dropped uint64   `json:"dropped"` // how many paths are not in the list for lack of room
+	Dropped uint64   `json:"dropped"` // at least so many paths are not in the list for lack of room
+}
+
+// After returns what was known before together with what has happened since, which is w. Either may be nil, for nothing.
+func (w *Writers) After(before *Writers) *Writers {
+	switch {
+	case w == nil:
+		return before
+	case before == nil:
+		return w
+	}
+	again := make(map[string]bool, len(w.List))
+	for _, x := range w.List {
+		again[x.Path] = true
+	}
+	all := &Writers{Dropped: max(before.Dropped, w.Dropped)} // what was kept of w already has counted them
+	for _, x := range before.List {
+		if !again[x.Path] {
+			all.List = append(all.List, x)
+		}
+	}
+	all.List = append(all.List, w.List...)
+	if more := len(all.List) - MaxWriters; more > 0 {
+		all.List, all.Dropped = all.List[more:], all.Dropped+uint64(more)
+	}
+	return all
 }
 
 // A Writer is the process that was the last to change what is at a path.

@@ -43,7 +43,7 @@ func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 	if err != nil {
 		return nil, err
 	}
-	return laterWriters(before, now), nil
+	return now.After(before), nil
 }
 
 // keepWriters keeps who has written what in a sandbox that is about to be ended. That it cannot is no reason not to end it.
@@ -64,32 +64,6 @@ func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
 	if err != nil {
 		w.c.Log.WarnContext(ctx, "it is not known which process was the last to change what in a workspace", "sandbox", id, "err", err)
 	}
-}
-
-// laterWriters puts together what was known before a sandbox was started for the last time, and what has happened since. Either may
-// be nil.
-func laterWriters(before, now *caisson.Writers) *caisson.Writers {
-	if before == nil || now == nil {
-		if now == nil {
-			return before
-		}
-		return now
-	}
-	again := make(map[string]bool, len(now.List))
-	for _, x := range now.List {
-		again[x.Path] = true
-	}
-	all := &caisson.Writers{Dropped: before.Dropped + now.Dropped}
-	for _, x := range before.List {
-		if !again[x.Path] {
-			all.List = append(all.List, x)
-		}
-	}
-	all.List = append(all.List, now.List...)
-	if more := len(all.List) - caisson.MaxWriters; more > 0 {
-		all.List, all.Dropped = all.List[more:], all.Dropped+uint64(more)
-	}
-	return all
 }
 
 func readWriters(dir string) (*caisson.Writers, error) {

@@ -46,6 +46,7 @@ type world struct {
 	core  *workspaces.Core
 	gate  *workspaces.Gate
 	base  int // the account's first uid
+	every time.Duration
 
 	checks []workspaces.Command
 	boxes  workspaces.Sandboxes
@@ -87,7 +88,7 @@ func (w *world) open() {
 			return w.store.Events().AppendAll(ctx, list)
 		},
 		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
-		Commands: w.checks, Sandboxes: w.boxes,
+		Commands: w.checks, Sandboxes: w.boxes, Every: w.every,
 		Writers: func(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

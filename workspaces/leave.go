@@ -45,7 +45,10 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 // Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been;
 // but commands take long, so that with them it does not wait.
 func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
-	l.c.keepWriters(ctx, id) // before anybody finds that it has gone
+	// Before anybody finds that it has gone.
+	if err := l.c.keepWriters(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		l.c.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
+	}
 	w, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), id, func(w *caisson.Workspace) error {
 		if w.State != caisson.WorkspaceLive {
 			return errUnchanged

@@ -19,7 +19,7 @@
 //	    declined.json        paths that were undone: they are not applied automatically again
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
-//	    writers.json         which process was the last to change what, once the sandbox is gone and cannot be asked
+//	    writers.json         which process was the last to change what, as the sandbox last said
 //	    refused.json         what the last command that failed has said of which changes
 //
 // All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
@@ -85,6 +85,7 @@ type Core struct {
 	refusals refusals
 	boxing   boxing
 	locks    keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	writing  keylock.Locks // held by whoever writes writers.json, by id of the workspace; after locks
 	still    keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
 	jobs     chan struct{} // a token for each that may read trees at the same time
 	trials   *trials

@@ -2,7 +2,9 @@ package workspaces
 
 import (
 	"context"
+	"errors"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -30,33 +32,77 @@ func (c reviews) attribute(ctx context.Context, w *caisson.Workspace, list []gat
 	}
 }
 
-// writersOf returns who was the last to change what in a workspace; nil if nobody knows.
+// writersOf returns who was the last to change what in a workspace; nil if nobody knows. What its sandbox does not know any more, as
+// its kernel has died with it, is what was kept.
 func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
-	if w.State == caisson.WorkspaceLive && c.Writers != nil {
-		ctx, cancel := context.WithTimeout(ctx, writersTime)
-		defer cancel()
-		all, err := c.Writers(ctx, w.Sandbox)
-		if err == nil || caisson.KindOf(err) != caisson.NotFound {
-			return all, err
-		}
-		// The sandbox is not there yet, or not any more.
-	}
-	var all *caisson.Writers
-	return all, readJSON(c.dir(w.ID, writersFile), &all)
+	now, err := c.askWriters(ctx, w)
+	var kept *caisson.Writers
+	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
+	return now.After(kept), err
 }
 
-// keepWriters keeps who has changed what in a workspace whose sandbox is about to be forgotten.
-func (c *Core) keepWriters(ctx context.Context, id caisson.ID) {
-	w, err := c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
-	if err != nil || w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
-		return
+// askWriters asks the sandbox of a workspace; nil if there is none that can be asked.
+func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
+	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect || c.Writers == nil {
+		return nil, nil
 	}
-	all, err := c.writersOf(ctx, w)
-	if err == nil && all != nil && len(all.List) > 0 {
-		err = writeJSON(c.dir(id, writersFile), all)
+	ctx, cancel := context.WithTimeout(ctx, writersTime)
+	defer cancel()
+	now, err := c.Writers(ctx, w.Sandbox)
+	if err != nil && caisson.KindOf(err) == caisson.NotFound {
+		return nil, nil // it is not there yet, or not any more
 	}
+	return now, err
+}
+
+// keepWriters keeps who has changed what in a workspace, for when its sandbox cannot be asked any more.
+func (c *Core) keepWriters(ctx context.Context, id caisson.ID) error {
+	release, err := c.writing.Acquire(ctx, string(id))
 	if err != nil {
-		c.Log.WarnContext(ctx, "it will not be known which processes have changed a workspace", "workspace", id, "sandbox", w.Sandbox, "err", err)
+		return err
+	}
+	defer release()
+	w, err := c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return err
+	}
+	now, err := c.askWriters(ctx, w)
+	if err != nil || now == nil || len(now.List) == 0 {
+		return err
+	}
+	file := c.dir(id, writersFile)
+	var kept *caisson.Writers
+	if err := readJSON(file, &kept); err != nil {
+		return err
+	}
+	all := now.After(kept)
+	if kept != nil && slices.Equal(all.List, kept.List) {
+		return nil
+	}
+	return writeJSON(file, all)
+}
+
+// keepAllWriters does that for all workspaces in use, again and again until ctx ends: a sandbox can die at any moment, and can make
+// itself die.
+func (c *Core) keepAllWriters(ctx context.Context) {
+	tick := time.NewTicker(c.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := c.each(ctx, func(w *caisson.Workspace) {
+			if err := c.keepWriters(ctx, w.ID); err != nil {
+				c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
+			}
+		}, caisson.WorkspaceLive)
+		if err != nil && ctx.Err() == nil {
+			c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
+		}
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,4 +125,36 @@ func TestProcessesUnknown(t *testing.T) {
 	w.wantProcesses(ws, map[string]string{"a": ""})
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
 	w.wantProcesses(ws, map[string]string{"a": ""})
+}
+
+// TestProcessesOfTheDead: what a sandbox has said before it died is known, however it died.
+func TestProcessesOfTheDead(t *testing.T) {
+	w := newWorld(t)
+	w.every = time.Millisecond
+	w.open()
+	ws := w.lay(w.tree(nil))
+	w.edit(ws, map[string]string{"a": "a", "b": "b"})
+	tell := func(by ...caisson.Writer) {
+		w.setWriters(func(caisson.ID) (*caisson.Writers, error) { return &caisson.Writers{List: by, Dropped: 7}, nil })
+	}
+	kept := func() string {
+		data, _ := os.ReadFile(filepath.Join(w.data, "workspaces", string(ws.ID), "writers.json"))
+		return string(data)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- w.core.Run(ctx) }()
+	tell(caisson.Writer{Path: "a", PID: 1, Command: "x"}, caisson.Writer{Path: "b", PID: 1, Command: "x"})
+	poll.Until(t, patience, func() bool { return strings.Contains(kept(), `"b"`) })
+	tell(caisson.Writer{Path: "b", PID: 2, Command: "y"}) // started anew
+	poll.Until(t, patience, func() bool { return strings.Contains(kept(), `"y"`) })
+	tell()
+	stop()
+	w.must(<-ran)
+	w.wantProcesses(ws, map[string]string{"a": "1 x", "b": "2 y"})
+	w.setWriters(func(caisson.ID) (*caisson.Writers, error) { return nil, errors.New("hangs") })
+	w.wantProcesses(ws, map[string]string{"a": "1 x", "b": "2 y"})
+	if !strings.HasSuffix(strings.TrimSpace(kept()), `"dropped":7}`) {
+		t.Error(kept())
+	}
 }
