@@ -44,9 +44,9 @@ func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
 		name  string
 		mode  os.FileMode
 		guest bool
-	}{
+	}{ // jobs look into base, with whosever rights, before anything is in it
 		{"layers", 0o700, false}, {upperDir, os.FileMode(mode & 0o777), true}, {workDir, 0o700, true}, {maskDir, 0o700, true},
-		{baseDir, 0o700, false}, {frozenDir, 0o700, false}, {savedDir, 0o700, false},
+		{baseDir, 0o755, false}, {frozenDir, 0o700, false}, {savedDir, 0o700, false},
 	} {
 		p := c.dir(id, d.name)
 		if err := os.Mkdir(p, 0o700); err != nil {

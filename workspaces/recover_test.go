@@ -171,3 +171,23 @@ func TestCapture(t *testing.T) {
 		t.Error("a directory that is there was written to")
 	}
 }
+
+// baseless is a tool whose daemon dies before anything is kept for merges.
+type baseless struct{ workspaces.Tool }
+
+func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, gate.BaseLimits) error {
+	return caisson.Errorf(caisson.Internal, "the daemon has died")
+}
+
+// TestNoBase: a workspace of which nothing was kept for merges can be looked at all the same.
+func TestNoBase(t *testing.T) {
+	w := newWorld(t)
+	w.tool = baseless{w.tool}
+	w.open()
+	dir := w.tree(map[string]string{"f": "a"})
+	ws := w.lay(dir)
+	w.edit(ws, map[string]string{"f": "b"})
+	_, err := w.sync(ws, pick(t, w.shows(ws, "modified f")))
+	w.must(err)
+	w.wantFiles(dir, map[string]string{"f": "b"})
+}
