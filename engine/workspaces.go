@@ -24,8 +24,10 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 		Dir: e.cfg.Dir, Store: e.Store, Tool: gate.NewTool(e.runner),
 		Record:  func(ctx context.Context, list []*caisson.Event) error { return e.Core.RecordAll(ctx, list) },
 		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
-		Writers: func(ctx context.Context, id caisson.ID) (*caisson.Writers, error) { return e.Core.Writers(ctx, id) },
-		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Writers: func(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+			return e.Core.Sandboxes().Writers(ctx, id)
+		},
+		Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Sandboxes: checkBoxes{e},
 		Log: e.cfg.Log.With("component", "workspaces"),
 	})

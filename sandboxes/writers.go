@@ -20,13 +20,13 @@ const writersTime = 2 * time.Second
 
 // Writers returns who was the last to change what in a sandbox's workspace, since that was made. What is not known is not in it:
 // in a sandbox whose main process has died, what has happened since it was last asked. Nil if the runtime does not know such
-// things; NotFound if there is no such sandbox.
-func (c *Core) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
-	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+// things; NotFound if there is no such sandbox. It is for the engine: whose the sandbox is is not asked.
+func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
+	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return nil, err
 	}
-	return c.spaces.writers(ctx, sb)
+	return l.c.spaces.writers(ctx, sb)
 }
 
 func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {

@@ -15,7 +15,7 @@ import (
 // wantWriters fails the test unless these were the last to write what is in a sandbox's workspace: path=pid, oldest first.
 func (w *world) wantWriters(id caisson.ID, want string) {
 	w.t.Helper()
-	all, err := w.Writers(w.t.Context(), id)
+	all, err := w.Sandboxes().Writers(w.t.Context(), id)
 	if err != nil {
 		w.t.Errorf("%s: %v", id, err)
 		return
@@ -53,19 +53,19 @@ func TestWriters(t *testing.T) {
 	w.runtime.wrote(nil, map[string]int{"d": 3})
 	got(w.Sandboxes().Suspend(w.ctx(), id))(t)
 	w.wantWriters(sb.ID, "b=1 a=2 c=2 d=3")
-	if all, err := w.Writers(t.Context(), sb.ID); err != nil || all.Dropped != 1 {
+	if all, err := w.Sandboxes().Writers(t.Context(), sb.ID); err != nil || all.Dropped != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
 	// A sandbox that does not say is an error to who asks, and none to who ends it.
 	w.runtime.wrote(caisson.Errorf(caisson.Unavailable, "does not answer"), nil)
-	if _, err := w.Writers(t.Context(), sb.ID); caisson.KindOf(err) != caisson.Unavailable {
+	if _, err := w.Sandboxes().Writers(t.Context(), sb.ID); caisson.KindOf(err) != caisson.Unavailable {
 		t.Error(err)
 	}
 	w.runtime.wrote(nil, map[string]int{"last": 4})
 	left := false
 	l.leaving = func(id caisson.ID) { left = true; w.wantWriters(id, "b=1 a=2 c=2 last=4") }
 	must(t, w.Sandboxes().Remove(w.ctx(), id))
-	if _, err := w.Writers(t.Context(), sb.ID); !left || caisson.KindOf(err) != caisson.NotFound {
+	if _, err := w.Sandboxes().Writers(t.Context(), sb.ID); !left || caisson.KindOf(err) != caisson.NotFound {
 		t.Errorf("of a sandbox that is gone: %v", err)
 	}
 	w.holds()
@@ -90,7 +90,7 @@ func TestWritersLost(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Writers(ctx, sb.ID); err == nil {
+	if _, err := w.Sandboxes().Writers(ctx, sb.ID); err == nil {
 		t.Error("a cancelled call succeeds")
 	}
 	w.holds()
@@ -110,7 +110,7 @@ func TestWritersBounded(t *testing.T) {
 		got(w.Sandboxes().Stop(w.ctx(), string(sb.ID), 0))(t)
 		got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
 	}
-	all, err := w.Writers(t.Context(), sb.ID)
+	all, err := w.Sandboxes().Writers(t.Context(), sb.ID)
 	if err != nil || len(all.List) != caisson.MaxWriters || all.List[0].PID != 2 || all.List[caisson.MaxWriters-1].PID != 3 {
 		t.Errorf("%d, %v", len(all.List), err)
 	}

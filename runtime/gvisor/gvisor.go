@@ -105,7 +105,7 @@ func New(cfg Config) (*Runtime, error) {
 	r.launcher = &launcher{
 		exe: r.cfg.Exe, platform: r.cfg.Platform, tools: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
 	}
-	return r, r.adopt()
+	return r, adopt(r)
 }
 
 // Close lets go of everything the Runtime holds in this process. Sandboxes run on. Idempotent.

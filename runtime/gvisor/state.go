@@ -87,9 +87,9 @@ func (s *sandbox) save() error {
 	return os.Rename(tmp, filepath.Join(s.dir, "state.json"))
 }
 
-// adopt takes over the sandboxes that an earlier daemon left in cfg.Dir. A directory without a readable state belongs to a
+// adopt takes over the sandboxes that an earlier daemon left in the directory of r. A directory without a readable state belongs to a
 // launch that did not finish: it is listed as not running, so that the caller destroys it.
-func (r *Runtime) adopt() error {
+func adopt(r *Runtime) error {
 	entries, err := os.ReadDir(r.cfg.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -26,7 +26,7 @@ func (r *Runtime) Writers(ctx context.Context, id caisson.ID, target string) (*c
 	if !slices.Contains(s.state.Recorded, target) {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
 	}
-	data, err := s.tableOf(ctx, target)
+	data, err := tableOf(ctx, s, target)
 	if err != nil {
 		return nil, fmt.Errorf("ask who has written what: %w", err)
 	}
@@ -41,9 +41,9 @@ func (r *Runtime) Writers(ctx context.Context, id caisson.ID, target string) (*c
 	return w, nil
 }
 
-// tableOf has the sandbox's main process write its table for a workspace to a pipe, and returns what came. What is too long is
+// tableOf has a sandbox's main process write its table for a workspace to a pipe, and returns what came. What is too long is
 // cut, and then no table.
-func (s *sandbox) tableOf(ctx context.Context, target string) ([]byte, error) {
+func tableOf(ctx context.Context, s *sandbox, target string) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err
