@@ -58,9 +58,9 @@ func TestErrorsKeepTheToken(t *testing.T) {
 		},
 		"html": func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "<p>"+testToken) },
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://evil.example.org/"+testToken, 302)
+			http.Redirect(w, r, "http://evil.example.org/"+testToken, http.StatusFound)
 		},
-		"scheme": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, testToken+"://x/", 302) },
+		"scheme": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, testToken+"://x/", http.StatusFound) },
 		"header": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", testToken)
 			w.WriteHeader(429)
