@@ -36,7 +36,7 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	}
 	for _, args := range [][]string{
 		{"init", "-q", "-b", "main"}, {"-c", "core.compression=0", "add", "."}, {"-c", "core.compression=0", "commit", "-q", "-m", "files"},
-		{"-c", "pack.compression=0", "clone", "-q", "--bare", "--no-local", work, bare},
+		{"-c", "pack.compression=0", "-c", "pack.window=0", "clone", "-q", "--bare", "--no-local", work, bare},
 	} {
 		if err := git(ctx, work, args...); err != nil {
 			return err
