@@ -238,3 +238,65 @@ func isDone(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+// TestPromise7Relay: what an agent had done when the daemon died is not lost: what it had pushed is held until somebody sends it, and what it
+// had not is in its sandbox, which is kept.
+func TestPromise7Relay(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	f := forgetest.New(t, forgetest.Options{Kind: caisson.ForgeGitHub, Token: forgeToken})
+	d := h.serve()
+	h.addForge(f)
+	ended := make(chan struct{}, 2)
+	for _, script := range []string{
+		"cd /workspace; echo x > pushed.txt; git add .; git commit -q -m x; git push -q; echo begun; sleep 600",
+		"cd /workspace; echo x > left.txt; echo begun; sleep 600",
+	} {
+		go func() {
+			h.run("run", "--repo", "app", "shell", script)
+			ended <- struct{}{}
+		}()
+	}
+	var list []caisson.Run
+	h.waitFor(func() bool {
+		list = shows[[]caisson.Run](h, "runs", "ls", "-o", "json")
+		begun := 0
+		for _, r := range list {
+			log := h.run("logs", string(r.ID))
+			if strings.Contains(log.stdout, "begun") {
+				begun++
+			}
+		}
+		return begun == 2
+	})
+	d.kill()
+	<-ended
+	<-ended
+	h.serve()
+	for _, l := range list {
+		r := shows[caisson.Run](h, "runs", "show", "-o", "json", string(l.ID))
+		got := r.Result.Delivery
+		if r.State != caisson.RunFailed || got == nil {
+			t.Fatalf("the run is %s with %+v", r.State, got)
+		}
+		file := "pushed.txt"
+		if strings.Contains(r.Request.Prompt, "left.txt") {
+			file = "left.txt"
+			if sb := h.show(string(r.Result.Sandbox)); got.ID != "" || got.State != caisson.DeliveryFailed || sb.State != caisson.Stopped {
+				t.Fatalf("what was not pushed: %+v, the sandbox is %s", got, sb.State)
+			}
+			h.ok("sandbox", "start", string(r.Result.Sandbox))
+			h.ok("repo", "deliver", "app", string(r.Result.Sandbox)+":/workspace")
+		} else {
+			if got.State != caisson.DeliveryHeld {
+				t.Fatalf("what was pushed: %+v", got)
+			}
+			h.ok("relay", "retry", string(got.ID))
+		}
+		branch := "caisson/" + string(r.ID)
+		h.waitFor(func() bool { return f.Branches()[branch] != "" })
+		if files := gitOut(t, f.Dir, "ls-tree", "--name-only", branch); files != "README.md\n"+file {
+			t.Errorf("the branch has %q", files)
+		}
+	}
+}
