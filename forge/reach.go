@@ -1,10 +1,8 @@
 package forge
 
 import (
-	"context"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -15,13 +13,7 @@ const dialTime = 20 * time.Second
 
 // dialer returns how to connect to a forge. Loopback says that its API's host is a name of this machine.
 func dialer(scheme string, loopback, local bool) *net.Dialer {
-	return &net.Dialer{Timeout: dialTime, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-		ap, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		return reachable(ap.Addr(), scheme, loopback, local)
-	}}
+	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reachable(a.Addr(), scheme, loopback, local) })
 }
 
 // reachable is nil if a token may be sent to a: without TLS only if that is this machine, whatever the name was.

@@ -1,5 +1,5 @@
-// Package reach says which addresses a job that was told a URL may connect to: whoever may add a remote must not be able to look
-// around in the host's networks with it.
+// Package reach says which addresses a job that was told a URL may connect to: whoever may add a remote, or pull an image, must not be
+// able to look around in the host's networks with it.
 package reach
 
 import (
@@ -13,23 +13,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Dialer returns how to connect. Names are resolved as part of a dial, so what a name means cannot change between the check and the use.
-// loopback says that the URL's host is a name of this machine, local that whoever gave the URL may name private addresses.
-func Dialer(timeout time.Duration, loopback, local bool) *net.Dialer {
+// Dialer returns how to connect to what check has no error for. Names are resolved as part of a dial, so what a name means cannot change
+// between the check and the use.
+func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer {
 	return &net.Dialer{Timeout: timeout, KeepAlive: 15 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return err
 		}
-		return Check(ap.Addr(), loopback, local)
+		return check(ap)
 	}}
 }
 
-// Check is nil if a may be connected to, else Denied.
+// Check is nil if a remote may be at a, else Denied. loopback says that its URL's host is a name of this machine, local that whoever gave
+// the URL may name private addresses.
 func Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
-	case !a.IsValid(), a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), slices.Contains(metadata, a), a.IsLoopback() && !loopback:
+	case !Plausible(a, loopback):
 		return caisson.Errorf(caisson.Denied, "the host leads to an address that cannot be a server's")
 	case local || Public(a):
 		return nil
@@ -37,16 +38,26 @@ func Check(a netip.Addr, loopback, local bool) error {
 	return caisson.Errorf(caisson.Denied, "the host is in a private network; only repositories that were added on this machine itself may be there")
 }
 
+// Plausible reports whether a server may be at a at all: not a cloud's service that tells machines their secrets, and not this machine
+// itself unless loopback says so.
+func Plausible(a netip.Addr, loopback bool) bool {
+	a = a.Unmap()
+	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() && !slices.Contains(metadata, a) &&
+		(loopback || !a.IsLoopback())
+}
+
 var (
 	// metadata are addresses where clouds tell a machine its secrets.
 	metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16")}
-	// private4 is what of IPv4 is not everybody's; public6 what has been assigned of IPv6, and tunnels6 what of it stands for an
-	// address of IPv4, as do those of nat64.
-	private4 = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-		"192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4")
+	// private4 is what of IPv4 is not everybody's. 168.63.129.16 is Azure's for each machine's own use. The networks for
+	// documentation are missing: they lead nowhere, or somebody has given them a use.
+	private4 = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
+		"172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4")
+	// public6 is what has been assigned of IPv6, and tunnels6 what of it stands for an address of IPv4.
 	public6  = netip.MustParsePrefix("2000::/3")
 	tunnels6 = prefixes("2001::/32", "2002::/16")
-	nat64    = netip.MustParsePrefix("64:ff9b::/96")
+	// nat64 are IPv4 addresses as seen from networks without IPv4.
+	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 )
 
 func prefixes(list ...string) []netip.Prefix {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
@@ -62,7 +61,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	}
 	h := &httpLink{base: base, user: req.Auth.User, secret: req.Auth.Secret, push: req.Push}
 	h.transport = &http.Transport{
-		DialContext:            reach.Dialer(dialTime, remote.Loopback(), req.Local).DialContext,
+		DialContext:            dialer(remote, req).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTime,
 		ResponseHeaderTimeout:  answerTime,

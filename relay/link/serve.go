@@ -7,11 +7,13 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
@@ -187,3 +189,8 @@ func (l *late) Write(p []byte) (int, error) {
 
 // dialTime is how long a remote may take to accept a connection.
 const dialTime = 30 * time.Second
+
+// dialer returns how to connect to a remote.
+func dialer(remote remoteurl.URL, req Request) *net.Dialer {
+	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reach.Check(a.Addr(), remote.Loopback(), req.Local) })
+}

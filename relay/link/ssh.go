@@ -14,7 +14,6 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -37,7 +36,7 @@ func newSSH(remote remoteurl.URL, req Request) (*sshLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sshLink{remote: remote, dialer: reach.Dialer(dialTime, remote.Loopback(), req.Local), config: &ssh.ClientConfig{
+	return &sshLink{remote: remote, dialer: dialer(remote, req), config: &ssh.ClientConfig{
 		User: remote.User, Auth: auth, Timeout: dialTime,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			for _, k := range keys {
