@@ -17,12 +17,7 @@ const (
 
 // plainTitle returns s as one visible line.
 func plainTitle(s string) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !safetext.Safe(r) || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, s)), " ")
+	s = safetext.Line(s)
 	if r := []rune(s); len(r) > maxTitle {
 		s = strings.TrimSpace(string(r[:maxTitle-1])) + "…"
 	}
@@ -31,17 +26,7 @@ func plainTitle(s string) string {
 
 // plainBody returns s without what cannot be seen.
 func plainBody(s string) string {
-	s = strings.ReplaceAll(s, "\r\n", "\n")
-	s = strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && (!safetext.Safe(r) || r == utf8.RuneError) {
-			return -1
-		}
-		return r
-	}, s)
-	if len(s) > maxBody {
-		s = strings.ToValidUTF8(s[:maxBody], "") + "…"
-	}
-	return s
+	return safetext.Short(safetext.Lines(s), maxBody)
 }
 
 // command finds lines that GitLab takes as orders to itself, with the rights of whose token it is: /merge, /assign, /close. Parts of a
@@ -68,9 +53,5 @@ func validBranch(s string) bool {
 
 // excerpt returns at most limit bytes of s, as one line that is safe to show.
 func excerpt(s string, limit int) string {
-	s = safetext.Escape(strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " "))
-	if len(s) > limit {
-		s = strings.ToValidUTF8(s[:limit], "") + "…"
-	}
-	return s
+	return safetext.Short(safetext.Escape(strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")), limit)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -34,7 +35,7 @@ func (t *Tool) Prepare(ctx context.Context, store, view *os.File, req PrepareReq
 		}
 		return p.check(&req)
 	}
-	near, far, err := socketPair()
+	near, far, err := socketpair.New()
 	if err != nil {
 		return nil, err
 	}

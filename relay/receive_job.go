@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/worker"
 )
@@ -190,18 +188,4 @@ func validFindings(list []caisson.Finding) bool {
 		}
 	}
 	return len(list) <= maxFindings
-}
-
-// socketPair returns two ends of a stream; a is nonblocking, and b is to be given away.
-func socketPair() (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-		return nil, nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far"), nil
 }

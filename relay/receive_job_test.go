@@ -15,6 +15,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -43,7 +44,7 @@ func give(t *testing.T, dir string) *os.File {
 // exchange sends body to the job and returns the answer.
 func exchange(t *testing.T, tool *Tool, store, view *os.File, req ReceiveRequest, body []byte) (*Received, string, error) {
 	t.Helper()
-	near, far, err := socketPair()
+	near, far, err := socketpair.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestToolReceiveStalls(t *testing.T) {
 	q := newQuay(t)
 	before, objects := q.state()
 	store, view := give(t, q.store.dir), give(t, q.store.view)
-	near, far, err := socketPair()
+	near, far, err := socketpair.New()
 	if err != nil {
 		t.Fatal(err)
 	}

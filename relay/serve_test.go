@@ -6,15 +6,13 @@ import (
 	"context"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 )
 
 // A stand is a store with one file of noise.
@@ -49,11 +47,10 @@ func newStand(t *testing.T, size int) *stand {
 // begin starts to serve a request, and returns the client's end and what comes of it.
 func (s *stand) begin(ctx context.Context, req ServeRequest, stall time.Duration) (net.Conn, <-chan error) {
 	s.t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	near, far, err := socketpair.New()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
 	client, err := net.FileConn(far)
 	far.Close()
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/relay"
 )
 
@@ -45,7 +45,8 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	body, title := plain(h.Body, maxBody, true), plain(h.Repo.Title, maxTitle, false)
+	// What is searched is what is sent: a forge that dropped invisible characters later would put together what they kept apart.
+	body, title := strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxBody)), line(h.Repo.Title, maxTitle)
 	made, err := c.sender.prepare(ctx, r, g, p.Commit, title+"\n"+body)
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 		ID: caisson.NewID(caisson.DeliveryPrefix), Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
 		State: caisson.DeliveryWaiting, Base: g.Base, Branch: g.Branch, From: g.From, Pushed: p.Commit, Commit: made.Commit,
 		Commits: len(made.Commits), Findings: made.Findings, Pull: h.Repo.Pull, Ready: h.Repo.Ready,
-		Title: cmp.Or(title, plain(made.Commits[0].Subject, maxTitle, false)), Body: body, CreatedAt: now(),
+		Title: cmp.Or(title, line(made.Commits[0].Subject, maxTitle)), Body: body, CreatedAt: now(),
 	}
 	d.Title = cmp.Or(d.Title, "Changes by "+string(g.Run))
 	d.Findings = d.Findings[:min(len(d.Findings), maxFindings)]
@@ -144,8 +145,7 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit, 
 	defer store.Close()
 	defer view.Close()
 	name, email := author(r)
-	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.Rules, Text: text}
-	req.Rules.Allow = append(append([]string{}, req.Rules.Allow...), r.Allow...)
+	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.rules(r), Text: text}
 	if r.SigningKey != "" {
 		key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)
 		if err != nil {
@@ -158,23 +158,8 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit, 
 	return c.Git.Prepare(ctx, store, view, req)
 }
 
-// plain makes text of a stranger's fit to be shown: no control characters but, in a text of several lines, those that end lines.
-func plain(s string, limit int, lines bool) string {
-	s = strings.ReplaceAll(s, "\r\n", "\n")
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case lines && (r == '\n' || r == '\t'):
-			return r
-		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == utf8.RuneError || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x200e || r == 0x200f:
-			return ' '
-		}
-		return r
-	}, s)
-	if len(s) > limit {
-		s = strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
-	}
-	return strings.TrimSpace(s)
-}
+// line makes one visible line of at most limit bytes, and "…", of a stranger's text.
+func line(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }
 
 // Await implements [caisson.Relay].
 func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*caisson.Delivery, error) {

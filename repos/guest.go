@@ -2,11 +2,10 @@ package repos
 
 import (
 	"context"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/tail"
 )
 
 // How long git in a sandbox may take to clone, and to push what it has.
@@ -68,30 +67,16 @@ func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script 
 	}
 	defer p.Close()
 	out, errs := make(chan string, 1), make(chan string, 1)
-	go func() { out <- tail(p.Stdout()) }()
-	go func() { errs <- tail(p.Stderr()) }()
+	go func() { out <- tail.Read(p.Stdout(), maxSaid) }()
+	go func() { errs <- tail.Read(p.Stderr(), maxSaid) }()
 	status, err := p.Wait(ctx)
 	if err != nil || status.Success() {
 		return err
 	}
 	p.Close() // what it may have left running holds its streams
-	said := strings.Join(strings.Fields(plain(<-errs+" "+<-out, maxSaid, true)), " ")
+	said := line(<-errs+" "+<-out, maxSaid)
 	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, said)
 }
 
 // maxSaid bounds what is kept of what git in a sandbox says, in bytes.
 const maxSaid = 1200
-
-// tail returns the last words of a stream, however long it is.
-func tail(r io.Reader) string {
-	var last []byte
-	buf := make([]byte, 4096)
-	for {
-		n, err := r.Read(buf)
-		last = append(last, buf[:n]...)
-		last = last[max(0, len(last)-maxSaid):]
-		if err != nil {
-			return strings.ToValidUTF8(string(last), "\uFFFD")
-		}
-	}
-}

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay"
 )
 
@@ -80,7 +79,7 @@ const linkGrace = 5 * time.Second
 
 // linked connects f with a repository's remote.
 func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
-	near, far, err := socketpair()
+	near, far, err := socketpair.New()
 	if err != nil {
 		return err
 	}
@@ -115,12 +114,4 @@ func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(
 		}
 		return err
 	}
-}
-
-func socketpair() (a, b *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far"), nil
 }

@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -192,6 +193,13 @@ func (c *Core) event(ctx context.Context, account, kind, subject string, data ma
 	if err != nil {
 		c.Log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
 	}
+}
+
+// rules are those that commits for a repository are checked by.
+func (c *Core) rules(r *caisson.Repo) gate.Rules {
+	rules := c.Rules
+	rules.Allow = slices.Concat(rules.Allow, r.Allow)
+	return rules
 }
 
 func now() time.Time { return time.Now().UTC() }

@@ -148,6 +148,18 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestTextIsSearched: a secret in the text of a pull request holds it, also one that is put together only once a forge drops what is invisible.
+func TestTextIsSearched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
+	w.does(id, dir, "echo b > b.txt")
+	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Body: "use ghp_\u200b" + "1a2B3c4D5e6F7g8H9i0J" + "\u2060k1L2m3N4o5P6q7R8"})
+	if d.State != caisson.DeliveryHeld || len(d.Findings) == 0 {
+		t.Errorf("the delivery is %+v", d)
+	}
+}
+
 // TestRestart: a daemon that dies loses no grant and no delivery, and sends nothing twice.
 func TestRestart(t *testing.T) {
 	t.Parallel()

@@ -145,7 +145,7 @@ func (c sender) outcome(d *caisson.Delivery, err error) {
 		d.State, d.EndedAt = caisson.DeliveryDelivered, now()
 		return
 	}
-	d.Error = plain(caisson.MessageOf(err), 1000, false)
+	d.Error = line(caisson.MessageOf(err), 1000)
 	again := false
 	switch caisson.KindOf(err) {
 	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay"
 )
 
@@ -47,7 +48,7 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	if !c.streams.enter(g.Sandbox) {
 		return nil, nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 	}
-	near, far, err := socketpair()
+	near, far, err := socketpair.New()
 	if err != nil {
 		c.streams.leave(g.Sandbox)
 		return nil, nil, err
@@ -113,10 +114,8 @@ func (c streams) serve(ctx context.Context, g *grant, conn *os.File, req streamR
 	if err != nil {
 		return err
 	}
-	rules := c.Rules
-	rules.Allow = append(slices.Clone(rules.Allow), r.Allow...)
 	got, err := c.Git.Receive(ctx, store, view, conn, relay.ReceiveRequest{
-		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rules, Limits: c.Limits.Push,
+		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: c.rules(r), Limits: c.Limits.Push,
 	})
 	if err != nil || req.Advertise {
 		return err

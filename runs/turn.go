@@ -15,6 +15,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/tail"
 )
 
 // readyAgain is how long a service that was there before may take to be there again.
@@ -220,7 +221,7 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 		}
 	}()
 	stderr := make(chan string, 1)
-	go func() { stderr <- tail(p.Stderr()) }()
+	go func() { stderr <- tail.Read(p.Stderr(), maxSaid) }()
 	// The program is asked to end what it does, for which it gives the agent the same time; if it does not, the exec session ends it.
 	ended := make(chan struct{})
 	defer close(ended)
@@ -290,23 +291,10 @@ func (c hands) why(ctx context.Context, box caisson.ID, p caisson.Process) strin
 	}
 }
 
-// whyTime bounds how long the reason for a sandbox's end is waited for.
-const whyTime = 2 * time.Second
-
-// tail returns the last words of a stream, however long it is.
-func tail(r io.Reader) string {
-	const keep = 400
-	var last []byte
-	buf := make([]byte, 4096)
-	for {
-		n, err := r.Read(buf)
-		last = append(last, buf[:n]...)
-		last = last[max(0, len(last)-keep):]
-		if err != nil {
-			return strings.ToValidUTF8(string(last), "\uFFFD")
-		}
-	}
-}
+const (
+	whyTime = 2 * time.Second // how long the reason for a sandbox's end is waited for
+	maxSaid = 400             // how much of a driver's last words is shown, in bytes
+)
 
 // pids returns the processes that a sandbox has.
 func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {

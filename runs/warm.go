@@ -16,6 +16,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/tail"
 )
 
 // WarmModel is the model that agents are warmed up on: it follows a script, costs nothing, and is nobody else's to ask for.
@@ -378,8 +379,8 @@ func (c hands) execute(ctx context.Context, box caisson.ID, command []string) er
 	}
 	defer p.Close()
 	out := make(chan string, 2)
-	go func() { out <- tail(p.Stdout()) }()
-	go func() { out <- tail(p.Stderr()) }()
+	go func() { out <- tail.Read(p.Stdout(), maxSaid) }()
+	go func() { out <- tail.Read(p.Stderr(), maxSaid) }()
 	status, err := p.Wait(ctx)
 	if err != nil || status.Success() {
 		return err

@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 )
 
 // streamPair returns both ends of a stream as an engine makes them.
 func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	near, f, err := socketpair.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fds[1]), "far")
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return os.NewFile(uintptr(fds[0]), "near"), c.(*net.UnixConn)
+	return near, c.(*net.UnixConn)
 }
 
 // echoes are jobs that each answer what they are sent once they have all of it.

@@ -15,26 +15,24 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // pair returns both ends of a stream as an engine makes them.
 func pair(t testing.TB) (near *net.UnixConn, far *os.File) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	f, far, err := socketpair.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fds[0]), "near")
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.(*net.UnixConn), os.NewFile(uintptr(fds[1]), "far")
+	return c.(*net.UnixConn), far
 }
 
 // An engine opens streams to git programs on repositories of a directory.

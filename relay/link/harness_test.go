@@ -11,10 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 )
@@ -67,9 +66,9 @@ func (y *yard) path(name string) string { return filepath.Join(y.top, name) }
 // sockets returns the two ends of a stream.
 func (y *yard) sockets() (near, far *os.File) {
 	y.t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	near, far, err := socketpair.New()
 	y.must(err)
-	return os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
+	return near, far
 }
 
 // A place is where a repository is, and how it is reached.
