@@ -98,8 +98,12 @@ func (c *checker) files(ctx context.Context, id string, commit *rawCommit, all *
 	if err != nil {
 		return err
 	}
+	bases, err := c.commonTrees(ctx, commit)
+	if err != nil {
+		return err
+	}
 	d := &treeDiff{objects: c.objects, limit: c.rules.MaxFiles, subs: map[string]bool{}}
-	err = d.walk("", commit.tree, parents)
+	err = d.walk("", commit.tree, parents, bases)
 	if errors.Is(err, errTooLarge) {
 		all.add(deniedFinding(checkSize, fmt.Sprintf("%s: the commit changes more than %d files, or directories too large or too deep; raise maxFiles if that is wanted", shortID(id), c.rules.MaxFiles)))
 		return nil
@@ -154,6 +158,27 @@ func (c *checker) parentTrees(commit *rawCommit) ([]string, error) {
 		trees = append(trees, string(tree))
 	}
 	return trees, nil
+}
+
+// commonTrees returns the trees of the commits that a merge's parents have in common, which is the empty one if two of them have none;
+// no trees for what is no merge.
+func (c *checker) commonTrees(ctx context.Context, commit *rawCommit) ([]string, error) {
+	var trees []string
+	for i, a := range commit.parents {
+		for _, b := range commit.parents[i+1:] {
+			ids, err := c.objects.common(ctx, a, b)
+			if err != nil {
+				return nil, err
+			}
+			some, err := c.parentTrees(&rawCommit{parents: ids})
+			if err != nil {
+				return nil, err
+			}
+			trees = append(trees, some...)
+		}
+	}
+	slices.Sort(trees)
+	return slices.Compact(trees), nil
 }
 
 // complete adds sizes and the targets of symlinks to changes, and says which files will be read.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -191,4 +192,17 @@ func (o *objects) tree(id string) (*treeObject, error) {
 	}
 	o.trees[id] = t
 	return t, nil
+}
+
+// common returns the best commits that two have in common.
+func (o *objects) common(ctx context.Context, a, b string) ([]string, error) {
+	out, err := o.repo.output(ctx, "", "merge-base", "--all", a, b)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && len(out) == 0 {
+		return nil, nil
+	}
+	ids := strings.Fields(string(out))
+	if err == nil && (len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return !validCommit(id) })) {
+		err = caisson.Errorf(caisson.Internal, "git says nonsense of commits")
+	}
+	return ids, err
 }

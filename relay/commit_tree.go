@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -188,9 +189,10 @@ type treeDiff struct {
 	subs    map[string]bool // paths of submodules among the changes
 }
 
-// walk adds what differs between the tree and each of its parents, in dir and below. "" is an empty tree. errTooLarge if there are
-// more changes than the limit, or the directories are too deep.
-func (d *treeDiff) walk(dir, tree string, parents []string) error {
+// walk adds what differs between the tree and each of its parents, in dir and below, and what of one parent's it undoes: bases are
+// the trees of the commits that the parents have in common. "" is an empty tree. errTooLarge if there are more changes than the limit,
+// or the directories are too deep.
+func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 	if strings.Count(dir, "/") >= maxDepth {
 		return errTooLarge
 	}
@@ -198,23 +200,27 @@ func (d *treeDiff) walk(dir, tree string, parents []string) error {
 	if err != nil {
 		return err
 	}
-	var before []*treeObject
-	for _, p := range parents {
-		t, err := d.objects.tree(p)
-		if err != nil {
-			return err
-		}
-		before = append(before, t)
+	before, err := d.trees(parents)
+	if err != nil {
+		return err
+	}
+	common, err := d.trees(bases)
+	if err != nil {
+		return err
 	}
 	for _, e := range now.entries {
-		if err := d.compare(dir, e.name, e, before); err != nil {
+		if err := d.compare(dir, e.name, e, before, common); err != nil {
 			return err
 		}
 	}
-	// What all parents have and the tree has not. What only some have was removed by others.
-	for _, e := range before[0].entries {
-		if now.entry(e.name).mode == "" {
-			if err := d.compare(dir, e.name, treeEntry{}, before); err != nil {
+	// What parents have and the tree has not.
+	for i, t := range before {
+		for _, e := range t.entries {
+			told := slices.ContainsFunc(before[:i], func(t *treeObject) bool { return t.entry(e.name).mode != "" })
+			if told || now.entry(e.name).mode != "" {
+				continue
+			}
+			if err := d.compare(dir, e.name, treeEntry{}, before, common); err != nil {
 				return err
 			}
 		}
@@ -222,21 +228,28 @@ func (d *treeDiff) walk(dir, tree string, parents []string) error {
 	return nil
 }
 
-// compare adds what one name differs in from all parents.
-func (d *treeDiff) compare(dir, name string, e treeEntry, before []*treeObject) error {
+func (d *treeDiff) trees(ids []string) ([]*treeObject, error) {
+	var list []*treeObject
+	for _, id := range ids {
+		t, err := d.objects.tree(id)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// compare adds one name if what is there is no parent's, or undoes what a parent has changed.
+func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
+	if taken(name, e, before, common) {
+		return nil
+	}
 	var old treeEntry
-	dirs := make([]string, len(before))
-	wasTree := false
-	for i, t := range before {
-		o := t.entry(name)
-		if o.mode == e.mode && o.id == e.id {
-			return nil
-		}
-		if old.mode == "" {
+	dirs, wasTree := subtrees(name, before)
+	for _, t := range before {
+		if o := t.entry(name); old.mode == "" && o != e {
 			old = o
-		}
-		if o.isTree() {
-			dirs[i], wasTree = o.id, true
 		}
 	}
 	full := path.Join(dir, name)
@@ -252,7 +265,38 @@ func (d *treeDiff) compare(dir, name string, e treeEntry, before []*treeObject) 
 	if e.isTree() {
 		sub = e.id
 	}
-	return d.walk(full, sub, dirs)
+	bases, _ := subtrees(name, common)
+	return d.walk(full, sub, dirs, bases)
+}
+
+// taken reports whether e, or all below it, is what a merge makes of its parents by itself. It is not if another parent has changed
+// what a common commit has, and e is what that has: it would be enough to name an older commit as a parent to have its files back.
+func taken(name string, e treeEntry, before, common []*treeObject) bool {
+	same, changed := false, false
+	for _, t := range before {
+		o := t.entry(name)
+		if o == e {
+			same = true
+			continue
+		}
+		for _, b := range common {
+			was := b.entry(name)
+			// Of directories it has to be looked at what is in them.
+			changed = changed || was == e || o != was && (e.isTree() || o.isTree() || was.isTree())
+		}
+	}
+	return same && !changed
+}
+
+// subtrees returns what directories trees have at a name, "" for none, and whether one of them has one.
+func subtrees(name string, trees []*treeObject) (ids []string, some bool) {
+	ids = make([]string, len(trees))
+	for i, t := range trees {
+		if o := t.entry(name); o.isTree() {
+			ids[i], some = o.id, true
+		}
+	}
+	return ids, some
 }
 
 func (d *treeDiff) add(full string, e, old treeEntry) error {
