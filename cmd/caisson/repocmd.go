@@ -26,7 +26,7 @@ type repoAddCmd struct {
 	URL         string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
 	Forge       string   `help:"What its server is besides git: github, gitlab, gitea (and Forgejo), or none; default by its name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
 	API         string   `name:"api" help:"Base URL of the forge's API, if it is not where it usually is." placeholder:"URL"`
-	Credential  string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, as the forge says, if there is one." placeholder:"NAME" complete:"credential"`
+	Credential  string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default, at a forge known by its name, GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, if there is one." placeholder:"NAME" complete:"credential"`
 	HostKey     []string `help:"Key of an SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
 	KnownHosts  string   `help:"Take the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
 	Protect     []string `help:"Never push to branches of this name, as release/*; may be repeated. The default branch is protected anyway." placeholder:"PATTERN" sep:"none"`
