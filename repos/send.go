@@ -179,11 +179,7 @@ func (c sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Deliver
 		return &out, caisson.Errorf(caisson.Denied, "%s", why)
 	}
 	if out.Sent != d.Commit {
-		expect, err := c.expected(ctx, d)
-		if err != nil {
-			return &out, err
-		}
-		if err := c.push(ctx, r, d, expect); err != nil {
+		if err := c.push(ctx, r, d); err != nil {
 			return &out, err
 		}
 		out.Sent = d.Commit
@@ -221,22 +217,35 @@ func (c sender) trailer(d *caisson.Delivery) string {
 	return "\n\n---\nCaisson run " + string(cmp.Or(d.Run, d.Sandbox)) + ", delivery " + string(d.ID) + "\n"
 }
 
-// expected returns the commit that Caisson has left a branch at; "" if it has never made it.
-func (c sender) expected(ctx context.Context, d *caisson.Delivery) (string, error) {
-	if d.Sent != "" {
-		return d.Sent, nil
-	}
+// expected returns the commit that the remote's branch has to be at for d to go there: where Caisson has left it, if that is what d follows.
+// "" if it must not exist.
+func (c sender) expected(ctx context.Context, d *caisson.Delivery, g *grant) (string, error) {
 	last, err := c.grants.lastOf(ctx, &caisson.Repo{Account: d.Account, Name: d.Repo}, caisson.RepoAccess{}, d.Branch)
-	if err != nil || last == nil {
+	switch {
+	case err != nil:
 		return "", err
+	case last != nil && last.ID != d.ID && last.CreatedAt.After(d.CreatedAt):
+		return "", caisson.Errorf(caisson.Conflict, "delivery %s, which is newer, has gone to branch %s already", last.ID, d.Branch)
+	case last != nil && last.Sandbox == d.Sandbox:
+		return last.Sent, nil
 	}
-	return last.Sent, nil
+	// What another sandbox has delivered may be replaced only by what began with it.
+	for _, ref := range g.Refs {
+		if ref.Name == heads+d.Branch {
+			return ref.Commit, nil
+		}
+	}
+	return "", nil
 }
 
-func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery, expect string) error {
+func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery) error {
 	g, err := readGrant(c.dir(d.Account, d.Repo, storesDir, string(d.Sandbox)+".json"))
 	if err != nil {
 		return caisson.Wrap(err, caisson.NotFound, "the commits of delivery %s are gone", d.ID)
+	}
+	expect, err := c.expected(ctx, d, g)
+	if err != nil {
+		return err
 	}
 	store, view, err := c.streams.stores(g)
 	if err != nil {
