@@ -41,6 +41,12 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if p == nil || p.Commit == g.From {
 		return nil, nil
 	}
+	if g.Run != "" { // it may have been made by a daemon that died before the run knew
+		d, err := c.sender.madeOf(ctx, g, func(d *caisson.Delivery) bool { return d.Run == g.Run && d.Pushed == p.Commit })
+		if err != nil || d != nil {
+			return d, err
+		}
+	}
 	r, err := c.Store.Repos().Get(ctx, caisson.In(g.Account), g.Repo)
 	if err != nil {
 		return nil, err
@@ -88,8 +94,12 @@ func (c sender) settled(ctx context.Context, g *grant) (*grant, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "repository %s was removed", g.Repo)
 }
 
-// chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last. nil: nothing.
+// chosen returns what of the pushed branches is to be delivered: the one that was asked for, else the one pushed last. nil: nothing. What
+// the store has comes before what was recorded: git has moved a branch before that is recorded.
 func (c sender) chosen(ctx context.Context, g *grant) (*pushed, error) {
+	if p, err := c.unrecorded(ctx, g); err != nil || p != nil {
+		return p, err
+	}
 	for i := range g.Pushed {
 		if g.Pushed[i].Name == heads+g.Branch {
 			return &g.Pushed[i], nil
@@ -98,11 +108,11 @@ func (c sender) chosen(ctx context.Context, g *grant) (*pushed, error) {
 	if n := len(g.Pushed); n > 0 {
 		return &g.Pushed[n-1], nil
 	}
-	return c.unrecorded(ctx, g)
+	return nil, nil
 }
 
-// unrecorded looks for a push whose record was lost with a daemon: the branch is then at a commit that was neither granted nor
-// delivered before.
+// unrecorded looks at the branch itself, as the record of a push may be lost with a daemon: it counts if it is at a commit that was
+// neither granted nor delivered before.
 func (c sender) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	store, err := c.open(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	if err != nil {
@@ -118,6 +128,15 @@ func (c sender) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 		return nil, nil
 	}
 	p := &pushed{Name: have.Refs[i].Name, Commit: have.Refs[i].Commit}
+	d, err := c.madeOf(ctx, g, func(d *caisson.Delivery) bool { return d.Pushed == p.Commit })
+	if err != nil || d != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// madeOf returns the newest delivery of a sandbox that is like that, nil if there is none.
+func (c sender) madeOf(ctx context.Context, g *grant, like func(*caisson.Delivery) bool) (*caisson.Delivery, error) {
 	f := caisson.DeliveryFilter{Repo: g.Repo, Limit: 1000}
 	for {
 		page, more, err := c.Store.Deliveries().List(ctx, caisson.In(g.Account), f)
@@ -126,12 +145,12 @@ func (c sender) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 		}
 		for _, d := range page {
 			f.Before = d.ID
-			if d.Sandbox == g.Sandbox && d.Pushed == p.Commit {
-				return nil, nil
+			if d.Sandbox == g.Sandbox && like(d) {
+				return d, nil
 			}
 		}
 		if !more {
-			return p, nil
+			return nil, nil
 		}
 	}
 }
