@@ -91,28 +91,27 @@ func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 	c.mu.Unlock()
 	var errs error
 	for _, g := range list {
-		_, err := c.keeper.release(ctx, g)
+		unlock, err := c.lock(ctx, g.Account, g.Repo)
+		if err == nil {
+			err = c.keeper.release(ctx, g)
+			unlock()
+		}
 		errs = errors.Join(errs, err)
 	}
 	return errs
 }
 
-// release removes a sandbox's store, unless the sandbox is still there or a delivery needs it.
-func (c keeper) release(ctx context.Context, g *grant) (gone bool, err error) {
-	unlock, err := c.lock(ctx, g.Account, g.Repo)
-	if err != nil {
-		return false, err
-	}
-	defer unlock()
+// release removes a sandbox's store, unless the sandbox is still there or a delivery needs it. Whoever calls it has the lock.
+func (c keeper) release(ctx context.Context, g *grant) error {
 	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(g.Sandbox))
 	switch {
 	case err != nil && caisson.KindOf(err) != caisson.NotFound:
-		return false, err
+		return err
 	case err == nil && sb.State != caisson.Removing:
-		return false, nil
+		return nil
 	}
 	if needed, err := c.needed(ctx, g); err != nil || needed {
-		return false, err
+		return err
 	}
 	c.mu.Lock()
 	delete(c.have[g.Sandbox], g.Repo)
@@ -121,10 +120,7 @@ func (c keeper) release(ctx context.Context, g *grant) (gone bool, err error) {
 	}
 	c.mu.Unlock()
 	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
-	if err := errors.Join(os.RemoveAll(store), os.Remove(store+".json")); err != nil {
-		return false, err
-	}
-	return true, nil
+	return errors.Join(os.RemoveAll(store), os.Remove(store+".json"))
 }
 
 // needed reports whether a delivery needs what a sandbox has pushed.
@@ -150,50 +146,52 @@ func (c keeper) needed(ctx context.Context, g *grant) (bool, error) {
 	}
 }
 
-// housekeep removes stores and views that nobody needs any more.
+// housekeep removes stores and views that nobody needs any more. A repository that somebody changes, or that a slow remote holds up, is
+// left for the next time: deliveries do not wait for it.
 func (c keeper) housekeep(ctx context.Context) {
-	c.mu.Lock()
-	repos := map[[2]string]bool{}
-	var list []*grant
-	for _, of := range c.have {
-		for _, g := range of {
-			list = append(list, g)
-			repos[[2]string{g.Account, g.Repo}] = true
+	accounts, err := names(filepath.Join(c.Dir, topDir))
+	for _, account := range accounts {
+		list, e := names(filepath.Join(c.Dir, topDir, account))
+		err = errors.Join(err, e)
+		for _, repo := range list {
+			if unlock, ok := c.locks.Try(account + "/" + repo); ok {
+				err = errors.Join(err, c.tidy(ctx, account, repo))
+				unlock()
+			}
 		}
 	}
-	c.mu.Unlock()
-	for _, g := range list {
-		if _, err := c.release(ctx, g); err != nil && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "what a sandbox has pushed could not be removed", "sandbox", g.Sandbox, "repo", g.Repo, "err", err)
-		}
-	}
-	for r := range repos {
-		if err := c.dropViews(ctx, r[0], r[1]); err != nil && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "old parts of a repository could not be removed", "repo", r[1], "err", err)
-		}
+	if err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "what nobody needs of repositories could not be removed", "err", err)
 	}
 }
 
-// dropViews removes the views of a repository that no grant has.
-func (c keeper) dropViews(ctx context.Context, account, repo string) error {
-	release, err := c.lock(ctx, account, repo)
-	if err != nil {
-		return err
+// tidy removes of one repository the stores of sandboxes that have gone, and the views that no grant has. Whoever calls it has the lock.
+func (c keeper) tidy(ctx context.Context, account, repo string) error {
+	var errs error
+	for _, g := range c.of(account, repo) {
+		errs = errors.Join(errs, c.release(ctx, g))
 	}
-	defer release()
 	used := map[string]bool{}
-	c.mu.Lock()
-	for _, of := range c.have {
-		if g := of[repo]; g != nil && g.Account == account {
-			used[g.View] = true
-		}
+	for _, g := range c.of(account, repo) {
+		used[g.View] = true
 	}
-	c.mu.Unlock()
 	list, err := names(c.dir(account, repo, viewsDir))
 	for _, key := range list {
 		if !used[key] {
-			err = errors.Join(err, os.RemoveAll(c.dir(account, repo, viewsDir, key)))
+			errs = errors.Join(errs, os.RemoveAll(c.dir(account, repo, viewsDir, key)))
 		}
 	}
-	return err
+	return errors.Join(errs, err)
+}
+
+// of returns the grants of a repository.
+func (c keeper) of(account, repo string) (list []*grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.have {
+		if g := of[repo]; g != nil && g.Account == account {
+			list = append(list, g)
+		}
+	}
+	return list
 }

@@ -65,6 +65,7 @@ type Limits struct {
 	Tries time.Duration // for which a delivery is tried; 3 days
 	Keep  time.Duration // for which what was not delivered is kept after that; 30 days
 	Fetch time.Duration // that bringing a mirror up to date may take; 1 hour
+	Sweep time.Duration // between two looks for what nobody needs any more; 1 hour
 }
 
 // Config is what a Core is made of. All fields but Rules, Limits, Roots, Settled and Log are required.
@@ -87,10 +88,9 @@ type Config struct {
 }
 
 const (
-	topDir    = "relay"
-	housekeep = time.Hour
-	maxRepos  = 1000 // of an account
-	maxSends  = 4    // at the same time
+	topDir   = "relay"
+	maxRepos = 1000 // of an account
+	maxSends = 4    // at the same time
 )
 
 // Core is the state that the services of this package share. Its exported methods are for the engine and safe for concurrent use.
@@ -141,7 +141,7 @@ func New(cfg Config) (*Core, error) {
 		or   time.Duration
 	}{
 		{&cfg.Limits.First, 5 * time.Second}, {&cfg.Limits.Tries, 72 * time.Hour}, {&cfg.Limits.Keep, 30 * 24 * time.Hour},
-		{&cfg.Limits.Fetch, time.Hour},
+		{&cfg.Limits.Fetch, time.Hour}, {&cfg.Limits.Sweep, time.Hour},
 	} {
 		if *d.have <= 0 {
 			*d.have = d.or

@@ -28,7 +28,7 @@ func (c sender) wake() {
 // Run sends what is to be delivered and forgets what is old, until ctx ends. Call it after Reconcile.
 func (c *Core) Run(ctx context.Context) error {
 	places := make(chan struct{}, maxSends)
-	keep := time.NewTicker(housekeep)
+	keep := time.NewTicker(c.Limits.Sweep)
 	defer keep.Stop()
 	for {
 		next := c.sender.due(ctx, places)
