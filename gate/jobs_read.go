@@ -38,24 +38,12 @@ type maskArgs struct{ Hide, Show []string }
 // rootOf opens the job's root directory.
 func rootOf() (*os.File, error) { return os.Open("/") }
 
-// filesOf returns the first n descriptors of a job.
-func filesOf(c *worker.Call, n int) ([]*os.File, error) {
-	files := make([]*os.File, n)
-	for i := range files {
-		var err error
-		if files[i], err = c.File(i); err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
-}
-
 // given decodes the arguments of a job and returns its root directory and descriptors.
 func given(c *worker.Call, args any, n int) (root *os.File, files []*os.File, err error) {
 	if err := c.Args(args); err != nil {
 		return nil, nil, err
 	}
-	if files, err = filesOf(c, n); err != nil {
+	if files, err = c.Files(n); err != nil {
 		return nil, nil, err
 	}
 	root, err = rootOf()

@@ -132,25 +132,7 @@ func (r repo) take(ctx context.Context, f *forwarder, refs []Ref, limit int64, p
 	if err := in.fetchObjects(ctx, f, refs, limit, progress); err != nil {
 		return err
 	}
-	return movePacks(filepath.Join(aside, "pack"), filepath.Join(objects, "pack"))
-}
-
-// movePacks moves what is in a directory of packs, an index after its pack because it is what makes it count.
-func movePacks(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, index := range []bool{false, true} {
-		for _, e := range entries {
-			if strings.HasSuffix(e.Name(), ".idx") == index && !strings.HasPrefix(e.Name(), "tmp_") {
-				if err := os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
+	return moveObjects(filepath.Join(aside, "pack"), filepath.Join(objects, "pack"))
 }
 
 // fetchObjects runs git fetch.

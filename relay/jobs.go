@@ -51,14 +51,7 @@ func begin(c *worker.Call, args any, n int) ([]*os.File, error) {
 	if err := c.Args(args); err != nil {
 		return nil, err
 	}
-	files := make([]*os.File, n)
-	for i := range files {
-		var err error
-		if files[i], err = c.File(i); err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
+	return c.Files(n)
 }
 
 // here is the repository of a job.

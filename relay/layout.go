@@ -120,3 +120,32 @@ func (r repo) sweep(ctx context.Context) error {
 		return nil
 	})
 }
+
+// moveObjects moves what is in one directory of objects to another, and sees that it is on disk. Indexes come last: git finds packs by
+// them. What programs did not finish, and what keeps packs from being put together, stays.
+func moveObjects(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	for _, index := range []bool{false, true} {
+		for _, e := range entries {
+			name := e.Name()
+			if strings.HasSuffix(name, ".idx") != index || strings.HasSuffix(name, ".keep") || strings.HasPrefix(name, "tmp_") {
+				continue
+			}
+			if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+				return err
+			}
+		}
+	}
+	d, err := os.Open(to)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -165,7 +165,7 @@ func (q *quarantine) fresh(ctx context.Context, tip string, max int) ([]string, 
 	return ids, nil
 }
 
-// migrate moves the objects into the store. Indexes come last: git finds packs by them.
+// migrate moves the objects into the store.
 func (q *quarantine) migrate() error {
 	dirs, err := os.ReadDir(q.dir)
 	if err != nil {
@@ -176,39 +176,11 @@ func (q *quarantine) migrate() error {
 		if name := d.Name(); name != "pack" && len(name) != 2 {
 			continue
 		}
-		if err := q.move(d.Name()); err != nil {
+		if err := moveObjects(filepath.Join(q.dir, d.Name()), filepath.Join(q.store.dir, "objects", d.Name())); err != nil {
 			return caisson.Wrap(err, caisson.Internal, "the objects cannot be kept")
 		}
 	}
 	return nil
-}
-
-// move moves what is in one directory of objects, and sees that it is on disk.
-func (q *quarantine) move(dir string) error {
-	from, to := filepath.Join(q.dir, dir), filepath.Join(q.store.dir, "objects", dir)
-	names, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(to, 0o700); err != nil {
-		return err
-	}
-	for _, last := range []bool{false, true} {
-		for _, n := range names {
-			if strings.HasSuffix(n.Name(), ".idx") != last || strings.HasSuffix(n.Name(), ".keep") {
-				continue
-			}
-			if err := os.Rename(filepath.Join(from, n.Name()), filepath.Join(to, n.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	d, err := os.Open(to)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // A cappedReader fails when there is more than it may read.

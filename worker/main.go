@@ -56,6 +56,14 @@ func (c *Call) File(i int) (*os.File, error) {
 	return c.files[i], nil
 }
 
+// Files returns the first n descriptors of the request.
+func (c *Call) Files(n int) ([]*os.File, error) {
+	if n > len(c.files) {
+		return nil, caisson.Errorf(caisson.Internal, "this job was given %d descriptors", len(c.files))
+	}
+	return c.files[:n:n], nil
+}
+
 // Input returns what the request gives the job to read; it is empty if there is nothing.
 func (c *Call) Input() io.Reader {
 	if c.input == nil {
