@@ -16,6 +16,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
 // host is where sandboxes find repositories.
@@ -63,7 +64,11 @@ func (c *Core) CheckRepo(ctx context.Context, account string, req caisson.RepoRe
 	if req.Pull && r.Forge == caisson.ForgeNone {
 		return caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; say which one with caisson repo add --forge", r.Name)
 	}
-	return nil
+	at, err := locate(r)
+	if err == nil && req.Pull && at.url.Scheme == remoteurl.SSH {
+		err = caisson.Invalidf("repo.pull", "%s is opened with an SSH key, which opens no pull requests; add it by its https address, with a token", r.Name)
+	}
+	return err
 }
 
 // protectedBranch says why nothing is pushed to a branch, "" if it may be.

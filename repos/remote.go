@@ -55,7 +55,7 @@ var wellKnown = map[caisson.Forge]string{
 // credential returns what opens a repository's remote; zero if it is open to everybody.
 func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
-	if name == "" && at.own {
+	if name == "" && at.own && at.url.Scheme != remoteurl.SSH {
 		name = wellKnown[at.forge]
 	}
 	if name == "" {

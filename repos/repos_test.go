@@ -228,6 +228,12 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
+	w.must(w.store.Repos().Insert(t.Context(), &caisson.Repo{
+		Account: "local", Name: "keyed", URL: "git@github.com:a/b.git", Forge: caisson.ForgeGitHub, Head: "main", Authors: caisson.AuthorSet,
+	}))
+	w.must(w.core.CheckRepo(t.Context(), "local", caisson.RepoRequest{Name: "keyed"}))
+	w.wants(w.core.CheckRepo(t.Context(), "local", caisson.RepoRequest{Name: "keyed", Pull: true}), caisson.Invalid, "https address")
+	w.must(w.store.Repos().Delete(t.Context(), caisson.In("local"), "keyed"))
 	for _, r := range []caisson.Repo{
 		{Name: "-x", URL: w.bare}, {Name: "x.git", URL: w.bare}, {Name: "x", URL: "ext::sh -c true"}, {Name: "x", URL: "https://a:b@example.org/x"}, {Name: "x", URL: w.bare, Authors: "forge"},
 		{Name: "x", URL: w.bare, AuthorName: "a\nb"}, {Name: "x", URL: w.bare, Protected: []string{"["}}, {Name: "x", URL: filepath.Join(w.data, "none")}, {Name: "app", URL: w.bare},
