@@ -40,30 +40,14 @@ func TestSlowRemote(t *testing.T) {
 	w.end()
 	w.limits.Sweep = 20 * time.Millisecond
 	w.open()
-	target, err := url.Parse(w.remote.URL)
-	w.must(err)
-	pass := httputil.NewSingleHostReverseProxy(target)
-	var hangs atomic.Bool
-	asked := make(chan struct{}, 10)
+	url, hang, asked := w.slow()
 	ctx, over := context.WithCancel(w.ctx())
-	slow := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if !hangs.Load() {
-			pass.ServeHTTP(rw, r)
-			return
-		}
-		asked <- struct{}{}
-		select {
-		case <-ctx.Done():
-		case <-r.Context().Done():
-		}
-	}))
-	defer slow.Close()
-	_, err = w.api.AddRepo(w.ctx(), caisson.Repo{Name: "slow", URL: slow.URL + "/app.git"})
+	_, err := w.api.AddRepo(w.ctx(), caisson.Repo{Name: "slow", URL: url})
 	w.must(err)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	_, err = w.core.Grant(ctx, caisson.RepoAccess{Account: "local", Sandbox: id, Repo: caisson.RepoRequest{Name: "slow"}})
 	w.must(err)
-	hangs.Store(true)
+	hang()
 	ended := make(chan struct{})
 	defer func() {
 		over()
@@ -80,4 +64,59 @@ func TestSlowRemote(t *testing.T) {
 	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
 		t.Errorf("the delivery is %s: %s", d.State, d.Error)
 	}
+}
+
+// TestSlowPushes: a remote that takes no push keeps no other delivery waiting.
+func TestSlowPushes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	url, hang, asked := w.slow()
+	_, err := w.api.AddRepo(w.ctx(), caisson.Repo{Name: "slow", URL: url})
+	w.must(err)
+	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
+	var slow []caisson.ID
+	for range 8 {
+		id, dir := w.sandbox("local")
+		req := caisson.RepoRequest{Name: "slow"}
+		_, err := w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id, Repo: req, Dir: dir})
+		w.must(err)
+		w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
+		d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: req, Hold: true})
+		w.must(err)
+		slow = append(slow, d.ID)
+	}
+	hang()
+	for _, id := range slow {
+		_, err := w.api.RetryDelivery(w.ctx(), id)
+		w.must(err)
+	}
+	<-asked
+	<-asked
+	w.does(id, dir, "echo b > b.txt")
+	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
+		t.Errorf("the delivery is %s: %s", d.State, d.Error)
+	}
+	w.end()
+}
+
+// slow is the remote at another address, where it answers nothing any more after hang was called; asked then gets a value for each request.
+func (w *world) slow() (address string, hang func(), asked <-chan struct{}) {
+	target, err := url.Parse(w.remote.URL)
+	w.must(err)
+	pass := httputil.NewSingleHostReverseProxy(target)
+	var hangs atomic.Bool
+	got := make(chan struct{}, 100)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !hangs.Load() {
+			pass.ServeHTTP(rw, r)
+			return
+		}
+		got <- struct{}{}
+		select {
+		case <-w.t.Context().Done():
+		case <-r.Context().Done():
+		}
+	}))
+	w.t.Cleanup(srv.Close)
+	return srv.URL + "/app.git", func() { hangs.Store(true) }, got
 }

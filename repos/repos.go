@@ -90,7 +90,7 @@ type Config struct {
 const (
 	topDir   = "relay"
 	maxRepos = 1000 // of an account
-	maxSends = 4    // at the same time
+	maxSends = 8    // at the same time; half of that of an account, a quarter of a repository
 )
 
 // Core is the state that the services of this package share. Its exported methods are for the engine and safe for concurrent use.
@@ -107,14 +107,15 @@ type Core struct {
 	kick   chan struct{} // wakes the sender
 	tokens tokens
 
-	mu     sync.Mutex
-	have   map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu
-	watch  map[caisson.ID][]chan struct{}   // closed when a delivery changes; guarded by mu
-	jobs   map[caisson.ID]int               // streams under way, by sandbox; guarded by mu
-	closed bool                             // guarded by mu
-	wg     sync.WaitGroup                   // none is added once closed
-	ctx    context.Context
-	stop   context.CancelCauseFunc
+	mu      sync.Mutex
+	have    map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu
+	watch   map[caisson.ID][]chan struct{}   // closed when a delivery changes; guarded by mu
+	jobs    map[caisson.ID]int               // streams under way, by sandbox; guarded by mu
+	sending map[string]int                   // tries under way: all, by account, and by account and repository; guarded by mu
+	closed  bool                             // guarded by mu
+	wg      sync.WaitGroup                   // none is added once closed
+	ctx     context.Context
+	stop    context.CancelCauseFunc
 }
 
 // The parts of the core. Each has the core, and through it the others.
@@ -152,7 +153,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{
 		Config: cfg, kick: make(chan struct{}, 1), have: map[caisson.ID]map[string]*grant{}, watch: map[caisson.ID][]chan struct{}{},
-		jobs: map[caisson.ID]int{},
+		jobs: map[caisson.ID]int{}, sending: map[string]int{},
 	}
 	c.mirrors, c.grants, c.streams, c.sender, c.keeper = mirrors{c}, grants{c}, streams{c}, sender{c}, keeper{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())

@@ -27,11 +27,10 @@ func (c sender) wake() {
 
 // Run sends what is to be delivered and forgets what is old, until ctx ends. Call it after Reconcile.
 func (c *Core) Run(ctx context.Context) error {
-	places := make(chan struct{}, maxSends)
 	keep := time.NewTicker(c.Limits.Sweep)
 	defer keep.Stop()
 	for {
-		next := c.sender.due(ctx, places)
+		next := c.sender.due(ctx)
 		timer := time.NewTimer(max(time.Until(next), 10*time.Millisecond))
 		select {
 		case <-timer.C:
@@ -47,7 +46,7 @@ func (c *Core) Run(ctx context.Context) error {
 }
 
 // due begins to send what is due, and returns when it has to look again.
-func (c sender) due(ctx context.Context, places chan struct{}) time.Time {
+func (c sender) due(ctx context.Context) time.Time {
 	next := now().Add(maxWait)
 	list, err := c.all(ctx, caisson.DeliveryWaiting)
 	if err != nil {
@@ -61,20 +60,43 @@ func (c sender) due(ctx context.Context, places chan struct{}) time.Time {
 			}
 			continue
 		}
-		select {
-		case places <- struct{}{}:
-		default:
-			return next // whoever has a place wakes the sender when it is free
+		stand, ok := c.sit(d)
+		if !ok {
+			continue // whoever has a place wakes the sender when it is free
 		}
 		d, err := c.claim(ctx, d.ID)
 		if err != nil || !c.do(func(ctx context.Context) {
-			defer func() { <-places; c.wake() }()
+			defer func() { stand(); c.wake() }()
 			c.try(ctx, d)
 		}) {
-			<-places
+			stand()
 		}
 	}
 	return next
+}
+
+// sit takes a place to send d: neither an account nor a repository has all of them, so that a slow remote holds up only what is for it.
+func (c sender) sit(d *caisson.Delivery) (stand func(), ok bool) {
+	places := map[string]int{"": maxSends, d.Account: maxSends / 2, d.Account + "/" + d.Repo: maxSends / 4}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for of, most := range places {
+		if c.sending[of] >= most {
+			return nil, false
+		}
+	}
+	for of := range places {
+		c.sending[of]++
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for of := range places {
+			if c.sending[of]--; c.sending[of] == 0 {
+				delete(c.sending, of)
+			}
+		}
+	}, true
 }
 
 // all returns the deliveries in a state, oldest first.
