@@ -87,7 +87,11 @@ func prepare(ctx context.Context, store repo, req PrepareRequest) (*Prepared, er
 }
 
 func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepared, error) {
-	ids, err := newerThan(ctx, q.store, req)
+	granted, err := grantedRefs(ctx, q.store)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := newerThan(ctx, q.store, req, granted)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +104,11 @@ func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepare
 	asked := newFindings(maxFindings)
 	for _, id := range ids {
 		found, err := checks.check(ctx, id)
+		if err == nil && id == req.Commit {
+			var links []caisson.Finding
+			links, err = checks.links(ctx, id, granted)
+			found = slices.Concat(found, links)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -143,9 +152,21 @@ func checkText(ctx context.Context, req PrepareRequest, asked *findings) error {
 	return err
 }
 
+// grantedRefs returns the refs of a store's view.
+func grantedRefs(ctx context.Context, store repo) ([]Ref, error) {
+	if store.view == "" {
+		return nil, nil
+	}
+	all, err := repo{dir: store.view, tmp: store.tmp}.refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return all.Refs, nil
+}
+
 // newerThan returns the commits that are to be sent, parents first: those that neither the base nor any branch or tag that the
 // sandbox was granted has, because the remote has made those.
-func newerThan(ctx context.Context, store repo, req PrepareRequest) ([]string, error) {
+func newerThan(ctx context.Context, store repo, req PrepareRequest, granted []Ref) ([]string, error) {
 	for _, id := range []string{req.Base, req.Commit} {
 		has, err := store.hasCommit(ctx, id)
 		if err != nil {
@@ -157,15 +178,8 @@ func newerThan(ctx context.Context, store repo, req PrepareRequest) ([]string, e
 	}
 	var in strings.Builder
 	in.WriteString(req.Commit + "\n^" + req.Base + "\n")
-	if store.view != "" {
-		view := repo{dir: store.view, tmp: store.tmp}
-		granted, err := view.refs(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range granted.Refs {
-			in.WriteString("^" + r.Commit + "\n")
-		}
+	for _, r := range granted {
+		in.WriteString("^" + r.Commit + "\n")
 	}
 	out, err := store.output(ctx, in.String(), "rev-list", "--topo-order", "--reverse", "--max-count="+strconv.Itoa(maxPrepared+1), "--stdin")
 	if err != nil {
