@@ -185,10 +185,8 @@ func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*c
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for {
-		changed := make(chan struct{})
-		c.mu.Lock()
-		c.watch[id] = append(c.watch[id], changed)
-		c.mu.Unlock()
+		changed, forget := c.sender.watched(id)
+		defer forget() // once a change: there are few
 		d, err := c.Store.Deliveries().Get(ctx, caisson.Everyone(), string(id))
 		if err != nil || d.State.Ended() {
 			return d, err
@@ -201,6 +199,22 @@ func (c *Core) Await(ctx context.Context, id caisson.ID, most time.Duration) (*c
 			return d, nil
 		case <-c.ctx.Done():
 			return d, nil
+		}
+	}
+}
+
+// watched returns what is closed when a delivery changes. forget says that nobody waits for that any more.
+func (c sender) watched(id caisson.ID) (changed chan struct{}, forget func()) {
+	changed = make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watch[id] = append(c.watch[id], changed)
+	return changed, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		left := slices.DeleteFunc(slices.Clone(c.watch[id]), func(w chan struct{}) bool { return w == changed })
+		if c.watch[id] = left; len(left) == 0 {
+			delete(c.watch, id)
 		}
 	}
 }

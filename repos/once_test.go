@@ -44,3 +44,16 @@ func TestLostRecord(t *testing.T) {
 		t.Errorf("%d commits are delivered of 2 that were pushed", d.Commits)
 	}
 }
+
+// TestAwaitLeavesNothing: whoever has waited is forgotten.
+func TestAwaitLeavesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
+	w.does(id, dir, "echo b > b.txt")
+	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	w.ended(d.ID)
+	if n := w.core.Watched(); n != 0 {
+		t.Errorf("%d are still waiting", n)
+	}
+}

@@ -1,0 +1,11 @@
+package repos
+
+// Watched is how many wait for deliveries.
+func (c *Core) Watched() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.watch {
+		n += len(of)
+	}
+	return n
+}
