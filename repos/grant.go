@@ -163,12 +163,14 @@ func (c grants) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error
 	if a.Repo.Base != "" && a.Repo.Base != g.Base || a.Repo.Branch != "" && a.Repo.Branch != g.Branch {
 		return nil, caisson.Errorf(caisson.Conflict, "this session works on branch %s from %s; leave --branch and --base out, or begin another session", g.Branch, g.Base)
 	}
-	next := *g
-	next.Run, next.Session, next.Pushed = a.Run, a.Session, nil
-	if err := c.keep(&next); err != nil {
+	next, err := c.change(g, func(g *grant) { g.Run, g.Session, g.Pushed = a.Run, a.Session, nil })
+	if err != nil {
 		return nil, err
 	}
-	return tell(&next), nil
+	if next == nil {
+		return nil, caisson.Errorf(caisson.NotFound, "repository %s was removed", g.Repo)
+	}
+	return tell(next), nil
 }
 
 const heads = "refs/heads/"
@@ -273,6 +275,20 @@ func (c grants) granted(sandbox caisson.ID, repo string) *grant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.have[sandbox][repo]
+}
+
+// change stores what f makes of a grant: a push of the run before may be recorded while the next one begins. nil if it has gone.
+func (c grants) change(g *grant, f func(*grant)) (*grant, error) {
+	c.changes.Lock()
+	defer c.changes.Unlock()
+	now := c.granted(g.Sandbox, g.Repo)
+	if now == nil {
+		return nil, nil
+	}
+	next := *now
+	next.Pushed = slices.Clone(now.Pushed)
+	f(&next)
+	return &next, c.keep(&next)
 }
 
 // keep stores a grant.

@@ -102,10 +102,11 @@ type Core struct {
 	sender  sender
 	keeper  keeper
 
-	locks  keylock.Locks // held by whoever changes a repository's directories, by account and name
-	sends  keylock.Locks // held by whoever sends a delivery, by account, repository and branch
-	kick   chan struct{} // wakes the sender
-	tokens tokens
+	locks   keylock.Locks // held by whoever changes a repository's directories, by account and name
+	sends   keylock.Locks // held by whoever sends a delivery, by account, repository and branch
+	changes sync.Mutex    // held by whoever changes a grant that is there
+	kick    chan struct{} // wakes the sender
+	tokens  tokens
 
 	mu      sync.Mutex
 	have    map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu

@@ -142,17 +142,18 @@ func (c streams) stores(g *grant) (store, view *os.File, err error) {
 
 // received records what a sandbox has pushed.
 func (c streams) received(ctx context.Context, g *grant, got *relay.Received) error {
-	now := c.grants.granted(g.Sandbox, g.Repo)
-	if now == nil {
-		return nil // it has gone meanwhile
-	}
-	next := *now
-	next.Pushed = slices.Clone(now.Pushed)
-	for _, u := range got.Updates {
-		next.Pushed = slices.DeleteFunc(next.Pushed, func(p pushed) bool { return p.Name == u.Name })
-		if u.New != "" && strings.Trim(u.New, "0") != "" {
-			next.Pushed = append(next.Pushed, pushed{Name: u.Name, Commit: u.New})
+	next, err := c.grants.change(g, func(g *grant) {
+		for _, u := range got.Updates {
+			g.Pushed = slices.DeleteFunc(g.Pushed, func(p pushed) bool { return p.Name == u.Name })
+			if strings.Trim(u.New, "0") != "" {
+				g.Pushed = append(g.Pushed, pushed{Name: u.Name, Commit: u.New})
+			}
 		}
+	})
+	if err != nil || next == nil {
+		return err // or it has gone meanwhile
+	}
+	for _, u := range got.Updates {
 		c.event(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "ref": u.Name, "commit": u.New, "findings": strconv.Itoa(len(u.Findings)),
 		})
@@ -162,5 +163,5 @@ func (c streams) received(ctx context.Context, g *grant, got *relay.Received) er
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "findings": strconv.Itoa(len(got.Denied)), "first": got.Denied[0].Message,
 		})
 	}
-	return c.grants.keep(&next)
+	return nil
 }
