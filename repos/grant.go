@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
@@ -80,7 +80,7 @@ func protectedBranch(r *caisson.Repo, branch, base string) string {
 		return fmt.Sprintf("%.100q is protected", branch)
 	}
 	for _, p := range r.Protected {
-		if ok, err := path.Match(p, branch); ok || err != nil || strings.EqualFold(p, branch) {
+		if gate.MatchPath(p, branch) || gate.MatchPath(strings.ToLower(p), strings.ToLower(branch)) || gate.ValidPattern(p) != nil {
 			return fmt.Sprintf("%.100q is protected by %.100q", branch, p)
 		}
 	}

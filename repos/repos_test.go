@@ -82,6 +82,12 @@ func TestRetry(t *testing.T) {
 	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
 		t.Fatalf("the delivery whose answer got lost is %+v", d)
 	}
+	// Somebody merges the branch and removes it.
+	gitserver.Git(t, w.bare, "update-ref", "-d", "refs/heads/work")
+	w.does(id, dir, "echo e > e.txt; git add .; git commit -qm e; git push -q")
+	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
+		t.Fatalf("after its branch was removed the delivery is %+v", d)
+	}
 	// Somebody else pushes to the branch.
 	gitserver.Git(t, w.work, "fetch", "-q", "origin")
 	gitserver.Git(t, w.work, "checkout", "-q", "-b", "work", "origin/work")

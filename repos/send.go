@@ -275,10 +275,17 @@ func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery) 
 	}
 	defer store.Close()
 	defer view.Close()
-	return c.mirrors.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
-		_, err := c.Git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
-		return err
-	})
+	to := func(expect string) error {
+		return c.mirrors.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
+			_, err := c.Git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+			return err
+		})
+	}
+	err = to(expect)
+	if expect != "" && caisson.KindOf(err) == caisson.Conflict && to("") == nil {
+		return nil // the branch had been merged and removed: it is made again
+	}
+	return err
 }
 
 // GetDelivery implements [caisson.Repos].

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
 )
 
 // Service implements [caisson.Repos].
@@ -99,8 +100,8 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 		}
 	}
 	for _, p := range r.Protected {
-		if _, err := path.Match(p, "x"); err != nil || len(p) > 200 {
-			return caisson.Invalidf("protected", "%.100q is no pattern", p)
+		if err := gate.ValidPattern(p); err != nil {
+			return caisson.Invalidf("protected", "%s", caisson.MessageOf(err))
 		}
 	}
 	if len(r.Protected) > 100 || len(r.Allow) > 100 || len(r.HostKeys) > 20 {
