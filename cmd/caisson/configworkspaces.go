@@ -25,7 +25,9 @@ type checkCommand struct {
 	Time    caisson.Duration `yaml:"time" json:"time,omitempty"`
 }
 
-func defaultWorkspaceSettings() workspaceSettings { return workspaceSettings{Keep: 7 * day, Rules: gate.Rules{}.WithDefaults()} }
+func defaultWorkspaceSettings() workspaceSettings {
+	return workspaceSettings{Keep: 7 * day, Rules: gate.Rules{}.WithDefaults()}
+}
 
 func (s *workspaceSettings) validate(bad func(field, format string, args ...any)) {
 	if s.Keep <= 0 {
