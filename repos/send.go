@@ -140,15 +140,14 @@ func (c sender) try(ctx context.Context, d *caisson.Delivery) {
 		return // the next daemon finds it as it is
 	}
 	clean := context.WithoutCancel(ctx)
-	stored, serr := c.Store.Deliveries().Update(clean, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+	stored := c.persist(ctx, d.ID, func(d *caisson.Delivery) error {
 		d.Sent, d.URL, d.Number = out.Sent, out.URL, out.Number
 		if d.State == caisson.DeliverySending { // else somebody has dropped it
 			c.outcome(d, err)
 		}
 		return nil
 	})
-	if serr != nil {
-		c.Log.ErrorContext(ctx, "what became of a delivery could not be stored; the next start of the daemon tries it again", "delivery", d.ID, "err", serr)
+	if stored == nil {
 		return
 	}
 	data := map[string]string{"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit, "url": stored.URL}
@@ -158,6 +157,26 @@ func (c sender) try(ctx context.Context, d *caisson.Delivery) {
 	}
 	c.event(as(clean, d.Account), d.Account, "delivery."+string(stored.State), string(d.ID), data)
 	c.changed(clean, stored)
+}
+
+// persist changes a delivery, again and again until it succeeds: a full disk must not leave it between two states. It returns nil when the
+// daemon ends, whose successor tries the delivery again.
+func (c sender) persist(ctx context.Context, id caisson.ID, change func(*caisson.Delivery) error) *caisson.Delivery {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		d, err := c.Store.Deliveries().Update(context.WithoutCancel(ctx), caisson.Everyone(), id, change)
+		if err == nil {
+			return d
+		}
+		c.Log.ErrorContext(ctx, "what became of a delivery could not be stored; trying again", "delivery", id, "err", err)
+		if caisson.KindOf(err) == caisson.NotFound {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // outcome is the state after a try.
