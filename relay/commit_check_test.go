@@ -311,9 +311,6 @@ func TestReceiveModules(t *testing.T) {
 
 // TestReceiveMany has a hundred thousand files in one commit, and trees that are more than they seem.
 func TestReceiveMany(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a while")
-	}
 	q := newQuay(t)
 	var stream strings.Builder
 	fmt.Fprintf(&stream, "commit refs/heads/work\ncommitter A <a@b> 1 +0000\ndata 5\nmany\n\nfrom %s\n", q.base)
