@@ -228,6 +228,8 @@ func TestScopes(t *testing.T) {
 			t.Errorf("%s reads %s: %s", s.id, s.name, out)
 		}
 	}
+	_, err = w.api.DeliverRepo(w.ctx(), string(id), caisson.RepoRequest{Name: "app", Pull: true}, "")
+	w.wants(err, caisson.Invalid, "no forge")
 	_, err = w.api.GrantRepo(other, string(id), caisson.RepoRequest{Name: "app"}, "/work")
 	w.wants(err, caisson.NotFound, "")
 	for _, bad := range []caisson.RepoRequest{{Branch: "main"}, {Branch: "-x"}, {Branch: "a..b"}, {Branch: "refs/heads/x"}, {Branch: "x.lock"}, {Base: "a b"}, {Read: []string{"@{u}"}}, {Pull: true}} {

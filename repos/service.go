@@ -239,6 +239,9 @@ func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.R
 	case dir != "" && !path.IsAbs(dir):
 		return nil, caisson.Invalidf("dir", "is no absolute path of a directory in the sandbox")
 	}
+	if err := s.c.CheckRepo(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
+		return nil, err
+	}
 	d, err := s.c.Deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
 	if err == nil && d == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sb.ID)
