@@ -83,13 +83,17 @@ func TestToolsAreBounded(t *testing.T) {
 	if _, err := f.tool(caisson.WithGuest(t.Context(), g), uses, "run", json.RawMessage(strings.Repeat("7", maxFeed/2+1))); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("too long a question: %v", err)
 	}
-	for n := range uint64(maxTools + 1) {
-		say(t, process, feedMessage{N: 1000 + n, Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}})
+	// And one that does not count is understood no more.
+	s := &session{m: m, tools: newToolUses()}
+	for n := range maxTools + 1 {
+		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
+		if ok := s.useTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
+			t.Errorf("use %d: %t", n, ok)
+		}
 	}
 	close(hold)
-	if err := <-done; !errors.Is(err, errMessage) {
-		t.Errorf("a wire process that does not count: %v", err)
-	}
+	process.Close()
+	<-done
 }
 
 // TestToolsOfWhom: who asks is decided by the wire that it came over, as the engine knows it.
