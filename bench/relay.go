@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
@@ -19,7 +18,7 @@ const (
 	repoFileSize = 16 << 20
 )
 
-// makeRepo makes a bare repository of an ordinary user's.
+// makeRepo makes a bare repository.
 func makeRepo(ctx context.Context, work, bare string) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -44,10 +43,6 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	}
 	if err := git(ctx, bare, "-c", "pack.compression=0", "-c", "pack.window=0", "repack", "-a", "-d", "-q"); err != nil {
 		return err
-	}
-	out, err := exec.CommandContext(ctx, "chown", "-R", fmt.Sprintf("%d:%d", treeOwner, treeOwner), bare).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("chown: %w: %s", err, out)
 	}
 	return nil
 }
