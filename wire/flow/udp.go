@@ -242,9 +242,9 @@ func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	network := pkt.NetworkProtocolNumber
 	go func() {
 		defer f.work.Done()
-		defer func() { <-f.queries }()
 		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
+		<-f.queries // before the answer: who has it may ask again
 		if len(answer) > 0 && len(answer) <= maxDatagram {
 			f.answer(id, network, answer)
 		}
