@@ -68,7 +68,7 @@ type RunRequest struct {
 	// the unix socket. The callee owns and closes it.
 	Source    string        `json:"source,omitempty"`
 	Directory Handle        `json:"-"`
-	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory"`
+	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
 	Repo      *RepoRequest  `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`

@@ -53,6 +53,8 @@ type Spec struct {
 	Workspace ID `json:"workspace,omitempty"`
 	// WorkspaceAt is where its workspace is or, if it has none, where an empty directory waits for those of its forks.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`
+	// Volume is the volume that it has; nil if it has none.
+	Volume *VolumeMount `json:"volume,omitempty"`
 }
 
 // Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
@@ -75,6 +77,13 @@ type Mount struct {
 	Source   string `json:"source" yaml:"source"`
 	Target   string `json:"target" yaml:"target" doc:"Absolute path inside the sandbox"`
 	Writable bool   `json:"writable,omitempty" yaml:"writable"`
+}
+
+// A VolumeMount says which volume a sandbox has, and where.
+type VolumeMount struct {
+	ID     ID     `json:"id"`
+	Name   string `json:"name"`
+	Target string `json:"target" doc:"Absolute path inside the sandbox"`
 }
 
 // A CreateRequest asks for a sandbox. Zero fields take the template's value.
@@ -101,8 +110,8 @@ type CreateRequest struct {
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
 	Directories []Handle `json:"-"`
-	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes; only over the
-	// unix socket.
+	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes (only over the
+	// unix socket), or a volume.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// Placeholder is the path of an empty directory, instead of which forks of a snapshot can have a workspace of their own.
 	Placeholder string `json:"-"`

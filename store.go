@@ -22,6 +22,7 @@ type Store interface {
 	Ledger() LedgerStore
 	GatewayRuns() GatewayRunStore
 	Agents() Table[Agent]
+	Volumes() Table[Volume]
 	Runs() RunStore
 	Sessions() Table[Session]
 	Workspaces() WorkspaceStore

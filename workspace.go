@@ -12,7 +12,7 @@ const (
 	ReceiptPrefix   = "rc"
 )
 
-// A WorkspaceKind says how a host directory is shown in a sandbox.
+// A WorkspaceKind says what a sandbox works in. A clone of a repository is not one of these: see [RepoRequest].
 type WorkspaceKind string
 
 // The kinds of workspaces.
@@ -23,6 +23,8 @@ const (
 	WorkspaceCopy WorkspaceKind = "copy"
 	// WorkspaceDirect is the directory itself, writable. Nothing is reviewed. It must be asked for by name.
 	WorkspaceDirect WorkspaceKind = "direct"
+	// WorkspaceVolume is a [Volume], writable, which no host directory belongs to: nothing is reviewed or comes back.
+	WorkspaceVolume WorkspaceKind = "volume"
 )
 
 // A SyncMode says how changes in a workspace get to the host's directory.
@@ -77,9 +79,9 @@ type Workspace struct {
 
 // A WorkspaceRequest asks for a workspace in a sandbox or run.
 type WorkspaceRequest struct {
-	Kind   WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct," doc:"Default overlay"`
+	Kind   WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"Default overlay"`
 	Mode   SyncMode      `json:"mode,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"Default secure"`
-	Source string        `json:"source" doc:"What people call the directory"`
+	Source string        `json:"source" doc:"What people call the directory; of the kind volume, the volume's name, which is made if there is none"`
 	Target string        `json:"target,omitempty" doc:"Where it is in the sandbox; default /workspace"`
 	Show   []string      `json:"show,omitempty" doc:"Patterns of secret-looking names that are not to be hidden after all"`
 	// Directory is the directory, opened by the client with its own rights and only over the unix socket. The callee owns and
