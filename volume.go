@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"regexp"
 	"time"
 )
 
@@ -27,6 +28,19 @@ type Volume struct {
 type VolumeRequest struct {
 	Name   string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,63}$"`
 	Labels map[string]string `json:"labels,omitempty"`
+}
+
+var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// CheckVolumeName returns an Invalid error of that field if name cannot be a volume's. What has the form of a volume's id cannot.
+func CheckVolumeName(field, name string) error {
+	if !volumeName.MatchString(name) {
+		return Invalidf(field, "%.70q is not the name of a volume: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
+	}
+	if _, err := ParseID(VolumePrefix, name); err == nil {
+		return Invalidf(field, "%q looks like an id; choose another name", name)
+	}
+	return nil
 }
 
 // Volumes is the service of volumes. All methods are safe for concurrent use; the caller is in ctx, see [WithCaller]. ref is an id

@@ -54,6 +54,12 @@ func agentKind() kind[caisson.Agent] {
 	}}
 }
 
+func volumeKind() kind[caisson.Volume] {
+	return kind[caisson.Volume]{noun: "volume", columns: func(v *caisson.Volume) columns {
+		return columns{key: string(v.ID), account: v.Account, name: v.Name}
+	}}
+}
+
 func sessionKind() kind[caisson.Session] {
 	return kind[caisson.Session]{noun: "session", columns: func(s *caisson.Session) columns {
 		return columns{key: string(s.ID), account: s.Account, name: caisson.SessionName(s.Agent, s.User, s.Key)}

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"database/sql"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -36,7 +37,7 @@ func realMigrations(t *testing.T, upTo int, more ...string) fstest.MapFS {
 	return fsys
 }
 
-func stepName(n int) string { return "000" + string(rune('0'+n)) + ".sql" }
+func stepName(n int) string { return fmt.Sprintf("%04d.sql", n) }
 
 // raw opens the file at path without a store around it.
 func raw(t *testing.T, path string) *sql.DB {

@@ -50,6 +50,7 @@ type Store struct {
 	ledger      *ledger
 	gatewayRuns *gatewayRuns
 	agents      *table[caisson.Agent]
+	volumes     *table[caisson.Volume]
 	runs        *runs
 	sessions    *table[caisson.Session]
 	workspaces  *workspaces
@@ -129,6 +130,7 @@ func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	s.ledger = newLedger(p, c.Now)
 	s.gatewayRuns = newGatewayRuns(p)
 	s.agents = newTable(p, agentKind())
+	s.volumes = newTable(p, volumeKind())
 	s.runs = newRuns(p, c.Now)
 	s.sessions = newTable(p, sessionKind())
 	s.workspaces = newWorkspaces(p)
@@ -172,6 +174,9 @@ func (s *Store) GatewayRuns() caisson.GatewayRunStore { return s.gatewayRuns }
 
 // Agents implements [caisson.Store].
 func (s *Store) Agents() caisson.Table[caisson.Agent] { return s.agents }
+
+// Volumes implements [caisson.Store].
+func (s *Store) Volumes() caisson.Table[caisson.Volume] { return s.volumes }
 
 // Runs implements [caisson.Store].
 func (s *Store) Runs() caisson.RunStore { return s.runs }

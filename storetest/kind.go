@@ -141,6 +141,25 @@ func agentKind() kind[caisson.Agent] {
 	}
 }
 
+func volumeKind() kind[caisson.Volume] {
+	return kind[caisson.Volume]{
+		table: caisson.Store.Volumes,
+		make: func(account, name string) *caisson.Volume {
+			return &caisson.Volume{
+				ID: caisson.NewID(caisson.VolumePrefix), Account: account, Name: name, Labels: map[string]string{"made": "here"},
+				Sandbox: caisson.NewID(caisson.SandboxPrefix), Bytes: 1 << 40, Files: 1 << 33, CreatedAt: noon(), CountedAt: noon(), UsedAt: noon(),
+			}
+		},
+		ref:     func(v *caisson.Volume) string { return string(v.ID) },
+		account: func(v *caisson.Volume) *string { return &v.Account },
+		name:    func(v *caisson.Volume) *string { return &v.Name },
+		key:     func(v *caisson.Volume) *string { return (*string)(&v.ID) },
+		labels:  func(v *caisson.Volume) *map[string]string { return &v.Labels },
+		note:    func(v *caisson.Volume) *string { return (*string)(&v.Sandbox) },
+		after:   func(v *caisson.Volume) caisson.ID { return v.ID },
+	}
+}
+
 func repoKind() kind[caisson.Repo] {
 	return kind[caisson.Repo]{
 		table: caisson.Store.Repos,
