@@ -52,6 +52,7 @@ type Client struct {
 	runs
 	workspaces
 	repos
+	volumes
 	daemon
 	c *conn
 }
@@ -75,6 +76,7 @@ var (
 	_ caisson.Runs        = (*Client)(nil)
 	_ caisson.Workspaces  = (*Client)(nil)
 	_ caisson.Repos       = (*Client)(nil)
+	_ caisson.Volumes     = (*Client)(nil)
 	_ caisson.Daemon      = (*Client)(nil)
 )
 
@@ -86,7 +88,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	return &Client{
 		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, repos{c}, daemon{c}, c,
+		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, repos{c}, volumes{c}, daemon{c}, c,
 	}, nil
 }
 

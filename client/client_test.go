@@ -257,7 +257,8 @@ func benchmarkAPI(b *testing.B) (*client.Client, string) {
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
 		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Answers: m.Answers(), FindToken: m.FindToken, Log: log,
+		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes,
+		Answers: m.Answers(), FindToken: m.FindToken, Log: log,
 	})
 	if err != nil {
 		b.Fatal(err)

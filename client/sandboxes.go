@@ -50,7 +50,9 @@ func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*cais
 			closeHandles(dirs)
 			return nil, err
 		}
-		dirs = append(slices.Clip(dirs), dir)
+		if dir != nil {
+			dirs = append(slices.Clip(dirs), dir)
+		}
 	}
 	header := createHeader(ctx)
 	if err := s.c.pass(ctx, dirs, header); err != nil {

@@ -99,9 +99,16 @@ func (w workspaces) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle)
 	return call[*caisson.SyncReceipt](ctx, w.c, request{method: http.MethodPost, path: []string{"receipts", string(id), "undo"}, header: header})
 }
 
-// openWorkspace opens the directory of a workspace with the rights of this process, unless the request has it already.
+// openWorkspace opens the directory of a workspace with the rights of this process, unless the request has it already. It returns
+// nil for a volume.
 func (c *conn) openWorkspace(req *caisson.WorkspaceRequest) (caisson.Handle, error) {
 	switch {
+	case req.Kind == caisson.WorkspaceVolume:
+		if req.Directory != nil {
+			req.Directory.Close()
+			return nil, caisson.Invalidf("workspace", "is either a directory or a volume")
+		}
+		return nil, nil
 	case c.socket == "":
 		if req.Directory != nil {
 			req.Directory.Close()

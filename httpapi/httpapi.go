@@ -44,6 +44,7 @@ type Config struct {
 	Runs        caisson.Runs
 	Workspaces  caisson.Workspaces
 	Repos       caisson.Repos
+	Volumes     caisson.Volumes
 	// DefaultAgent is the agent of chats that name none; "" means "caisson".
 	DefaultAgent string
 	// Answers remembers the answers to requests with an Idempotency-Key.
@@ -102,6 +103,7 @@ func New(cfg Config) (*API, error) {
 	workspaceRoutes{cfg.Workspaces, once, a.handles}.register(a.router)
 	repoRoutes{cfg.Repos, once}.register(a.router)
 	deliveryRoutes{cfg.Repos}.register(a.router)
+	volumeRoutes{cfg.Volumes, once}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
 	return a, a.router.finish()
 }

@@ -68,7 +68,7 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 	cfg := httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
 		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Repos: c.Repos,
+		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes,
 		Answers: s.memory.Answers(), FindToken: s.memory.FindToken, Log: log,
 	}
 	for _, f := range change {
@@ -132,7 +132,7 @@ func connect(t *testing.T, cfg client.Config) *client.Client {
 func cores(s *server, c *client.Client) apitest.Cores {
 	return apitest.Cores{
 		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Policies: c, Daemon: c,
-		Credentials: c, Secrets: s.memory, Audit: c, Ledger: c, Models: c, GatewayRuns: c, Agents: c, Runs: c, Workspaces: c, Repos: c,
+		Credentials: c, Secrets: s.memory, Audit: c, Ledger: c, Models: c, GatewayRuns: c, Agents: c, Runs: c, Workspaces: c, Repos: c, Volumes: c,
 	}
 }
 

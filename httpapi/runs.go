@@ -70,6 +70,10 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 		return nil, err
 	}
 	switch {
+	case req.Kind == caisson.WorkspaceVolume:
+		if err := checkVolumeSource("source", req.Source, len(in.Handles)); err != nil {
+			return nil, err
+		}
 	case len(in.Handles) > 1:
 		return nil, caisson.Invalidf("source", "one directory can be copied into the workspace, not %d", len(in.Handles))
 	case req.Source != "" && !caller.Local:

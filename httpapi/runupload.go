@@ -59,6 +59,9 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err := checkLabels(req.Labels); err != nil {
 			return err
 		}
+		if req.Kind == caisson.WorkspaceVolume {
+			return caisson.Invalidf("kind", "a workspace is either uploaded or a volume")
+		}
 		if part, err = nextPart(form, protocol.PartWorkspace); err != nil {
 			return err
 		}

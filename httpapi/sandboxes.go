@@ -53,14 +53,19 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	if req.Workspace != nil {
+	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a volume is nothing of the host's
+	if shown {
 		wanted++
+	} else if req.Workspace != nil {
+		if err := checkVolumeSource("workspace.source", req.Workspace.Source, len(in.Handles)-wanted); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case !caller.Local && wanted > 0:
 		return nil, errHostPath()
 	case len(in.Handles) == wanted:
-	case req.Workspace != nil && len(in.Handles) == len(req.Mounts):
+	case shown && len(in.Handles) == len(req.Mounts):
 		return nil, caisson.Invalidf("workspace", "needs the descriptor of its directory, after those of mounts")
 	default:
 		return nil, caisson.Invalidf("mounts", "%d mounts need as many descriptors of directories, not %d", len(req.Mounts), len(in.Handles))
@@ -71,7 +76,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 			return nil, err
 		}
 		req.Directories = dirs[:len(req.Mounts):len(req.Mounts)]
-		if req.Workspace != nil {
+		if shown {
 			w := *req.Workspace
 			w.Directory, req.Workspace = dirs[len(req.Mounts)], &w
 		}

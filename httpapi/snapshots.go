@@ -56,6 +56,11 @@ func (h snapshotRoutes) fork(ctx context.Context, in *struct {
 	if err := checkLabels(in.Body.Labels); err != nil {
 		return nil, err
 	}
+	if w := in.Body.Workspace; w != nil && w.Kind == caisson.WorkspaceVolume {
+		if err := checkVolume("workspace.source", w.Source); err != nil {
+			return nil, err
+		}
+	}
 	forks, err := once(ctx, h.once, in.Key, "fork "+in.Ref, in.Body, func() ([]*caisson.Sandbox, error) {
 		forks, err := h.core.Fork(ctx, in.Ref, in.Body)
 		if err != nil {

@@ -28,6 +28,7 @@ type api interface {
 	caisson.Runs
 	caisson.Workspaces
 	caisson.Repos
+	caisson.Volumes
 	caisson.Daemon
 }
 

@@ -58,7 +58,7 @@ func serveMemory(dir string) error {
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
 		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: watched{c.Runs, filepath.Join(dir, "watched")}, Workspaces: c.Workspaces, Repos: c.Repos, Answers: m.Answers(), FindToken: m.FindToken,
+		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: watched{c.Runs, filepath.Join(dir, "watched")}, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes, Answers: m.Answers(), FindToken: m.FindToken,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {

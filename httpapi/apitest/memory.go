@@ -37,6 +37,7 @@ type Cores struct {
 	Runs        caisson.Runs
 	Workspaces  caisson.Workspaces
 	Repos       caisson.Repos
+	Volumes     caisson.Volumes
 }
 
 // Memory holds the state of cores. All of it is guarded by mu.
@@ -61,6 +62,7 @@ type Memory struct {
 	receipts    []*receipt
 	repos       map[string]*caisson.Repo // by account and name
 	deliveries  []*caisson.Delivery
+	volumes     []*volume
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -93,7 +95,7 @@ func (m *Memory) Cores() Cores {
 	return Cores{
 		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
 		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m}, agentCore{m}, runCore{m},
-		spaceCore{m}, repoCore{m},
+		spaceCore{m}, repoCore{m}, volumeCore{m},
 	}
 }
 

@@ -72,7 +72,9 @@ func (c runCore) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson
 	if err != nil {
 		return nil, err
 	}
-	t.files = files
+	if req.Kind != caisson.WorkspaceVolume {
+		t.files = files
+	}
 	c.m.advance(t)
 	return t.copy(), nil
 }
@@ -87,9 +89,13 @@ func (c runCore) begin(caller caisson.Caller, req caisson.RunRequest, parent cai
 	if p := c.m.run(parent); p != nil {
 		t.Lineage = append(slices.Clone(p.Lineage), parent)
 	}
+	if err := c.m.takeVolume(t); err != nil {
+		return nil, err
+	}
 	if req.Session != "" {
 		s := c.m.session(caller.Account, req)
 		if s.Run != "" {
+			c.m.freed(t.Sandbox)
 			return nil, caisson.Errorf(caisson.Conflict, "the session %s has the run %s under way", s.Key, s.Run)
 		}
 		s.Run, s.Runs, t.Session = t.ID, s.Runs+1, s.ID
@@ -277,6 +283,7 @@ func (m *Memory) end(t *task, failed *caisson.RunError) {
 			s.Run, s.UsedAt = "", t.EndedAt
 		}
 	}
+	m.freed(t.Sandbox)
 	m.notify()
 }
 

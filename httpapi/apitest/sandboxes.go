@@ -35,7 +35,8 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 		return nil, err
 	}
 	var s *space
-	if req.Workspace != nil {
+	volume := req.Workspace != nil && req.Workspace.Kind == caisson.WorkspaceVolume
+	if req.Workspace != nil && !volume {
 		if s, err = newSpace(caller.Account, *req.Workspace, files); err != nil {
 			return nil, err
 		}
@@ -66,6 +67,11 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 	}, files: files, procs: map[int]*proc{}}
 	if req.Policy != nil {
 		b.Spec.Policy = *req.Policy
+	}
+	if volume {
+		if err := c.m.mount(b, *req.Workspace); err != nil {
+			return nil, err
+		}
 	}
 	if s != nil {
 		s.box, s.Sandbox, b.Spec.Workspace = b, b.ID, s.ID
@@ -177,6 +183,7 @@ func (c sandboxCore) Remove(ctx context.Context, ref string) error {
 	}
 	c.m.sandboxes = slices.DeleteFunc(c.m.sandboxes, func(o *box) bool { return o == b })
 	c.m.leave(b)
+	c.m.freed(b.ID)
 	c.m.event(b.Account, "sandbox.removed", string(b.ID))
 	return nil
 }

@@ -1,0 +1,33 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type volumes struct{ c *conn }
+
+// CreateVolume implements [caisson.Volumes]. With a key of [WithIdempotencyKey] it may be repeated.
+func (v volumes) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
+	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodPost, path: []string{"volumes"}, header: createHeader(ctx), in: req})
+}
+
+// GetVolume implements [caisson.Volumes].
+func (v volumes) GetVolume(ctx context.Context, ref string) (*caisson.Volume, error) {
+	return call[*caisson.Volume](ctx, v.c, request{method: http.MethodGet, path: []string{"volumes", ref}})
+}
+
+// ListVolumes implements [caisson.Volumes].
+func (v volumes) ListVolumes(ctx context.Context, f caisson.Filter) (page []*caisson.Volume, more bool, err error) {
+	if len(f.States) > 0 {
+		return nil, false, caisson.Invalidf("state", "volumes have no states")
+	}
+	return list[*caisson.Volume](ctx, v.c, "volumes", f)
+}
+
+// RemoveVolume implements [caisson.Volumes].
+func (v volumes) RemoveVolume(ctx context.Context, ref string) error {
+	return v.c.do(ctx, request{method: http.MethodDelete, path: []string{"volumes", ref}})
+}

@@ -1,0 +1,168 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// inVolume makes a running sandbox with a volume.
+func inVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
+	t.Helper()
+	return create(t, ctx, c, caisson.CreateRequest{
+		Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target},
+	})
+}
+
+func testVolumes(t *testing.T, ctx context.Context, c Cores) {
+	v := must(c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: "b.1_x-y", Labels: map[string]string{"k": "v"}}))(t)
+	if caller := must(caisson.CallerOf(ctx))(t); v.Account != caller.Account || v.Name != "b.1_x-y" || v.Labels["k"] != "v" || v.Sandbox != "" ||
+		v.CreatedAt.IsZero() || !v.UsedAt.IsZero() {
+		t.Errorf("%+v", v)
+	}
+	_, err := c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: v.Name})
+	Fails(t, err, caisson.Conflict, "")
+	for _, name := range []string{"", "-x", "A", "a/b", "../x", "ü", "a b", string(caisson.NewID(caisson.VolumePrefix)), strings.Repeat("x", 65)} {
+		_, err := c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: name})
+		Fails(t, err, caisson.Invalid, "name")
+	}
+	for _, ref := range []string{string(v.ID), v.Name} {
+		if got := must(c.Volumes.GetVolume(ctx, ref))(t); got.ID != v.ID || got.CountedAt.IsZero() {
+			t.Errorf("%+v", got)
+		}
+	}
+	must(0, c.Volumes.RemoveVolume(ctx, v.Name))(t)
+	for _, ref := range []string{v.Name, string(v.ID), "nowhere", "ü/ %2e?#&="} {
+		_, err := c.Volumes.GetVolume(ctx, ref)
+		Fails(t, err, caisson.NotFound, "")
+		Fails(t, c.Volumes.RemoveVolume(ctx, ref), caisson.NotFound, "")
+	}
+	// The name is free again, and what it is of now is another volume.
+	if again := must(c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: v.Name}))(t); again.ID == v.ID || again.Labels != nil {
+		t.Errorf("%+v", again)
+	}
+}
+
+func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
+	var ids []caisson.ID
+	for _, name := range []string{"c", "a", "b"} {
+		v := must(c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: name, Labels: map[string]string{"of": name}}))(t)
+		ids = append(ids, v.ID)
+	}
+	for _, tt := range []struct {
+		f    caisson.Filter
+		want []caisson.ID
+		more bool
+	}{
+		{caisson.Filter{}, ids, false},
+		{caisson.Filter{Limit: 2}, ids[:2], true},
+		{caisson.Filter{Limit: 2, After: ids[1]}, ids[2:], false},
+		{caisson.Filter{Name: "a"}, ids[1:2], false},
+		{caisson.Filter{Labels: map[string]string{"of": "b"}}, ids[2:], false},
+		{caisson.Filter{Labels: map[string]string{"of": "d"}}, nil, false},
+	} {
+		page, more, err := c.Volumes.ListVolumes(ctx, tt.f)
+		var got []caisson.ID
+		for _, v := range page {
+			got = append(got, v.ID)
+		}
+		if err != nil || more != tt.more || !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v, %t, %v; want %v", tt.f, got, more, err, tt.want)
+		}
+	}
+}
+
+// testVolumeHolds: what one sandbox writes in a volume the next one has, and two never have it at once.
+func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
+	sb := inVolume(t, ctx, c, "data", "/srv/data")
+	v := must(c.Volumes.GetVolume(ctx, "data"))(t)
+	if diff := cmp.Diff(&caisson.VolumeMount{ID: v.ID, Name: "data", Target: "/srv/data"}, sb.Spec.Volume); diff != "" || v.Sandbox != sb.ID || v.UsedAt.IsZero() {
+		t.Errorf("%+v %s", v, diff)
+	}
+	if sb.Spec.Workspace != "" {
+		t.Errorf("a volume is the workspace %s", sb.Spec.Workspace)
+	}
+	must(c.Files.WriteFile(ctx, string(sb.ID), "/srv/data/dir/file", 0, strings.NewReader("kept")))(t)
+	before := len(listSandboxes(t, ctx, c))
+	_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
+	saysHolder(t, err, sb.ID)
+	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"})
+	saysHolder(t, err, sb.ID)
+	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), sb.ID)
+	if after := len(listSandboxes(t, ctx, c)); after != before {
+		t.Errorf("%d sandboxes, then %d", before, after)
+	}
+	must(0, c.Sandboxes.Remove(ctx, string(sb.ID)))(t)
+	if v := must(c.Volumes.GetVolume(ctx, "data"))(t); v.Sandbox != "" || v.Files != 2 || v.Bytes < 4 {
+		t.Errorf("left as %+v", v)
+	}
+	next := inVolume(t, ctx, c, string(v.ID), "")
+	if next.Spec.Volume == nil || next.Spec.Volume.ID != v.ID || next.Spec.Volume.Target != "/workspace" {
+		t.Errorf("%+v", next.Spec.Volume)
+	}
+	must(c.Files.StatFile(ctx, string(next.ID), "/workspace/dir/file"))(t)
+	must(0, c.Sandboxes.Remove(ctx, string(next.ID)))(t)
+	run := must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}))(t)
+	watch(t, ctx, c, run.ID, 0)
+	if got := must(c.Runs.GetRun(ctx, run.ID))(t); got.Result.Answer != "dir dir/file" || got.Workspace != "" || got.Request.Source != "data" {
+		t.Errorf("%+v", got)
+	}
+	must(0, c.Volumes.RemoveVolume(ctx, "data"))(t)
+	testVolumeRequests(t, ctx, c)
+	testVolumeEvents(t, ctx, c, v.ID)
+}
+
+// testVolumeRequests: what cannot be a volume is refused, and makes none.
+func testVolumeRequests(t *testing.T, ctx context.Context, c Cores) {
+	for _, name := range []string{"", "/etc", "../x", "A", ".", "a:b", strings.Repeat("x", 65)} {
+		_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name}})
+		if caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("a sandbox with %q: %v", name, err)
+		}
+		_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: name})
+		if caisson.KindOf(err) != caisson.Invalid {
+			t.Errorf("a run in %q: %v", name, err)
+		}
+	}
+	if list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{}); len(list) > 0 || err != nil {
+		t.Error(list, err)
+	}
+}
+
+// testVolumeEvents: a volume's events tell who had it.
+func testVolumeEvents(t *testing.T, ctx context.Context, c Cores, id caisson.ID) {
+	want := []string{"created", "taken", "left", "taken", "left", "taken", "left", "removed"}
+	ctx, stop := context.WithCancel(ctx)
+	events := must(c.Events.Watch(ctx, string(id), 0))(t)
+	for _, what := range want {
+		if e := <-events; e.Type != "volume."+what || e.Subject != string(id) {
+			t.Errorf("%+v, want volume.%s", e, what)
+		}
+	}
+	stop()
+	for range events { // closed when the context ends
+	}
+}
+
+func listSandboxes(t *testing.T, ctx context.Context, c Cores) []*caisson.Sandbox {
+	t.Helper()
+	list, _, err := c.Sandboxes.List(ctx, caisson.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// saysHolder checks that err is a conflict that names the sandbox which has the volume.
+func saysHolder(t *testing.T, err error, holder caisson.ID) {
+	t.Helper()
+	Fails(t, err, caisson.Conflict, "")
+	if !strings.Contains(caisson.MessageOf(err), string(holder)) {
+		t.Errorf("%v does not name %s", err, holder)
+	}
+}

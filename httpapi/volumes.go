@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// volumeRoutes serves volumes.
+type volumeRoutes struct {
+	core caisson.Volumes
+	once idempotency
+}
+
+type volumeBody = body[*caisson.Volume]
+
+// VolumeRef is the reference of a volume in a path.
+type VolumeRef struct {
+	Ref string `path:"ref" maxLength:"128" doc:"Id or name of the volume"`
+}
+
+func (h volumeRoutes) register(rt *router) {
+	const tag = "volumes"
+	handle(rt, created(op(http.MethodPost, "/volumes", "create-volume", tag, "Make an empty volume")), h.create)
+	handle(rt, op(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, as they were last counted"), h.list)
+	handle(rt, op(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
+	handle(rt, op(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
+}
+
+func (h volumeRoutes) create(ctx context.Context, in *struct {
+	KeyParam
+	Body caisson.VolumeRequest
+},
+) (*volumeBody, error) {
+	if err := checkLabels(in.Body.Labels); err != nil {
+		return nil, err
+	}
+	if err := checkVolume("name", in.Body.Name); err != nil {
+		return nil, err
+	}
+	return answerVolume(once(ctx, h.once, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) {
+		return h.core.CreateVolume(ctx, in.Body)
+	}))
+}
+
+func answerVolume(v *caisson.Volume, err error) (*volumeBody, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &volumeBody{v}, nil
+}
+
+func (h volumeRoutes) list(ctx context.Context, in *PageParams) (*body[protocol.Page[*caisson.Volume]], error) {
+	f, err := in.filter(caisson.VolumePrefix)
+	if err != nil {
+		return nil, err
+	}
+	page, more, err := h.core.ListVolumes(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return pageOf(page, more, asIs, func(v *caisson.Volume) caisson.ID { return v.ID }), nil
+}
+
+func (h volumeRoutes) get(ctx context.Context, in *VolumeRef) (*volumeBody, error) {
+	return answerVolume(h.core.GetVolume(ctx, in.Ref))
+}
+
+func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*none, error) {
+	return nil, h.core.RemoveVolume(ctx, in.Ref)
+}
+
+// volumeName is what a volume can be called. An id is of this form, too.
+var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// checkVolume refuses what cannot be the name of a volume.
+func checkVolume(field, name string) error {
+	if !volumeName.MatchString(name) {
+		return caisson.Invalidf(field, "%.70q is not the name of a volume: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
+	}
+	return nil
+}
+
+// checkVolumeSource refuses a volume as a workspace that could not be one, or comes with descriptors of directories.
+func checkVolumeSource(field, name string, handles int) error {
+	if handles > 0 {
+		return caisson.Invalidf(field, "a volume needs no descriptor of a directory, and %d were passed", handles)
+	}
+	return checkVolume(field, name)
+}
