@@ -24,6 +24,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/volumes"
 	"github.com/caisson-dev/caisson/worker"
 	"github.com/caisson-dev/caisson/workspaces"
 )
@@ -58,6 +59,7 @@ type Config struct {
 type Engine struct {
 	Core       *sandboxes.Core
 	Workspaces *workspaces.Core
+	Volumes    caisson.Volumes
 	Relay      *repos.Core
 	Store      caisson.Store
 
@@ -73,6 +75,7 @@ type Engine struct {
 	runs     *gatewayRuns
 	runner   *worker.Runner
 	tasks    *runs.Core
+	volumes  *volumes.Core
 	listener *os.File // for other machines, nil for none
 	instance caisson.ID
 	build    string
@@ -139,6 +142,11 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Push(e.Workspaces.Close)
+	if e.volumes, err = newVolumes(e); err != nil {
+		return nil, err
+	}
+	back.Push(e.volumes.Close)
+	e.Volumes = e.volumes.Volumes()
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -291,6 +299,9 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 			return fmt.Errorf("reconcile workspaces: %w", err)
 		}
 		g.Go(func() error { return e.Workspaces.Run(ctx) })
+		if err := e.volumes.Reconcile(ctx); err != nil {
+			return fmt.Errorf("reconcile volumes: %w", err)
+		}
 		// A claim whose daemon died will never be answered.
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
@@ -345,7 +356,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

@@ -130,8 +130,7 @@ func TestMigrate(t *testing.T) {
 
 	before := contents(t, path)
 	_, err := Open(t.Context(), testConfig(path))
-	want := "the data directory was written by a newer Caisson (schema " + string(rune('0'+base+2)) + ", this build knows " +
-		string(rune('0'+base)) + "); upgrade caisson or use another --data"
+	want := fmt.Sprintf("the data directory was written by a newer Caisson (schema %d, this build knows %d); upgrade caisson or use another --data", base+2, base)
 	if caisson.KindOf(err) != caisson.Conflict || caisson.MessageOf(err) != want {
 		t.Errorf("a newer schema: %v", err)
 	}

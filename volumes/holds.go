@@ -1,0 +1,114 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Holds implements [caisson.VolumeHolds].
+type Holds struct{ c *Core }
+
+var _ caisson.VolumeHolds = (*Holds)(nil)
+
+// errUnchanged ends an update that finds nothing to do.
+var errUnchanged = errors.New("unchanged")
+
+// maxTurns bounds how often a hold starts over because somebody else makes and removes the volume at the same time.
+const maxTurns = 10
+
+// Hold implements [caisson.VolumeHolds].
+func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
+	_, err := caisson.ParseID(caisson.VolumePrefix, ref)
+	named := err != nil
+	for range maxTurns {
+		v, err := h.c.Store.Volumes().Get(ctx, caisson.In(account), ref)
+		if named && caisson.KindOf(err) == caisson.NotFound {
+			if err := caisson.CheckVolumeName("volume", ref); err != nil {
+				return nil, err
+			}
+			v, err = h.c.create(ctx, account, caisson.VolumeRequest{Name: ref})
+			if caisson.KindOf(err) == caisson.Conflict {
+				continue // somebody else was faster
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if v, err = h.take(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
+			return v, err
+		}
+		// It has been removed since.
+	}
+	return nil, caisson.Errorf(caisson.Conflict, "volume %s is being made and removed all the time; try again", ref)
+}
+
+// take gives a volume to a sandbox, unless another has it.
+func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
+	release, err := h.c.locks.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	var has *caisson.Volume
+	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
+		switch v.Sandbox {
+		case sandbox:
+			has = v
+			return errUnchanged
+		case "":
+			v.Sandbox, v.UsedAt = sandbox, now()
+			return nil
+		}
+		return caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s, and only one at a time can; remove that sandbox first (caisson sandbox rm %s), or use another volume", v.Sandbox, v.Name, v.Sandbox)
+	})
+	if errors.Is(err, errUnchanged) {
+		return has, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.c.event(ctx, v, "volume.taken", sandbox)
+	return v, nil
+}
+
+// Open implements [caisson.VolumeHolds].
+func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
+	v, err := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	switch {
+	case caisson.KindOf(err) == caisson.NotFound && err != nil:
+		return m, caisson.Wrap(err, caisson.Conflict, "the sandbox's volume %s does not exist any more; make a new sandbox", id)
+	case err != nil:
+		return m, err
+	case v.Sandbox != sandbox:
+		return m, caisson.Errorf(caisson.Conflict, "volume %s is not sandbox %s's; make a new sandbox with it when it is free", v.Name, sandbox)
+	}
+	f, err := h.c.openData(id, unix.O_PATH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove sandbox and volume and make new ones", v.Name, h.c.dir(id))
+	}
+	return caisson.RuntimeMount{Source: f, Writable: true}, err
+}
+
+// Leave implements [caisson.VolumeHolds].
+func (h *Holds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
+	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
+		if v.Sandbox != sandbox || sandbox == "" {
+			return errUnchanged
+		}
+		v.Sandbox, v.UsedAt = "", now()
+		return nil
+	})
+	switch {
+	case err == nil:
+		h.c.event(ctx, v, "volume.left", sandbox)
+		return nil
+	case errors.Is(err, errUnchanged), caisson.KindOf(err) == caisson.NotFound:
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,165 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Service implements [caisson.Volumes].
+type Service struct{ c *Core }
+
+var _ caisson.Volumes = (*Service)(nil)
+
+// maxVolumes bounds how many volumes an account has: who asks for a sandbox makes them by naming them.
+const maxVolumes = 1000
+
+// scope is what the caller in ctx may touch.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+// CreateVolume implements [caisson.Volumes].
+func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
+	_, caller, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(caisson.CheckVolumeName("name", req.Name), checkLabels(req.Labels)); err != nil {
+		return nil, err
+	}
+	return s.c.create(ctx, caller.Account, req)
+}
+
+// create makes a volume of an account, for which its name and labels have been checked.
+func (c *Core) create(ctx context.Context, account string, req caisson.VolumeRequest) (*caisson.Volume, error) {
+	release, err := c.making.Acquire(ctx, account)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	list, _, err := c.Store.Volumes().List(ctx, caisson.In(account), caisson.Filter{Limit: maxVolumes})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range list {
+		if v.Name == req.Name {
+			return nil, caisson.Errorf(caisson.Conflict, "a volume named %s exists already; choose another name or remove it first", v.Name)
+		}
+	}
+	if len(list) >= maxVolumes {
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d volumes, which is as many as it may have; remove some", len(list))
+	}
+	a, err := c.Store.Accounts().Ensure(ctx, account)
+	if err != nil {
+		return nil, err
+	}
+	v := &caisson.Volume{ID: caisson.NewID(caisson.VolumePrefix), Account: account, Name: req.Name, Labels: req.Labels, CreatedAt: now()}
+	// The directory first: what the store has is complete. A caller that goes now does not leave it half-made.
+	ctx = context.WithoutCancel(ctx)
+	if err := c.makeDir(v.ID, a.UIDBase); err != nil {
+		return nil, errors.Join(err, c.removeDir(ctx, string(v.ID)))
+	}
+	if err := c.Store.Volumes().Insert(ctx, v); err != nil {
+		return nil, errors.Join(err, c.removeDir(ctx, string(v.ID)))
+	}
+	c.event(ctx, v, "volume.created", "")
+	return v, nil
+}
+
+// GetVolume implements [caisson.Volumes].
+func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.c.Store.Volumes().Get(ctx, in, ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.c.counted(ctx, v), nil
+}
+
+// ListVolumes implements [caisson.Volumes].
+func (s *Service) ListVolumes(ctx context.Context, f caisson.Filter) ([]*caisson.Volume, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.c.Store.Volumes().List(ctx, in, f)
+}
+
+// removeWait is how long a removal waits for the last file to be gone. The volume itself has gone before that.
+const removeWait = 2 * time.Second
+
+// RemoveVolume implements [caisson.Volumes]. Its files may go later, in the background: nobody can see them any more.
+func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := s.c.Store.Volumes().Get(ctx, in, ref)
+	if err != nil {
+		return err
+	}
+	if err := s.c.forget(ctx, in, v.ID); err != nil {
+		return err
+	}
+	s.c.event(ctx, v, "volume.removed", "")
+	s.c.counts.forget(v.ID)
+	done := make(chan struct{})
+	ok := s.c.do(func(ctx context.Context) {
+		defer close(done)
+		if err := s.c.removeDir(ctx, string(v.ID)); err != nil && ctx.Err() == nil {
+			s.c.Log.ErrorContext(ctx, "the files of a removed volume could not be removed; the next start of the daemon tries again", "volume", v.ID, "err", err)
+		}
+	})
+	if !ok {
+		return nil // the next daemon finds its directory, which is nobody's
+	}
+	select {
+	case <-done:
+	case <-time.After(removeWait):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// forget deletes the record of a volume that no sandbox has. From then on its directory is garbage.
+func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+	release, err := c.locks.Acquire(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // again: a sandbox may have taken it meanwhile
+	if err != nil {
+		return err
+	}
+	if v.Sandbox != "" {
+		return caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove the sandbox first (caisson sandbox rm %s)", v.Sandbox, v.Name, v.Sandbox)
+	}
+	return c.Store.Volumes().Delete(ctx, in, string(id))
+}
+
+var labelForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+
+// checkLabels allows what sandboxes may have.
+func checkLabels(labels map[string]string) error {
+	if len(labels) > 64 {
+		return caisson.Invalidf("labels", "more than 64 labels")
+	}
+	for k, v := range labels {
+		if !labelForm.MatchString(k) {
+			return caisson.Invalidf("labels", "%.70q is not the name of a label", k)
+		}
+		if len(v) > 1024 {
+			return caisson.Invalidf("labels."+k, "the value is longer than 1024 bytes")
+		}
+	}
+	return nil
+}
