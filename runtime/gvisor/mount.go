@@ -43,12 +43,15 @@ func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File,
 }
 
 // ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's, nil for a
-// directory of root's. Root's files are never mapped: the guest sees them as nobody's and reads what everyone may read. So
-// a guest cannot make a setuid-root file, and cannot read what only root may.
+// directory of root's or of the guest's own. Root's files are never mapped: the guest sees them as nobody's and reads what
+// everyone may read. So a guest cannot make a setuid-root file, and cannot read what only root may.
 func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
 		return nil, err
+	}
+	if ownID(st.Uid, uidBase) && ownID(st.Gid, uidBase) {
+		return nil, nil
 	}
 	if m.Writable && (st.Uid == 0 || st.Gid == 0) {
 		return nil, caisson.Invalidf("mounts", "the directory for %s belongs to root or to root's group, so it cannot be mounted writable; give it to an ordinary user and group first (chown)", m.Target)
@@ -62,3 +65,10 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 	}
 	return l.idmap(st.Uid, gid, uidBase, 1)
 }
+
+// ownID reports whether a host uid or gid is one of the sandbox's account. A directory with such an owner and group, which is a
+// volume, is shown as it is: all users of the guest can own files in it, and its root can give the directory itself to one. What
+// they make there is harmless on the host. Its owners are uids of the account's range, which nobody else has, or the guest could
+// not have named them; a guest cannot make devices, for which the kernel wants rights outside of user namespaces; in sandboxes no
+// mount honours setuid or devices (CloneMount); and on the host only root passes the directory above a volume.
+func ownID(id, uidBase uint32) bool { return id >= uidBase && id-uidBase < caisson.UIDRange }
