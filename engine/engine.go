@@ -153,7 +153,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(),
+		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {

@@ -183,7 +183,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	sb.Spec.Workspace, sb.Spec.WorkspaceAt = "", "" // as with mounts: only the sandbox's own files
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // as with mounts: only the sandbox's own files
 	admitted, err := gs.c.host.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, nil, err

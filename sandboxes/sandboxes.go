@@ -68,6 +68,8 @@ type Config struct {
 	Gateway Gateway       // nil: no sandbox can be granted models
 	// Workspaces makes the workspaces of sandboxes; nil: none can have one.
 	Workspaces caisson.WorkspaceLayers
+	// Volumes says which sandbox has which volume; nil: none can have one.
+	Volumes caisson.VolumeHolds
 	Node       string
 	Build      string
 	Limits     Limits
@@ -81,7 +83,7 @@ type Limits struct {
 	MaxSandboxes  int          // that are live at once
 	MemoryReserve caisson.Size // memory of the host that must remain available
 	PIDsReserve   int          // processes of the host that must remain available
-	// DiskReserve must remain available on the file system of the data directory. What a sandbox writes to its workspace has no
+	// DiskReserve must remain available on the file system of the data directory. What a sandbox writes to its workspace or volume has no
 	// limit but this one, and that only when a sandbox starts.
 	DiskReserve caisson.Size
 	// Budget is that of a sandbox whose grant of models has none.

@@ -36,6 +36,9 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
 		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
+	if err := c.spaces.capturable(sb, snap); err != nil {
+		return nil, err
+	}
 	defer c.hide(snap.ID)() // until it is in the store
 	dir := c.snapshotDir(snap.ID)
 	if err := c.Snapshots().captureAll(ctx, sb, dir, snap.Memory); err != nil {
@@ -244,7 +247,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	}
 	sb.Spec.Models = req.Models
 	var handles []caisson.Handle
-	sb.Spec.Workspace = ""
+	sb.Spec.Workspace, sb.Spec.Volume = "", nil
 	if sb.Spec.Mounts, handles = direct(req.Workspace, nil, nil); len(handles) > 0 {
 		sb.Spec.WorkspaceAt = ""
 	}

@@ -29,13 +29,14 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	switch {
 	case err != nil:
 		return err
+	case req.Kind == caisson.WorkspaceVolume:
+		return w.checkVolume(req, mounts)
 	case !caller.Local:
 		return caisson.Errorf(caisson.Denied, "a host directory can be a workspace only over the unix socket")
 	case req.Directory == nil:
 		return caisson.Invalidf("workspace", "came without its directory")
 	}
-	req.Target = path.Clean(first(req.Target, workspaceTarget))
-	if err := validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target})); err != nil {
+	if err := settleTarget(req, mounts); err != nil {
 		return err
 	}
 	if err := settleKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
@@ -47,7 +48,13 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	return nil
 }
 
-// settleKind fills in kind and mode. What nobody reviews must have been asked for by one of its names.
+// settleTarget fills in where the workspace is, which is no other mount's place.
+func settleTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+	req.Target = path.Clean(first(req.Target, workspaceTarget))
+	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
+}
+
+// settleKind fills in kind and mode of a host directory. What nobody reviews must have been asked for by one of its names.
 func settleKind(req *caisson.WorkspaceRequest) error {
 	if req.Kind == "" {
 		req.Kind = caisson.WorkspaceOverlay
@@ -64,7 +71,7 @@ func settleKind(req *caisson.WorkspaceRequest) error {
 	switch req.Kind {
 	case caisson.WorkspaceOverlay, caisson.WorkspaceCopy, caisson.WorkspaceDirect:
 	default:
-		return caisson.Invalidf("workspace.kind", "%.70q is not overlay, copy or direct", req.Kind)
+		return caisson.Invalidf("workspace.kind", "%.70q is not overlay, copy, direct or volume", req.Kind)
 	}
 	switch req.Mode {
 	case caisson.SyncSecure, caisson.SyncYolo, caisson.SyncUnsafe:
@@ -95,6 +102,9 @@ func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.W
 	if req == nil || req.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
+	if req.Kind == caisson.WorkspaceVolume {
+		return w.hold(ctx, sb, req, back)
+	}
 	if _, err := w.c.outside(req.Directory, req.Source, "workspace"); err != nil {
 		return err
 	}
@@ -124,9 +134,11 @@ func (w workspaces) warn(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 	}
 }
 
-// open returns the mount of a sandbox's workspace, or of the placeholder for one, for a start; nil if it has neither.
+// open returns the mount of a sandbox's workspace or volume, or of the placeholder for one, for a start; nil if it has none.
 func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.RuntimeMount, error) {
 	switch {
+	case sb.Spec.Volume != nil:
+		return w.openVolume(ctx, sb)
 	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt == "":
 		return nil, nil
 	case sb.Spec.Workspace == "":
@@ -142,6 +154,9 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 
 // leave says that a sandbox is gone.
 func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
+	if sb.Spec.Volume != nil && w.c.Volumes != nil {
+		return w.c.Volumes.Leave(ctx, sb.Spec.Volume.ID, sb.ID)
+	}
 	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
 		return nil
 	}
@@ -183,6 +198,8 @@ func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 	switch {
 	case len(from.spec.Mounts) > 0:
 		return caisson.Errorf(caisson.Conflict, "a sandbox with mounted host directories cannot be forked: the forks would share them")
+	case from.memory && from.spec.Volume != nil:
+		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be forked with its memory: the forks would share volume %s; stop it first, or fork a snapshot of its files only", from.spec.Volume.Name)
 	case ask == nil && from.spec.Workspace != "":
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a workspace cannot be forked with it; give the fork a workspace of its own at %s", from.spec.WorkspaceAt)
 	case ask == nil:
