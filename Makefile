@@ -6,15 +6,17 @@ LEAN     = internal/embedded/bin
 
 .PHONY: build demo test bench lint fmt clean
 
-# The main binary carries three lean ones: two that run inside sandboxes, and gVisor's own processes.
+# The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges.
 build:
 	@mkdir -p bin
 	$(STATIC) -o bin/caisson-inside ./cmd/caisson-inside
 	$(STATIC) -o bin/caisson-agent ./cmd/caisson-agent
 	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
+	$(STATIC) -o bin/caisson-worker ./cmd/caisson-worker
 	@cmp -s bin/caisson-inside $(LEAN)/inside || cp bin/caisson-inside $(LEAN)/inside
 	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
+	@cmp -s bin/caisson-worker $(LEAN)/worker || cp bin/caisson-worker $(LEAN)/worker
 	$(STATIC:-w'=-w -X main.release=$(VERSION)') -o bin/caisson ./cmd/caisson
 
 demo: build
@@ -44,4 +46,4 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 clean:
-	rm -rf bin bench/results $(LEAN)/inside $(LEAN)/agent $(LEAN)/sentry
+	rm -rf bin bench/results $(LEAN)/worker $(LEAN)/inside $(LEAN)/agent $(LEAN)/sentry

@@ -174,7 +174,7 @@ func (e *Engine) drivers() error {
 		return err
 	}
 	e.runner, err = worker.New(worker.Config{
-		Exe: selfExe, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
+		Exe: programs.worker, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
 	})
 	if err != nil {
 		return err

@@ -17,10 +17,10 @@ const selfExe = "/proc/self/exe"
 
 // programs are the paths of the lean binaries that this one carries, or of this one where it carries none. Nothing stands in for agent: it
 // is "" then.
-type programs struct{ sentry, inside, agent string }
+type programs struct{ sentry, inside, worker, agent string }
 
 func unpackPrograms(dir string) (p programs, err error) {
-	p = programs{sentry: selfExe, inside: selfExe}
+	p = programs{sentry: selfExe, inside: selfExe, worker: selfExe}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return p, err
 	}
@@ -31,6 +31,11 @@ func unpackPrograms(dir string) (p programs, err error) {
 	}
 	if r, ok := embedded.Inside(); ok {
 		if p.inside, err = unpack(dir, "inside", r); err != nil {
+			return p, err
+		}
+	}
+	if r, ok := embedded.Worker(); ok {
+		if p.worker, err = unpack(dir, "worker", r); err != nil {
 			return p, err
 		}
 	}

@@ -38,6 +38,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
 	defer cancel()
+	defer runtime.KeepAlive(r) // its program is known by number
 
 	p := &process{log: r.log.With("job", req.Job)}
 	defer p.close()

@@ -20,10 +20,13 @@ package worker
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -33,8 +36,8 @@ const DefaultUID = caisson.LayerUIDBase + caisson.UIDRange + 0xfffe
 
 // Config configures a Runner.
 type Config struct {
-	// Exe is the binary whose main calls [Main]; required. It must be static, and the world must be able to execute it:
-	// jobs run as users that own nothing. /proc/self/exe is the usual choice.
+	// Exe is the binary whose main calls [Main]; required. It must be static, and the world must be able to execute it, if not to
+	// find it: jobs run as users that own nothing, and execute a descriptor of it.
 	Exe string
 	// UIDBase is the first of the 65536 host uids and gids that a job's own user namespace is mapped to; required.
 	UIDBase uint32
@@ -44,9 +47,10 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// A Runner starts jobs. It has no state of its own and is safe for concurrent use.
+// A Runner starts jobs. It has no state but its program, and is safe for concurrent use.
 type Runner struct {
-	exe     string
+	program *os.File // stays what it was, whatever becomes of its path
+	exe     string   // names program in each process that has its descriptor
 	uidBase uint32
 	workUID uint32
 	log     *slog.Logger
@@ -71,7 +75,27 @@ func New(cfg Config) (*Runner, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Runner{exe: cfg.Exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
+	program, err := hold(cfg.Exe)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "worker: cannot open the program %q", cfg.Exe)
+	}
+	exe := fmt.Sprintf("/proc/self/fd/%d", program.Fd())
+	return &Runner{program: program, exe: exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
+}
+
+// hold opens a program in order to execute it. Descriptors below firstHeld are where a job gets its own before that.
+func hold(exe string) (*os.File, error) {
+	const firstHeld = 512
+	fd, err := unix.Open(exe, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open", err)
+	}
+	defer unix.Close(fd)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstHeld)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
+	}
+	return os.NewFile(uintptr(high), exe), nil
 }
 
 // A Request is one job to run. The caller keeps its descriptors and may close them when Run has returned.

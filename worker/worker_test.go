@@ -113,6 +113,7 @@ type findings struct {
 	Root       []string
 	Caps       uint64
 	NoNewPrivs int
+	SecureBits int
 	Could      []string // what must fail and did not
 }
 
@@ -142,6 +143,7 @@ func probe(context.Context, *worker.Call) (any, error) {
 	}
 	f.Caps = uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
 	f.NoNewPrivs, _ = unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	f.SecureBits, _ = unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
 	for name, try := range map[string]func() error{
 		"exec":    func() error { return unix.Exec("/bin/true", []string{"true"}, nil) },
 		"socket":  func() error { _, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); return err },
@@ -275,6 +277,9 @@ func TestPromise4SealedJobIsAlone(t *testing.T) {
 	}
 	if fmt.Sprint(f.FDs) != "[0 1 2]" {
 		t.Errorf("descriptors %v", f.FDs)
+	}
+	if f.SecureBits != 0xc3 {
+		t.Errorf("securebits %#x: root of the job's user namespace could get capabilities by executing something", f.SecureBits)
 	}
 }
 

@@ -19,6 +19,9 @@ func Inside() (program *io.SectionReader, ok bool) { return open(files, "inside"
 // Sentry returns the program that has the sandbox runtime and nothing else, under the same conditions.
 func Sentry() (program *io.SectionReader, ok bool) { return open(files, "sentry") }
 
+// Worker returns the program that runs jobs without privileges and has nothing else, under the same conditions.
+func Worker() (program *io.SectionReader, ok bool) { return open(files, "worker") }
+
 // Agent returns the program that speaks with agents within sandboxes (cmd/caisson-agent). ok is false if this build carries none;
 // nothing else does the same then.
 func Agent() (program *io.SectionReader, ok bool) { return open(files, "agent") }

@@ -28,7 +28,7 @@ func TestOpen(t *testing.T) {
 // What is embedded, if it is, can be read as often as one likes.
 func TestEmbedded(t *testing.T) {
 	for range 2 {
-		for _, get := range []func() (*io.SectionReader, bool){Inside, Sentry, Agent} {
+		for _, get := range []func() (*io.SectionReader, bool){Inside, Sentry, Worker, Agent} {
 			if r, ok := get(); ok && r.Size() < 1<<20 {
 				t.Errorf("%d bytes are no program", r.Size())
 			}
