@@ -25,7 +25,7 @@ const (
 // the log sees.
 type Error struct {
 	Kind  Kind
-	Field string // for Invalid: the field at fault, as the user wrote it ("resources.memory"); else ""
+	Field string // the field at fault, as the user wrote it ("resources.memory"), if it is one's: always for Invalid
 	Msg   string
 	Err   error // cause, only logged; may be nil
 }

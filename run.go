@@ -134,6 +134,7 @@ type RunDelivery struct {
 	Commit string        `json:"commit,omitempty"`
 	URL    string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Error  string        `json:"error,omitempty"`
+	Left   string        `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }
 
 // RunUsage is what the ledger has of a run.
@@ -251,6 +252,7 @@ type Session struct {
 	Key     string `json:"key" doc:"Unique within account, user and agent"`
 	// Sandbox has the conversation's memory and files; empty if they are gone, in which case the next run begins with the messages only.
 	Sandbox   ID        `json:"sandbox,omitempty"`
+	Volume    ID        `json:"volume,omitempty" doc:"The volume that its sandbox has, and the next one will have; absent if it has none"`
 	Run       ID        `json:"run,omitempty" doc:"The run under way; empty if there is none"`
 	Runs      int64     `json:"runs"`
 	CreatedAt time.Time `json:"createdAt"`

@@ -28,6 +28,7 @@ type attempt struct {
 	outcome outcome
 
 	box    *caisson.Sandbox   // the sandbox; nil until there is one
+	volume caisson.ID         // what the run's session has worked in; "" for none
 	repo   *caisson.RepoGrant // the repository that it was let into; nil for none
 	warm   bool               // it is a fork of the warm snapshot
 	pids   map[int]bool       // processes of the sandbox that were there before the prompt
@@ -142,6 +143,12 @@ func (f *failure) Error() string {
 }
 
 func (f *failure) Unwrap() error { return f.err }
+
+// explained reports whether err is in the words of a result already.
+func explained(err error) bool {
+	_, ok := errors.AsType[*failure](err)
+	return ok
+}
 
 func failf(code, format string, args ...any) error {
 	return &failure{code: code, msg: fmt.Sprintf(format, args...)}

@@ -106,7 +106,7 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 			return true, nil
 		case kind == caisson.NotFound && again:
 			continue // a newer one has just taken its place
-		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "":
+		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", explained(err):
 			return false, err // the host's or the request's fault, not the snapshot's
 		}
 		x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
@@ -147,7 +147,7 @@ func (x lodging) asOwner(ctx context.Context) context.Context {
 // fork makes the sandbox of the warm snapshot.
 func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
-	err := x.whileFull(ctx, func() error {
+	err := x.whileHeld(ctx, func() error {
 		workspace, err := x.workspace()
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func (x lodging) create(ctx context.Context, template *prepared) error {
 		req.Resources = own
 	}
 	var box *caisson.Sandbox
-	err := x.whileFull(ctx, func() (err error) {
+	err := x.whileHeld(ctx, func() (err error) {
 		if req.Workspace, err = x.workspace(); err != nil {
 			return err
 		}
@@ -209,12 +209,12 @@ func (x lodging) serve(ctx context.Context) error {
 	return x.c.making.serve(ctx, x.box.ID, x.agent, models)
 }
 
-// whileFull does f again while the host is full and others are at work whose end makes room.
+// whileFull does f again while the host, and not what a field asks for, is full and others are at work whose end makes room.
 func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := f()
-		if caisson.KindOf(err) != caisson.Exhausted {
+		if caisson.KindOf(err) != caisson.Exhausted || caisson.FieldOf(err) != "" {
 			return err
 		}
 		if x.c.sessions.makeRoom(ctx) {

@@ -56,14 +56,15 @@ func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
 	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), deliverTime)
 	defer cancel()
 	h := caisson.RepoHandover{
-		Sandbox: x.box.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Body: x.answer.String(), Hold: failed != nil,
+		Sandbox: x.box.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
+		Body: x.answer.String(), Hold: failed != nil, Left: func(why error) { x.left(ctx, why) },
 	}
 	d, err := x.c.Relay.Deliver(ctx, h)
 	switch {
 	case err != nil:
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
-		x.result.Delivery = tellDelivery(d)
+		x.result.Delivery = tellDelivery(d, x.result.Delivery)
 		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // what it has is not only there
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
@@ -81,6 +82,17 @@ func (x outcome) workdir() string {
 // undelivered keeps the sandbox, which has what nobody else has.
 func (x outcome) undelivered(ctx context.Context, what string, err error) {
 	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
+	x.keepStuck(ctx, what, err)
+}
+
+// left says that something was not taken, and the rest was.
+func (x outcome) left(ctx context.Context, why error) {
+	x.result.Delivery.Left = caisson.MessageOf(why)
+	x.keepStuck(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
+}
+
+// keepStuck keeps a sandbox that was to go.
+func (x outcome) keepStuck(ctx context.Context, what string, err error) {
 	if x.mine {
 		x.mine, x.stuck = false, true
 		what += "; its sandbox " + string(x.box.ID) + " is kept, stopped"
@@ -101,7 +113,7 @@ func (x outcome) delivered(ctx context.Context) {
 		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
 		return
 	}
-	x.result.Delivery = tellDelivery(d)
+	x.result.Delivery = tellDelivery(d, r)
 	switch d.State {
 	case caisson.DeliveryDelivered:
 		x.status("ending", "branch "+d.Branch+" delivered: "+cmp.Or(d.URL, d.Commit))
@@ -114,7 +126,7 @@ func (x outcome) delivered(ctx context.Context) {
 
 // stuck reports whether a sandbox was kept because it has what could not be taken from it.
 func stuck(r caisson.RunResult) bool {
-	return r.Delivery != nil && r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed
+	return r.Delivery != nil && (r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed || r.Delivery.Left != "")
 }
 
 // leaveRepo tells the relay of a sandbox that has gone.
@@ -127,8 +139,9 @@ func (x outcome) leaveRepo(ctx context.Context) {
 	}
 }
 
-func tellDelivery(d *caisson.Delivery) *caisson.RunDelivery {
-	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error}
+// tellDelivery is what a run says of a delivery; was is what it has said before.
+func tellDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
+	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }
 
 // Delivered tells the run of a delivery what has become of it. A run whose result is not stored yet is told when it is.
@@ -138,7 +151,7 @@ func (c *Core) Delivered(ctx context.Context, d *caisson.Delivery) {
 	}
 	_, err := c.Store.Runs().Update(ctx, caisson.In(d.Account), d.Run, func(r *caisson.Run) error {
 		if r.Result != nil && r.Result.Delivery != nil && r.Result.Delivery.ID == d.ID {
-			r.Result.Delivery = tellDelivery(d)
+			r.Result.Delivery = tellDelivery(d, r.Result.Delivery)
 		}
 		return nil
 	})

@@ -78,7 +78,10 @@ func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sand
 		}
 		s.Run, s.UsedAt = "", now()
 		if box != nil {
-			s.Sandbox = box.ID
+			s.Sandbox, s.Volume = box.ID, ""
+			if box.Spec.Volume != nil {
+				s.Volume = box.Spec.Volume.ID
+			}
 			s.Runs++
 		}
 		return nil
@@ -92,8 +95,12 @@ func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sand
 // openSession takes up the sandbox of the run's session, and reports false if there is none to take up.
 func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	s, err := x.c.Store.Sessions().Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
-	if err != nil || s.Sandbox == "" {
+	if err != nil {
 		return false, err
+	}
+	x.volume = s.Volume
+	if s.Sandbox == "" {
+		return false, nil
 	}
 	err = x.takeUp(ctx, s.Sandbox)
 	clean := context.WithoutCancel(ctx)

@@ -23,8 +23,11 @@ type Workspaces interface {
 // directoryFile says which directory a run was given, where that is not copied: attempts may begin when the caller has gone.
 const directoryFile = "directory.json"
 
-// planWorkspace settles how the directory that comes with a request becomes the workspace.
+// planWorkspace settles how the directory that comes with a request becomes the workspace, if it does not ask for a volume.
 func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
+	if req.Kind == caisson.WorkspaceVolume {
+		return checkVolume(req)
+	}
 	if req.Source == "" {
 		if req.Kind != "" || req.Sync != "" || len(req.Show) > 0 {
 			return caisson.Invalidf("kind", "says how a directory becomes the workspace, and none is given; give one with -C")
@@ -89,6 +92,9 @@ func (x lodging) mounted() bool {
 
 // workspace returns what the attempt's sandbox is to have as its workspace, opened anew; nil if that is copied, or there is none.
 func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
+	if ref := x.wantsVolume(); ref != "" {
+		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
+	}
 	if !x.r.HasWorkspace || !x.mounted() {
 		return nil, nil
 	}
@@ -109,8 +115,11 @@ func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
 	}, nil
 }
 
-// sameWorkspace refuses to go on in a session's sandbox with another directory than it has.
+// sameWorkspace refuses to go on in a session's sandbox with another directory or volume than it has.
 func (x lodging) sameWorkspace(ctx context.Context) error {
+	if x.box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
+		return x.sameVolume()
+	}
 	asked, err := x.workspace()
 	if err != nil || asked == nil {
 		return err

@@ -70,10 +70,10 @@ type Config struct {
 	Workspaces caisson.WorkspaceLayers
 	// Volumes says which sandbox has which volume; nil: none can have one.
 	Volumes caisson.VolumeHolds
-	Node       string
-	Build      string
-	Limits     Limits
-	Log        *slog.Logger
+	Node    string
+	Build   string
+	Limits  Limits
+	Log     *slog.Logger
 	// Available is how much memory of the host can be had; nil asks the kernel.
 	Available func() (caisson.Size, error)
 }

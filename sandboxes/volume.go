@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -33,6 +34,10 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	defer func(began time.Time) { caisson.Spent(ctx, "workspace", began) }(time.Now())
 	v, err := w.c.Volumes.Hold(ctx, sb.Account, req.Source, sb.ID)
+	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
+		// Whatever else was asked for is not to blame, such as the snapshot of a fork.
+		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,88 @@
+package runs
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// volumeField is what errors about the volume of a new sandbox name as the culprit.
+const volumeField = "workspace.source"
+
+// checkVolume validates a request for a run in a volume. Whoever may start a run may name one: nothing of the host's is shown.
+func checkVolume(req *caisson.RunRequest) error {
+	switch {
+	case req.Directory != nil || req.Workspace != nil:
+		return caisson.Invalidf("kind", "a run works in a volume or in a directory; leave one of them out")
+	case req.Repo != nil:
+		return caisson.Invalidf("kind", "a run works in a volume or on a repository; leave one of them out")
+	case req.Sync != "" || len(req.Show) > 0:
+		return caisson.Invalidf("kind", "of a volume nothing gets to a directory of the host, and nothing is hidden in it; leave sync and show out")
+	}
+	if _, err := caisson.ParseID(caisson.VolumePrefix, req.Source); err == nil {
+		return nil
+	}
+	return caisson.CheckVolumeName("source", req.Source)
+}
+
+// wantsVolume is the volume that a new sandbox for the attempt is to have, by name or id: the run's or, if that brings nothing to
+// work in, the session's; "" for none.
+func (x lodging) wantsVolume() string {
+	switch req := &x.r.Request; {
+	case req.Kind == caisson.WorkspaceVolume:
+		return req.Source
+	case x.r.HasWorkspace || req.Repo != nil:
+		return ""
+	}
+	return string(x.volume)
+}
+
+// sameVolume refuses to go on in a session's sandbox with anything else to work in than the volume that it has.
+func (x lodging) sameVolume() error {
+	has, req := x.box.Spec.Volume, &x.r.Request
+	switch {
+	case has == nil:
+		return failf(caisson.RunInvalid, "the session has no volume; leave the volume out to go on with what it has, or begin another session")
+	case req.Kind == caisson.WorkspaceVolume && req.Source != has.Name && req.Source != string(has.ID):
+		return failf(caisson.RunInvalid, "the session has volume %s; leave the other one out to go on with what it has, or begin another session", has.Name)
+	case x.r.HasWorkspace || req.Repo != nil:
+		return failf(caisson.RunInvalid, "the session works in volume %s; leave directory and repository out, or begin another session", has.Name)
+	}
+	return nil
+}
+
+// whileHeld does f, which makes a sandbox, and does it again if a volume is in the way whose sandbox is about to go: a run has ended
+// for those who wait for it before its sandbox has.
+func (x lodging) whileHeld(ctx context.Context, f func() error) error {
+	err := x.whileFull(ctx, f)
+	if caisson.FieldOf(err) != volumeField {
+		return err
+	}
+	switch caisson.KindOf(err) {
+	case caisson.NotFound:
+		return failf(caisson.RunNotFound, "volume %s does not exist any more; name another one, or begin another session", x.wantsVolume())
+	case caisson.Conflict:
+	default:
+		return err
+	}
+	in := caisson.In(x.r.Account)
+	v, gerr := x.c.Store.Volumes().Get(ctx, in, x.wantsVolume())
+	if gerr != nil || v.Sandbox == "" {
+		return x.whileFull(ctx, f)
+	}
+	sb, gerr := x.c.Store.Sandboxes().Get(ctx, in, string(v.Sandbox))
+	if gerr != nil || sb.State == caisson.Removing {
+		return x.whileBusy(ctx, f)
+	}
+	by := caisson.ID(sb.Labels[labelRun])
+	if by == "" || by == x.r.ID {
+		return err
+	}
+	if r, gerr := x.c.Store.Runs().Get(ctx, in, by); gerr != nil || !r.State.Ended() {
+		return err
+	}
+	if serr := x.c.settled(ctx, by); serr != nil {
+		return serr
+	}
+	return x.whileFull(ctx, f)
+}
