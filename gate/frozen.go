@@ -21,7 +21,7 @@ import (
 // What is in a frozen directory.
 const (
 	frozenIndex   = "index"        // of what the upper layer had
-	frozenObjects = "objects"      // contents of files, by their sha256
+	frozenObjects = "objects"      // contents of large files, by their sha256; for the others see frozenPack
 	mergedDir     = "merged"       // the same of what Compare has put together
 	mergedIndex   = "merged/index" // absent unless there is something
 	frozenMagic   = "caisson frozen 1\n"
@@ -63,6 +63,7 @@ type Frozen struct {
 	dir     *os.File
 	entries []Entry
 	cut     bool
+	pack    *pack
 	content map[string]string // by Hash, and by itself
 }
 
@@ -81,7 +82,11 @@ func OpenFrozen(dir *os.File) (*Frozen, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("dup", err)
 	}
-	f := &Frozen{dir: os.NewFile(uintptr(fd), dir.Name()), entries: entries, cut: cut, content: map[string]string{}}
+	f := &Frozen{dir: os.NewFile(uintptr(fd), dir.Name()), entries: entries, cut: cut, content: make(map[string]string, 2*len(entries))}
+	if f.pack, err = openPack(dir, entries); err != nil {
+		f.dir.Close()
+		return nil, err
+	}
 	for _, list := range [][]Entry{entries, merged} {
 		for _, e := range list {
 			if e.Content != "" {
@@ -92,8 +97,8 @@ func OpenFrozen(dir *os.File) (*Frozen, error) {
 	return f, nil
 }
 
-// Close lets go of the directory.
-func (f *Frozen) Close() error { return f.dir.Close() }
+// Close lets go of the directory. What Object has opened may not be readable any more.
+func (f *Frozen) Close() error { return errors.Join(f.dir.Close(), f.pack.close()) }
 
 // Entries returns all entries in the order of walks: each directory before what is in it. The caller does not change them.
 func (f *Frozen) Entries() []Entry { return f.entries }
@@ -126,6 +131,9 @@ func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 }
 
 func (f *Frozen) open(content string) (io.ReadCloser, error) {
+	if r := f.pack.open(content); r != nil {
+		return &object{file: r, sum: sha256.New(), want: content}, nil
+	}
 	file, err := openFile(f.dir, frozenObjects+"/"+content, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		file, err = openFile(f.dir, mergedDir+"/"+content, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -138,7 +146,7 @@ func (f *Frozen) open(content string) (io.ReadCloser, error) {
 
 // object reads a content and checks it on the way.
 type object struct {
-	file *os.File
+	file io.ReadCloser
 	want string
 
 	mu  sync.Mutex // Close may come from elsewhere

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"os"
 
 	"github.com/caisson-dev/caisson"
@@ -38,7 +37,12 @@ func runLayer(ctx context.Context, c *worker.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, Layer(ctx, plan, files[0], layer, func(hash string) (io.ReadCloser, error) { return openFrozenObject(files[1], hash) })
+	all, err := openFrozenContents(files[1])
+	if err != nil {
+		return nil, err
+	}
+	defer all.close()
+	return nil, Layer(ctx, plan, files[0], layer, all.open)
 }
 
 // Layer is [Layer] with the rights of the guest's root, whose layer is. frozen is what [Freeze] has written.

@@ -3,8 +3,6 @@ package gate
 import (
 	"context"
 	"errors"
-	"io"
-	"io/fs"
 	"os"
 
 	"github.com/caisson-dev/caisson/worker"
@@ -30,15 +28,12 @@ func WriteJobs() []worker.Job {
 			if err != nil {
 				return nil, err
 			}
-			return runWrite(c, func(host, saved *os.File) (Outcome, error) {
-				return Apply(ctx, host, saved, plan, func(hash string) (io.ReadCloser, error) {
-					r, err := openObject(frozen, frozenObjects, hash)
-					if errors.Is(err, fs.ErrNotExist) {
-						return openObject(frozen, mergedDir, hash)
-					}
-					return r, err
-				})
-			})
+			all, err := openFrozenContents(frozen)
+			if err != nil {
+				return nil, err
+			}
+			defer all.close()
+			return runWrite(c, func(host, saved *os.File) (Outcome, error) { return Apply(ctx, host, saved, plan, all.open) })
 		}},
 		{Name: jobRecover, Run: func(ctx context.Context, c *worker.Call) (any, error) {
 			return runWrite(c, func(host, saved *os.File) (Outcome, error) { return Recover(ctx, host, saved) })

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -119,13 +118,4 @@ func (l *layerer) file(ctx context.Context, path string, n Node) error {
 		err = os.NewSyscallError("fchmod", unix.Fchmod(fd, n.Mode&permissions))
 	}
 	return errors.Join(err, out.Close())
-}
-
-// openFrozenObject opens a content of a frozen copy, or one that was merged.
-func openFrozenObject(frozen *os.File, hash string) (io.ReadCloser, error) {
-	r, err := openObject(frozen, frozenObjects, hash)
-	if errors.Is(err, fs.ErrNotExist) {
-		return openObject(frozen, mergedDir, hash)
-	}
-	return r, err
 }

@@ -71,7 +71,10 @@ func TestLayerIsApply(t *testing.T) {
 					plan.Steps = append(plan.Steps, d.Steps...)
 				}
 			}
-			read := func(hash string) (io.ReadCloser, error) { return openFrozenObject(dst, hash) }
+			frozen, err := openFrozenContents(dst)
+			check(t, err)
+			defer frozen.close()
+			read := frozen.open
 			for _, d := range []string{"upper2", "work2", "box2", "saved"} {
 				check(t, os.Mkdir(filepath.Join(o.top, d), 0o755))
 			}

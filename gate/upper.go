@@ -57,7 +57,11 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 	defer unix.Close(objects)
 	l := limits.withDefaults()
 	f := &freezer{ctx: ctx, root: int(upper.Fd()), marks: m, left: l.Entries, keeper: newKeeper(objects, l)}
-	if err := f.walk(""); err != nil {
+	if f.keeper.pack, err = newPacking(dst); err != nil {
+		return nil, err
+	}
+	err = f.walk("")
+	if err := errors.Join(err, f.keeper.pack.close()); err != nil {
 		return nil, err
 	}
 	if err := writeIndex(dir, frozenIndex, f.entries, f.cut); err != nil {

@@ -23,6 +23,7 @@ const (
 // keeper copies contents into a directory of objects, each once.
 type keeper struct {
 	objects int
+	pack    *packing // of small contents; nil makes objects of them as well
 	limits  FreezeLimits
 	total   caisson.Size
 	noClone bool
@@ -97,8 +98,9 @@ func (k *keeper) copy(file *os.File, content *string) (stat, error) {
 		*content = l.content
 		return before, nil
 	}
+	var data []byte
 	if before.size <= smallFile {
-		*content, err = k.small(file, before.size)
+		data, err = k.small(file, before.size)
 	} else {
 		*content, err = k.large(file, before.size)
 	}
@@ -112,27 +114,36 @@ func (k *keeper) copy(file *os.File, content *string) (stat, error) {
 	if err != nil || !after.same(&before) {
 		return after, errChanged
 	}
+	if before.size <= smallFile { // only now: each content in a pack is one of the index
+		if *content, err = k.put(data); err != nil {
+			return before, err
+		}
+	}
 	if before.nlink > 1 {
 		k.linked[before.inode] = kept{ctime: before.ctime, content: *content}
 	}
 	return before, nil
 }
 
-func (k *keeper) small(file *os.File, size int64) (string, error) {
+// small returns what is in a file of this size, until the next call.
+func (k *keeper) small(file *os.File, size int64) ([]byte, error) {
 	n, err := io.ReadFull(file, k.buf[:size+1])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return "", err
+		return nil, err
 	}
 	if int64(n) != size {
-		return "", errChanged
+		return nil, errChanged
 	}
-	return k.put(k.buf[:n])
+	return k.buf[:n], nil
 }
 
-// put makes an object of data.
+// put keeps data.
 func (k *keeper) put(data []byte) (string, error) {
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
+	if k.pack != nil {
+		return name, k.pack.add(name, data)
+	}
 	fd, err := openUnder(k.objects, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
 	if err == unix.EEXIST {
 		return name, nil

@@ -1,0 +1,125 @@
+package gate
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A frozen copy has the contents of small files in one file, each once and in the order in which the index first names them, so that
+// the index says where each is. To make a file of each takes ext4 fifty times as long, and more where many were removed just now:
+// it looks through all inodes that were, and uses none of them for a while. Copies of earlier versions have no pack.
+const frozenPack = basePack
+
+// packed reports whether a frozen copy with a pack has the content of e there.
+func packed(e *Entry) bool { return e.Content != "" && e.Size <= smallFile }
+
+// packing writes a pack.
+type packing struct {
+	file *os.File
+	out  *bufio.Writer
+	has  map[string]bool // contents
+}
+
+func newPacking(dir *os.File) (*packing, error) {
+	file, err := openFile(dir, frozenPack, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot make room for a review")
+	}
+	return &packing{file: file, out: bufio.NewWriterSize(file, 256<<10), has: map[string]bool{}}, nil
+}
+
+// add appends a content unless it is there.
+func (p *packing) add(content string, data []byte) error {
+	if p.has[content] {
+		return nil
+	}
+	p.has[content] = true
+	_, err := p.out.Write(data)
+	return err
+}
+
+func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close()) }
+
+// pack is a pack that is read.
+type pack struct {
+	file  *os.File
+	spans map[string]span // by content
+}
+
+// openPack opens the pack of the frozen copy in dir with these entries; one without a pack is empty.
+func openPack(dir *os.File, entries []Entry) (*pack, error) {
+	p := &pack{}
+	file, err := openFile(dir, frozenPack, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.file, p.spans = file, make(map[string]span, len(entries))
+	at := 0
+	for i := range entries {
+		e := &entries[i]
+		if _, there := p.spans[e.Content]; packed(e) && !there {
+			p.spans[e.Content] = span{at, at + int(e.Size)}
+			at += int(e.Size)
+		}
+	}
+	return p, nil
+}
+
+// open returns a content, which nobody has compared with its name, or nil if it is not in the pack. It ends with the pack.
+func (p *pack) open(content string) io.ReadCloser {
+	s, ok := p.spans[content]
+	if !ok {
+		return nil
+	}
+	return io.NopCloser(io.NewSectionReader(p.file, int64(s.start), int64(s.end-s.start)))
+}
+
+func (p *pack) close() error {
+	if p.file == nil {
+		return nil
+	}
+	return p.file.Close()
+}
+
+// frozenContents are those of a frozen copy, by their sha256, for jobs that write them and compare them on the way.
+type frozenContents struct {
+	frozen *os.File
+	pack   *pack
+}
+
+// openFrozenContents opens the contents of the copy in frozen, which the caller keeps.
+func openFrozenContents(frozen *os.File) (*frozenContents, error) {
+	entries, _, err := readIndex(frozen, frozenIndex)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without one it can only have what was merged
+		return nil, err
+	}
+	p, err := openPack(frozen, entries)
+	if err != nil {
+		return nil, err
+	}
+	return &frozenContents{frozen: frozen, pack: p}, nil
+}
+
+// open opens a content of the copy, or one that was merged.
+func (c *frozenContents) open(hash string) (io.ReadCloser, error) {
+	if r := c.pack.open(hash); r != nil {
+		return r, nil
+	}
+	r, err := openObject(c.frozen, frozenObjects, hash)
+	if errors.Is(err, fs.ErrNotExist) {
+		return openObject(c.frozen, mergedDir, hash)
+	}
+	return r, err
+}
+
+func (c *frozenContents) close() error { return c.pack.close() }
