@@ -27,13 +27,14 @@ var errTooMuch = errors.New("there is too much to count")
 // counts knows when which volumes were looked at.
 type counts struct {
 	places chan struct{} // a token for each count under way
+	bound  time.Duration // of one count
 
 	mu    sync.Mutex
 	tried map[caisson.ID]time.Time // when a count was begun, which perhaps did not come to its end; guarded by mu
 }
 
 func newCounts() *counts {
-	return &counts{places: make(chan struct{}, countSame), tried: map[caisson.ID]time.Time{}}
+	return &counts{places: make(chan struct{}, countSame), bound: countTime, tried: map[caisson.ID]time.Time{}}
 }
 
 // begin reports whether a volume is to be counted now, by who asks. If so, call end.
@@ -92,7 +93,7 @@ func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 
 // count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.
 func (c *Core) count(ctx context.Context, id caisson.ID) (*tally, error) {
-	ctx, cancel := context.WithTimeout(ctx, countTime)
+	ctx, cancel := context.WithTimeout(ctx, c.counts.bound)
 	defer cancel()
 	data, err := c.openData(id, unix.O_RDONLY)
 	if err != nil {

@@ -1,0 +1,120 @@
+package volumes_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+var errInjected = errors.New("injected")
+
+// TestCreateFails: what could not be stored leaves nothing, and its name is free.
+func TestCreateFails(t *testing.T) {
+	w := newWorld(t)
+	w.store.failNext("insert", errInjected)
+	if _, err := w.service.CreateVolume(w.as("a"), caisson.VolumeRequest{Name: "data"}); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	w.dirs()
+	w.store.failNext("insert", errInjected)
+	if _, err := w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa"); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	w.dirs(w.create("a", "data"))
+}
+
+// TestRemoveFails: a volume that could not be forgotten is whole.
+func TestRemoveFails(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("a", "data")
+	must(t, os.WriteFile(w.data(v, "file"), []byte("x"), 0o644))
+	w.store.failNext("delete", errInjected)
+	if err := w.service.RemoveVolume(w.as("a"), "data"); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	w.restart()
+	if _, err := os.Stat(w.data(v, "file")); err != nil || slices.Contains(w.told(v), "volume.removed") {
+		t.Errorf("%v; the events are %q", err, w.told(v))
+	}
+	must(t, w.service.RemoveVolume(w.as("a"), "data"))
+	w.dirs()
+}
+
+// TestCrashes: whatever a daemon was doing when it died, the next one has whole volumes, and nothing else.
+func TestCrashes(t *testing.T) {
+	w := newWorld(t)
+	kept, taken := w.create("a", "kept"), w.create("a", "taken")
+	must(t, os.WriteFile(w.data(kept, "file"), []byte("kept"), 0o644))
+	top := filepath.Join(w.dir, "volumes")
+	// During the making of a volume: half a directory, or a whole one that is not in the store.
+	for _, dir := range []string{"vl-aaaaaaaaaaaaaaab", "vl-aaaaaaaaaaaaaaac/data/left/deep"} {
+		must(t, os.MkdirAll(filepath.Join(top, dir), 0o700))
+	}
+	// During a removal: some of it has been moved up already, under names that the next one would use itself.
+	for _, dir := range []string{"moved-1/a/b", "moved-2", "moved-9", "data/c/d/e"} {
+		must(t, os.MkdirAll(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir), 0o700))
+		must(t, os.WriteFile(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir, "file"), nil, 0o600))
+	}
+	must(t, os.WriteFile(filepath.Join(top, "file"), nil, 0o600))
+	must(t, os.Symlink(w.data(kept), filepath.Join(top, "link")))
+	// Between the taking of a volume and the sandbox that knows that it has it; and before a sandbox has left it.
+	known := w.sandbox("a", taken)
+	got(w.holds.Hold(t.Context(), "a", "taken", known))(t)
+	for name, sb := range map[string]caisson.ID{"unknown": w.sandbox("a", nil), "others": w.sandbox("a", kept), "gone": "sb-aaaaaaaaaaaaaaaa"} {
+		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+	}
+	w.restart()
+	all, _, err := w.service.ListVolumes(w.as("a"), caisson.Filter{})
+	must(t, err)
+	w.dirs(all...)
+	if len(all) != 5 {
+		t.Errorf("there are %d volumes", len(all))
+	}
+	for _, v := range all {
+		if want := map[string]caisson.ID{"taken": known}[v.Name]; v.Sandbox != want {
+			t.Errorf("volume %s is %q's, want %q", v.Name, v.Sandbox, want)
+		}
+	}
+	if b, err := os.ReadFile(w.data(kept, "file")); err != nil || string(b) != "kept" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+}
+
+// TestLostFiles: a volume whose files are gone is not replaced by an empty one.
+func TestLostFiles(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("a", "data")
+	sb := w.sandbox("a", v)
+	must(t, os.RemoveAll(filepath.Dir(w.data(v))))
+	w.restart()
+	got(w.holds.Hold(t.Context(), "a", "data", sb))(t)
+	_, err := w.holds.Open(t.Context(), v.ID, sb)
+	wants(t, err, caisson.Conflict, "gone from disk")
+	if w.get("a", "data").ID != v.ID {
+		t.Error("it is another volume")
+	}
+	must(t, w.holds.Leave(t.Context(), v.ID, sb))
+	must(t, w.service.RemoveVolume(w.as("a"), "data"))
+	w.dirs(w.create("a", "data"))
+}
+
+// TestRemovalGoesOn: what a removal has not done when the daemon ends, the next one does.
+func TestRemovalGoesOn(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("a", "data")
+	for _, dir := range []string{"a", "b"} {
+		must(t, os.MkdirAll(w.data(v, dir, strings.Repeat("d/", 50)), 0o755))
+	}
+	must(t, w.core.Close()) // from now on nothing begins in the background
+	must(t, w.service.RemoveVolume(w.as("a"), "data"))
+	if _, err := os.Stat(w.data(v)); err != nil {
+		t.Error("a daemon that has ended has removed files:", err)
+	}
+	w.open()
+	w.dirs()
+}

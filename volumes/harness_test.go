@@ -1,0 +1,204 @@
+package volumes_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/volumes"
+)
+
+// patience is how long anything may take before it counts as hung.
+const patience = time.Minute
+
+// world is a core on a real store.
+type world struct {
+	t       *testing.T
+	dir     string
+	store   *faulty
+	core    *volumes.Core
+	service *volumes.Service
+	holds   *volumes.Holds
+
+	mu     sync.Mutex
+	events []caisson.Event // guarded by mu
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir()}
+	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: func() (caisson.Secret, bool, error) {
+		return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
+	}})
+	must(t, err)
+	w.store = &faulty{Store: s}
+	t.Cleanup(func() { must(t, errors.Join(w.core.Close(), s.Close())) })
+	w.open()
+	return w
+}
+
+// open constructs a core, as a daemon does when it starts.
+func (w *world) open() {
+	w.t.Helper()
+	core, err := volumes.New(volumes.Config{
+		Dir: w.dir, Store: w.store, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Record: func(_ context.Context, list []*caisson.Event) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, e := range list {
+				w.events = append(w.events, *e)
+			}
+			return nil
+		},
+	})
+	must(w.t, err)
+	w.core, w.service, w.holds = core, core.Volumes(), core.Holds()
+	must(w.t, core.Reconcile(w.t.Context()))
+}
+
+// restart ends the daemon and starts another one.
+func (w *world) restart() {
+	w.t.Helper()
+	must(w.t, w.core.Close())
+	w.open()
+}
+
+// as is a request with a token of the account.
+func (w *world) as(account string) context.Context {
+	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
+}
+
+func (w *world) create(account, name string) *caisson.Volume {
+	w.t.Helper()
+	return got(w.service.CreateVolume(w.as(account), caisson.VolumeRequest{Name: name}))(w.t)
+}
+
+func (w *world) get(account, ref string) *caisson.Volume {
+	w.t.Helper()
+	return got(w.service.GetVolume(w.as(account), ref))(w.t)
+}
+
+// data is a path in a volume.
+func (w *world) data(v *caisson.Volume, name ...string) string {
+	return filepath.Join(append([]string{w.dir, "volumes", string(v.ID), "data"}, name...)...)
+}
+
+// sandbox stores a sandbox that has a volume, or none.
+func (w *world) sandbox(account string, v *caisson.Volume) caisson.ID {
+	w.t.Helper()
+	sb := &caisson.Sandbox{ID: caisson.NewID(caisson.SandboxPrefix), Account: account, State: caisson.Stopped}
+	if v != nil {
+		sb.Spec.Volume = &caisson.VolumeMount{ID: v.ID, Name: v.Name, Target: "/workspace"}
+	}
+	must(w.t, w.store.Sandboxes().Insert(w.t.Context(), sb))
+	return sb.ID
+}
+
+// dirs waits until the directories of volumes are exactly those.
+func (w *world) dirs(want ...*caisson.Volume) {
+	w.t.Helper()
+	var names []string
+	for _, v := range want {
+		names = append(names, string(v.ID))
+	}
+	slices.Sort(names)
+	poll.Until(w.t, patience, func() bool {
+		list := got(os.ReadDir(filepath.Join(w.dir, "volumes")))(w.t)
+		return slices.EqualFunc(list, names, func(e os.DirEntry, name string) bool { return e.Name() == name })
+	})
+}
+
+// told returns the types of events about a volume, with the sandbox's id where there is one.
+func (w *world) told(v *caisson.Volume) (types []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.Subject != string(v.ID) {
+			continue
+		}
+		if e.Account != v.Account || e.Data["name"] != v.Name {
+			w.t.Errorf("the event is %+v", e)
+		}
+		types = append(types, strings.TrimSpace(e.Type+" "+e.Data["sandbox"]))
+	}
+	return types
+}
+
+// faulty is the store, of which operations on volumes can fail.
+type faulty struct {
+	caisson.Store
+
+	mu   sync.Mutex
+	fail map[string]error // by operation, once; guarded by mu
+}
+
+func (s *faulty) failNext(op string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail == nil {
+		s.fail = map[string]error{}
+	}
+	s.fail[op] = err
+}
+
+func (s *faulty) fault(op string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.fail[op]
+	delete(s.fail, op)
+	return err
+}
+
+func (s *faulty) Volumes() caisson.Table[caisson.Volume] { return faultyTable{s.Store.Volumes(), s} }
+
+type faultyTable struct {
+	caisson.Table[caisson.Volume]
+	s *faulty
+}
+
+func (f faultyTable) Insert(ctx context.Context, v *caisson.Volume) error {
+	if err := f.s.fault("insert"); err != nil {
+		return err
+	}
+	return f.Table.Insert(ctx, v)
+}
+
+func (f faultyTable) Delete(ctx context.Context, in caisson.Scope, ref string) error {
+	if err := f.s.fault("delete"); err != nil {
+		return err
+	}
+	return f.Table.Delete(ctx, in, ref)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func got[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// wants fails the test unless err is of that kind and says text.
+func wants(t testing.TB, err error, kind caisson.Kind, text string) {
+	t.Helper()
+	if err == nil || caisson.KindOf(err) != kind || !strings.Contains(caisson.MessageOf(err), text) {
+		t.Fatalf("%s error %v, want %s with %q", caisson.KindOf(err), err, kind, text)
+	}
+}
