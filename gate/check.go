@@ -235,11 +235,23 @@ func (c *checker) checkSizes() {
 
 // checkCollisions is about names that are one name on other systems, and directories that are more than they seem.
 func (c *checker) checkCollisions(ctx context.Context) error {
-	groups := map[string]map[string][]string{}
-	failed := map[string]error{}
+	named := func(ch *caisson.Change) bool {
+		return ch.Kind != caisson.ChangeRemoved && ch.Type != typeNone && validPath(ch.Path)
+	}
+	var dirs []string
+	for i := range c.changes {
+		if ch := &c.changes[i]; named(ch) {
+			dirs = append(dirs, parentOf(ch.Path))
+		}
+	}
+	slices.Sort(dirs)
+	groups, failed := c.tree.allCollisions(ctx, slices.Compact(dirs))
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for i := range c.changes {
 		ch := &c.changes[i]
-		if ch.Kind == caisson.ChangeRemoved || ch.Type == typeNone || !validPath(ch.Path) {
+		if !named(ch) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -247,9 +259,6 @@ func (c *checker) checkCollisions(ctx context.Context) error {
 		}
 		dir := parentOf(ch.Path)
 		name := ch.Path[strings.LastIndexByte(ch.Path, '/')+1:]
-		if _, done := groups[dir]; !done && failed[dir] == nil {
-			groups[dir], failed[dir] = c.tree.collisions(dir)
-		}
 		if failed[dir] != nil {
 			c.add(i, checkCollision, caisson.VerdictDeny, 0, "the names beside it could not be read, or are too many")
 			continue

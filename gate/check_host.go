@@ -70,7 +70,7 @@ func (t hostTree) Children(dir string) ([]string, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	return readNames(fd, maxCheckedNames)
+	return listNames(fd, maxCheckedNames)
 }
 
 func (t hostTree) Content(path string, limit int64) []byte {

@@ -2,9 +2,13 @@ package gate
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -159,23 +163,67 @@ func (t *tree) above(path string) string {
 	return ""
 }
 
-// collisions returns the groups of names in dir that are one name on other systems, and of which a change adds at least one.
+// collisions returns the groups of names in dir that are one name on other systems, in order, and of which at least one is that of a
+// change. It may be called from several goroutines.
 func (t *tree) collisions(dir string) (map[string][]string, error) {
-	names, err := t.children(dir)
-	if err != nil {
-		return nil, err
-	}
 	groups := map[string][]string{}
-	for _, n := range names {
+	for _, n := range t.added[dir] {
+		n = strings.TrimPrefix(n, "/")
 		key := nameKey(n)
 		groups[key] = append(groups[key], n)
 	}
-	for key, g := range groups {
-		if len(g) < 2 {
-			delete(groups, key)
+	prefix := ""
+	if dir != "" {
+		prefix = dir + "/"
+	}
+	if dir == "" || !t.covered(dir) {
+		names, err := t.base.Children(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range names {
+			key := nameKey(n)
+			if g, ok := groups[key]; ok && !t.gone[prefix+n] { // few have the key of a change
+				groups[key] = append(g, n)
+			}
 		}
 	}
+	for key, g := range groups {
+		slices.Sort(g)
+		if g = slices.Compact(g); len(g) < 2 {
+			delete(groups, key)
+			continue
+		}
+		groups[key] = g
+	}
 	return groups, nil
+}
+
+// allCollisions is collisions of each of dirs; those that could not be looked into are in failed. Most of a large check is this: all
+// names beside those of changes are read.
+func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]map[string][]string, failed map[string]error) {
+	groups, failed = map[string]map[string][]string{}, map[string]error{}
+	var mu sync.Mutex // guards both
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(runtime.GOMAXPROCS(0), len(dirs)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(dirs)); i = next.Add(1) - 1 {
+				err := ctx.Err()
+				var found map[string][]string
+				if err == nil {
+					found, err = t.collisions(dirs[i])
+				}
+				mu.Lock()
+				if groups[dirs[i]] = found; err != nil {
+					failed[dirs[i]] = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return groups, failed
 }
 
 // repository reports whether dir would be what git takes for a repository without a work tree, whose configuration it then obeys.

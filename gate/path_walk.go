@@ -86,6 +86,13 @@ func openDir(root int, path string) (int, error) {
 
 // readNames returns the names in the directory fd, in order. errTooMany if there are more than limit.
 func readNames(fd, limit int) ([]string, error) {
+	names, err := listNames(fd, limit)
+	slices.Sort(names)
+	return names, err
+}
+
+// listNames is readNames in any order.
+func listNames(fd, limit int) ([]string, error) {
 	buf := make([]byte, 32<<10)
 	var names []string
 	for {
@@ -104,7 +111,6 @@ func readNames(fd, limit int) ([]string, error) {
 			return nil, errTooMany
 		}
 	}
-	slices.Sort(names)
 	return names, nil
 }
 

@@ -98,13 +98,18 @@ func (m *Mask) Lists() (hide, show []string) {
 // HidesHere is Hides for a path whose directory is known not to be hidden. Scans ask it of every name there is.
 func (m *Mask) HidesHere(path string) bool {
 	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
-	if !m.exact[last] && !slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) }) {
-		return false
-	}
-	return m.hides(strings.Split(strings.ToLower(path), "/"))
+	return m.known(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
+}
+
+// known reports whether last is the last name of a pattern of hide.
+func (m *Mask) known(last string) bool {
+	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
 func (m *Mask) hides(names []string) bool {
+	if !m.known(names[len(names)-1]) {
+		return false
+	}
 	matches := func(p pattern) bool { return p.matches(names) }
 	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
 }
