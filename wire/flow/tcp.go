@@ -45,8 +45,23 @@ func destination(id stack.TransportEndpointID) netip.AddrPort {
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
+// begin counts work that Close waits for; false when it is closing.
+func (f *Forwarder) begin() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed {
+		f.work.Add(1)
+	}
+	return !f.closed
+}
+
 // connect serves one SYN, in a goroutine of its own.
 func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
+	if !f.begin() {
+		r.Complete(true)
+		return
+	}
+	defer f.work.Done() // also of what is refused, whose end the sandbox sees a little before we have forgotten it
 	f.inFlight.Add(1)
 	c, g, up := f.accept(r)
 	f.inFlight.Add(-1)
