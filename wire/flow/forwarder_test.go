@@ -124,7 +124,7 @@ func TestResetsPropagate(t *testing.T) {
 }
 
 func TestHalfClosedForEver(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 20 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 250 * time.Millisecond }) // longer than a dial takes to be told
 	w.policy(allowAll)
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		c.CloseWrite()

@@ -32,7 +32,7 @@ import (
 const (
 	nic      = 1
 	mtu      = 65520
-	patience = 10 * time.Second
+	patience = time.Minute // nothing takes that long that does not hang
 )
 
 var (
