@@ -89,7 +89,7 @@ func TestWorkspaceRefused(t *testing.T) {
 		{"no directory", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Directory.Close(); r.Workspace.Directory = nil }, caisson.Invalid, "workspace"},
 		{"over proc", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Target = "/a/../proc" }, caisson.Invalid, "workspace.target"},
 		{"relative", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Target = "a" }, caisson.Invalid, "workspace.target"},
-		{"kind", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Kind = "volume" }, caisson.Invalid, "workspace.kind"},
+		{"kind", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Kind = "other" }, caisson.Invalid, "workspace.kind"},
 		{"mode", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Mode = "x" }, caisson.Invalid, "workspace.mode"},
 		{"direct that is secure", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Kind, r.Workspace.Mode = "direct", "secure" }, caisson.Invalid, "workspace.mode"},
 		{"overlay that is unsafe", w.ctx(), "", func(r *caisson.CreateRequest) { r.Workspace.Kind, r.Workspace.Mode = "overlay", "yolo-unsafe" }, caisson.Invalid, "workspace.mode"},
