@@ -24,8 +24,8 @@ type slowLedger struct {
 }
 
 func (l *slowLedger) Begin(context.Context) (caisson.ID, *os.File, error) {
+	l.now.Add(1) // first: who sees that it was begun counts these
 	l.begun.Add(1)
-	l.now.Add(1)
 	<-l.release
 	l.now.Add(-1)
 	return "", nil, errors.New("the disk is full")
