@@ -208,9 +208,11 @@ func TestStreamsAreBounded(t *testing.T) {
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	for range maxStreams {
-		if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); err != nil {
+		c, err := f.stream(ctx, uses, json.RawMessage(`"x"`))
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer c.Close() // and so the collector does not close it
 	}
 	if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("one more: %v", err)
