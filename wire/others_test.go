@@ -123,7 +123,7 @@ func (o *others) remove(run string) {
 // ask returns what the wire process knows of runs, as another machine hears it.
 func (o *others) ask(t testing.TB) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+o.addr, nil)
 	if err != nil {
@@ -171,7 +171,7 @@ func TestServesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Who asks while it starts waits, and is not told that a run is unknown; only what the dying one had taken breaks.
-	poll.Until(t, 10*time.Second, func() bool { return o.ask(t) != "b" && w.pid(t) != pid })
+	poll.Until(t, time.Minute, func() bool { return o.ask(t) != "b" && w.pid(t) != pid })
 	want(strings.Join(names, " "))
 }
 
@@ -204,7 +204,7 @@ func TestRunsChangeWhileItStarts(t *testing.T) {
 			names = append(names, r.Run)
 		}
 		want, got := strings.Join(names, " "), ""
-		poll.Until(t, 10*time.Second, func() bool {
+		poll.Until(t, time.Minute, func() bool {
 			got = o.ask(t)
 			return got == want
 		})
@@ -235,7 +235,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 	}
 	close(release)
 	w.pid(t)
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return asked == 2

@@ -72,7 +72,7 @@ func TestProcessDiesWithEngine(t *testing.T) {
 	if err != nil {
 		t.Fatalf("engine said %q, %v", line, readErr)
 	}
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		return err != nil || !strings.HasPrefix(string(name), processName)
 	})

@@ -77,7 +77,7 @@ func TestDetachDoesNotWaitForNames(t *testing.T) {
 	if err := w.Detach(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > 4*time.Second { // the lookup takes five
 		t.Errorf("detach took %v", took)
 	}
 }

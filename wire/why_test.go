@@ -35,7 +35,7 @@ func TestUnreadPages(t *testing.T) {
 	dial := func(w *served) net.Conn {
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close() })
-		near.SetDeadline(time.Now().Add(10 * time.Second))
+		near.SetDeadline(time.Now().Add(time.Minute))
 		h.serve(w, far)
 		if _, err := io.WriteString(near, ask); err != nil {
 			t.Fatal(err)
