@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -144,7 +145,7 @@ func validSegment(s string) bool {
 
 // BranchURL returns the page of a branch, for people; "" if there is none.
 func BranchURL(s Server, branch string) string {
-	if s.Web == "" || !validBranch(branch) {
+	if s.Web == "" || !refname.Valid(branch) {
 		return ""
 	}
 	escaped := strings.ReplaceAll(url.PathEscape(branch), "%2F", "/")

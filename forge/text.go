@@ -3,8 +3,8 @@ package forge
 import (
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -12,7 +12,7 @@ import (
 const (
 	maxTitle  = 255 - len("Draft: ") // characters
 	maxBody   = 60_000               // bytes
-	maxBranch = 255
+	maxBranch = refname.MaxLength
 )
 
 // plainTitle returns s as one visible line.
@@ -35,21 +35,6 @@ var command = regexp.MustCompile(`(?m)^(\s*)/`)
 
 // withoutCommands makes such lines text.
 func withoutCommands(s string) string { return command.ReplaceAllString(s, `$1\/`) }
-
-// validBranch reports whether s can be the name of a branch, by git's rules.
-func validBranch(s string) bool {
-	if s == "" || len(s) > maxBranch || s == "@" || s[0] == '-' || !utf8.ValidString(s) || strings.HasSuffix(s, ".") ||
-		strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.ContainsAny(s, " ~^:?*[\\") ||
-		strings.ContainsFunc(s, func(r rune) bool { return !safetext.Safe(r) }) {
-		return false
-	}
-	for seg := range strings.SplitSeq(s, "/") {
-		if seg == "" || seg[0] == '.' || strings.HasSuffix(seg, ".lock") {
-			return false
-		}
-	}
-	return true
-}
 
 // excerpt returns at most limit bytes of s, as one line that is safe to show.
 func excerpt(s string, limit int) string {

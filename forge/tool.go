@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/worker"
 )
@@ -41,7 +42,7 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if !validBranch(p.Head) || !validBranch(p.Base) {
+	if !refname.Valid(p.Head) || !refname.Valid(p.Base) {
 		return nil, caisson.Errorf(caisson.Invalid, "a pull request needs two branches with valid names")
 	}
 	p.Title, p.Body = plainTitle(p.Title), plainBody(p.Body)

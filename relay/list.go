@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 )
 
 // maxListing bounds what a remote may say when it is asked for its refs, those that are of no interest included: a forge has two
@@ -271,7 +272,7 @@ func (l *listing) old(line string, first bool) error {
 }
 
 func (l *listing) add(id, name, target string) error {
-	if validRef(target) && l.head == "" {
+	if refname.ValidFull(target) && l.head == "" {
 		l.head = target
 	}
 	if !validCommit(id) || len(id) != l.digits {
@@ -280,7 +281,7 @@ func (l *listing) add(id, name, target string) error {
 	if name == "HEAD" {
 		l.headID = id
 	}
-	if !validRef(name) {
+	if !refname.ValidFull(name) {
 		return nil // not for us: pull requests, notes, what a tag is of, names that are traps
 	}
 	if len(l.refs) == l.max {

@@ -4,45 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/internal/refname"
 )
-
-func TestValidRef(t *testing.T) {
-	good := []string{"refs/heads/main", "refs/tags/v1.0", "refs/heads/feature/x-y_z", "refs/heads/größe", "refs/heads/fix(it)", "refs/heads/a@b", "refs/heads/R&D", "refs/heads/#12"}
-	bad := []string{"", "refs/heads/", "refs/heads", "refs/notes/x", "HEAD", "refs/heads/-x", "refs/heads/a..b", "refs/heads/a b", "refs/heads/a.lock",
-		"refs/heads/a.lock/b", "refs/heads/.a", "refs/heads/a/.b", "refs/heads/a//b", "refs/heads/a/", "refs/heads/a.", "refs/heads/@", "refs/heads/a@{1}",
-		"refs/heads/a~1", "refs/heads/a^", "refs/heads/a:b", "refs/heads/*", "refs/heads/a?", "refs/heads/[a", "refs/heads/a\\b", "refs/heads/a\nb",
-		"refs/heads/a\x7f", "refs/heads/a\u202e", "refs/heads/\xff", "refs/heads/$(x)", "refs/heads/`x`", "refs/heads/HEAD", "refs/heads/" + strings.Repeat("x", 241)}
-	for _, name := range good {
-		if !validRef(name) {
-			t.Errorf("%q is refused", name)
-		}
-	}
-	for _, name := range bad {
-		if validRef(name) {
-			t.Errorf("%q is accepted", name)
-		}
-	}
-}
-
-// FuzzRef: what is accepted here, git accepts.
-func FuzzRef(f *testing.F) {
-	for _, s := range []string{"main", "a/b", "a.lock", "..", "@{", "ä", "a\u200bb"} {
-		f.Add(s)
-	}
-	git, err := exec.LookPath("git")
-	f.Fuzz(func(t *testing.T, short string) {
-		name := "refs/heads/" + short
-		if !validRef(name) || err != nil {
-			return
-		}
-		if exec.Command(git, "check-ref-format", name).Run() != nil {
-			t.Errorf("git does not accept %q", name)
-		}
-	})
-}
 
 func TestPktLines(t *testing.T) {
 	var b bytes.Buffer
@@ -110,7 +76,7 @@ func FuzzListing(f *testing.F) {
 		if err != nil || l.finish() != nil {
 			return
 		}
-		if len(l.refs) > l.max || checkRefs(l.refs) != nil || l.head != "" && !validRef(l.head) {
+		if len(l.refs) > l.max || checkRefs(l.refs) != nil || l.head != "" && !refname.ValidFull(l.head) {
 			t.Errorf("%+v", l)
 		}
 	})

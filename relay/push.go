@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 )
 
 // A PushRequest says what to push.
@@ -22,7 +23,7 @@ func (q *PushRequest) check() error {
 	switch {
 	case !validCommit(q.Commit):
 		return caisson.Invalidf("commit", "%.100q is not a commit", q.Commit)
-	case !validRef("refs/heads/" + q.Branch):
+	case !refname.ValidFull("refs/heads/" + q.Branch):
 		return caisson.Invalidf("branch", "%.100q is not the name of a branch", q.Branch)
 	case q.Expect != "" && !validCommit(q.Expect):
 		return caisson.Invalidf("expect", "%.100q is not a commit", q.Expect)

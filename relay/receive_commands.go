@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 )
 
 // Bounds of the commands of a push.
@@ -114,7 +115,7 @@ func (p *receiving) command(line string) error {
 		return errPack("push options are not taken; push without them")
 	}
 	f := strings.SplitN(line, " ", 3)
-	if len(f) != 3 || !p.objectID(f[0]) || !p.objectID(f[1]) || f[2] == "" || len(f[2]) > 2*maxRefName {
+	if len(f) != 3 || !p.objectID(f[0]) || !p.objectID(f[1]) || f[2] == "" || len(f[2]) > 2*refname.MaxLength {
 		return errPack("the push has a command that is none")
 	}
 	for c := range p.caps {
@@ -156,7 +157,7 @@ func (p *receiving) refuses(ctx context.Context, c *pushCommand) string {
 	switch {
 	case !isBranch:
 		return fmt.Sprintf("only branches are taken, as %s", plain(p.req.Branch, 200))
-	case !validRef(c.name):
+	case !refname.ValidFull(c.name):
 		return "this is no name for a branch"
 	case granted && !working:
 		return fmt.Sprintf("this branch is only to be read; push to %s", plain(p.req.Branch, 200))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -168,7 +169,7 @@ func (r *Received) valid() bool {
 	}
 	for _, u := range r.Updates {
 		moved := (u.Old == "" || validCommit(u.Old)) && (u.New == "" || validCommit(u.New)) && u.Old+u.New != ""
-		if !moved || !validRef(u.Name) || !strings.HasPrefix(u.Name, "refs/heads/") || !validFindings(u.Findings) {
+		if !moved || !refname.ValidFull(u.Name) || !strings.HasPrefix(u.Name, "refs/heads/") || !validFindings(u.Findings) {
 			return false
 		}
 		if slices.ContainsFunc(u.Findings, func(f caisson.Finding) bool { return f.Verdict != caisson.VerdictAsk }) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 )
 
 // maxRefs bounds the refs of a repository, whoever it belongs to.
@@ -46,7 +47,7 @@ func parseRefs(out []byte) ([]Ref, error) {
 		if !ok || !validCommit(id) {
 			return nil, caisson.Errorf(caisson.Internal, "git lists refs as %.100q", line)
 		}
-		if !validRef(name) {
+		if !refname.ValidFull(name) {
 			continue
 		}
 		if len(refs) == maxRefs {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -90,7 +91,7 @@ func (t *Tool) refs(ctx context.Context, req worker.Request) (*Remote, error) {
 }
 
 // maxRefLine is more than an entry of appendRefs has.
-const maxRefLine = hexSHA256 + maxRefName + 20
+const maxRefLine = hexSHA256 + refname.MaxLength + 20
 
 // readRefs reads what appendRefs has made, and believes nothing of it.
 func readRefs(r io.Reader) ([]Ref, error) {

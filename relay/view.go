@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 )
 
 // makeView makes a bare repository of exactly refs in v.dir, an empty directory, with all the objects that they reach in the
@@ -62,7 +63,7 @@ func (s repo) makeStore(refs []Ref, head string) error {
 	if err := checkRefs(refs); err != nil {
 		return err
 	}
-	if !validRef(head) || !strings.HasPrefix(head, "refs/heads/") {
+	if !refname.ValidFull(head) || !strings.HasPrefix(head, "refs/heads/") {
 		return caisson.Invalidf("head", "%.100q is not the full name of a branch", head)
 	}
 	digits, err := repo{dir: s.view}.digits()
