@@ -3,12 +3,12 @@ package relay
 import (
 	"crypto/sha512"
 	"encoding/base64"
-	"errors"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sshkey"
 )
 
 // How SSH signatures look; see PROTOCOL.sshsig of OpenSSH.
@@ -25,12 +25,9 @@ const (
 // ECDSA, or RSA of at least 2048 bits, with SHA-512. Equal payloads get equal signatures. It is safe for concurrent use. Errors are
 // Invalid and say nothing of the key.
 func SSHSign(key []byte) (func(payload []byte) (string, error), error) {
-	signer, err := ssh.ParsePrivateKey(key)
+	signer, err := sshkey.Parse("the signing key", key)
 	if err != nil {
-		if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
-			return nil, caisson.Errorf(caisson.Invalid, "the signing key has a passphrase; store one without")
-		}
-		return nil, caisson.Errorf(caisson.Invalid, "the signing key is no SSH private key")
+		return nil, err
 	}
 	algorithm := signer.PublicKey().Type()
 	switch algorithm {

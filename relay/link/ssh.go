@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -55,9 +56,9 @@ var errHostKey = caisson.Errorf(caisson.Denied, "the server has another key than
 func sshAuth(req Auth) ([]ssh.AuthMethod, error) {
 	var auth []ssh.AuthMethod
 	if !req.Key.IsZero() {
-		signer, err := ssh.ParsePrivateKey([]byte(req.Key.Reveal()))
+		signer, err := sshkey.Parse("the credential", []byte(req.Key.Reveal()))
 		if err != nil {
-			return nil, caisson.Errorf(caisson.Invalid, "the credential is not an SSH private key that can be used here; it must be PEM or OpenSSH's format, without a passphrase")
+			return nil, err
 		}
 		auth = append(auth, ssh.PublicKeys(signer))
 	}
