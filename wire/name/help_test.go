@@ -27,14 +27,7 @@ type zone struct {
 func newZone(t *testing.T, records map[string][]string) *zone {
 	t.Helper()
 	z := &zone{records: records}
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	udp, err := net.ListenPacket("udp", tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tcp, udp := listenBoth(t)
 	z.addr = tcp.Addr().(*net.TCPAddr).AddrPort()
 	for _, s := range []*dns.Server{{Listener: tcp}, {PacketConn: udp}} {
 		s.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { z.serve(w, q, s.Listener != nil) })
@@ -54,6 +47,23 @@ func newZone(t *testing.T, records map[string][]string) *zone {
 		})
 	}
 	return z
+}
+
+// listenBoth listens on a port that is free for both protocols: one that is free for TCP may be somebody's for UDP.
+func listenBoth(t *testing.T) (tcp net.Listener, udp net.PacketConn) {
+	t.Helper()
+	for range 20 {
+		var err error
+		if tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
+			return tcp, udp
+		}
+		defer tcp.Close() // not at once, or it might be the next one again
+	}
+	t.Fatal("no port is free for TCP and UDP")
+	return nil, nil
 }
 
 func (z *zone) serve(w dns.ResponseWriter, q *dns.Msg, tcp bool) {
