@@ -92,7 +92,7 @@ func (c *checker) scan(ctx context.Context, rules *secretRules, i int) {
 		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
 			continue // it was there already
 		}
-		c.add(i, checkSecret, c.rules.secretVerdict(), s.line, secretMessage, s.rule, s.description)
+		c.add(i, checkSecret, c.rules.secretVerdict(ch.Path), s.line, secretMessage, s.rule, s.description)
 	}
 }
 

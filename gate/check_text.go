@@ -11,9 +11,9 @@ import (
 // secretMessage is what a finding says of a secret, with its rule and what that is about.
 const secretMessage = "this looks like a secret (%s): %s"
 
-// secretVerdict is the verdict on what looks like a secret.
-func (r *Rules) secretVerdict() string {
-	if r.History {
+// secretVerdict is the verdict on what looks like a secret, in the file of that name or, without one, in a text.
+func (r *Rules) secretVerdict(name string) string {
+	if r.History && (name == "" || !matchAny(r.AskSecrets, name)) {
 		return caisson.VerdictDeny
 	}
 	return caisson.VerdictAsk
@@ -39,7 +39,7 @@ func CheckText(ctx context.Context, text string, rules Rules) ([]caisson.Finding
 	var found []caisson.Finding
 	for _, s := range secrets {
 		found = append(found, caisson.Finding{
-			Check: checkSecret, Verdict: r.secretVerdict(), Line: s.line, Message: fmt.Sprintf(secretMessage, s.rule, s.description),
+			Check: checkSecret, Verdict: r.secretVerdict(""), Line: s.line, Message: fmt.Sprintf(secretMessage, s.rule, s.description),
 		})
 	}
 	return found, nil

@@ -2,6 +2,8 @@ package gate
 
 import (
 	"context"
+	"errors"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -71,6 +73,21 @@ func TestCheckTree(t *testing.T) {
 	if got := verdictsOf(changes); got != "pass deny pass deny deny pass pass" {
 		t.Errorf("%s: %v", got, changes)
 	}
+	// Where somebody has said that there are false alarms it is asked, and nowhere else.
+	for pattern, want := range map[string]string{"new": ask, "ne*": ask, "**": ask, "dir/new": deny, "news": deny, "NEW": deny} {
+		one := []caisson.Change{changes[3]}
+		one[0].Verdict, one[0].Finding = "", nil
+		if err := CheckTree(t.Context(), one, base, read, Rules{History: true, AskSecrets: []string{pattern}}); err != nil || one[0].Verdict != want {
+			t.Errorf("allowed %s: %s, %v", pattern, one[0].Verdict, err)
+		}
+	}
+	// What was not searched is not asked about.
+	broken := func(string) (io.ReadCloser, error) { return nil, errors.New("broken") }
+	one := []caisson.Change{changes[3]}
+	one[0].Verdict, one[0].Finding = "", nil
+	if err := CheckTree(t.Context(), one, base, broken, Rules{History: true, AskSecrets: []string{"**"}}); err != nil || one[0].Verdict != deny {
+		t.Errorf("not searched: %s, %v", one[0].Verdict, err)
+	}
 }
 
 func TestCheckText(t *testing.T) {
@@ -79,7 +96,7 @@ func TestCheckText(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].Verdict != ask || found[0].Line != 3 || strings.Contains(found[0].Message, token[8:]) {
 		t.Errorf("%v, %v", found, err)
 	}
-	if found, err := CheckText(t.Context(), token, Rules{History: true}); err != nil || len(found) != 1 || found[0].Verdict != deny {
+	if found, err := CheckText(t.Context(), token, Rules{History: true, AskSecrets: []string{"**"}}); err != nil || len(found) != 1 || found[0].Verdict != deny {
 		t.Errorf("%v, %v", found, err)
 	}
 	if found, err := CheckText(t.Context(), "nothing here", Rules{}); err != nil || found != nil {

@@ -34,6 +34,9 @@ type Rules struct {
 	// History says that the changes are those of a commit. What looks like a secret is denied then, because whatever comes later,
 	// it stays in the history; and a file may become one that can be executed, because nothing runs it there.
 	History bool `yaml:"-" json:"history,omitempty"`
+	// AskSecrets are patterns of paths in which what looks like a secret is asked about even then: somebody has said that there are
+	// false alarms.
+	AskSecrets []string `yaml:"-" json:"askSecrets,omitempty"`
 }
 
 // Bounds of rules.
@@ -48,7 +51,7 @@ func (r *Rules) Validate() error {
 	for _, list := range []struct {
 		field    string
 		patterns []string
-	}{{"only", r.Only}, {"deny", r.Deny}, {"allow", r.Allow}} {
+	}{{"only", r.Only}, {"deny", r.Deny}, {"allow", r.Allow}, {"askSecrets", r.AskSecrets}} {
 		if len(list.patterns) > maxRulePatterns {
 			return caisson.Invalidf(list.field, "%d patterns are too many; the most is %d", len(list.patterns), maxRulePatterns)
 		}
