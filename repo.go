@@ -35,18 +35,23 @@ type Repo struct {
 	API     string `json:"api,omitempty" doc:"Base URL of the forge's REST API; default by forge and host"`
 	// Credential is a token, a password (user:password), an SSH private key, or a GitHub App (JSON with appId, privateKey and
 	// perhaps installationId).
-	Credential  string    `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
-	HostKeys    []string  `json:"hostKeys,omitempty" maxItems:"20" doc:"Of an SSH server, as lines of known_hosts have them; required for ssh"`
-	Protected   []string  `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
-	Allow       []string  `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
-	Authors     string    `json:"authors,omitempty" enum:"keep,set," doc:"Default set"`
-	AuthorName  string    `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
-	AuthorEmail string    `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`
-	SigningKey  string    `json:"signingKey,omitempty" doc:"Name of a credential with an SSH private key that new commits are signed with"`
-	Local       bool      `json:"local,omitempty" doc:"Whether it was added over the unix socket: only then may its remote be in the host's own networks"`
-	Head        string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
-	CreatedAt   time.Time `json:"createdAt"`
-	FetchedAt   time.Time `json:"fetchedAt,omitzero"`
+	Credential string   `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
+	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Of an SSH server, as lines of known_hosts have them; required for ssh"`
+	Protected  []string `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
+	Allow      []string `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
+	// AllowSecrets are for false alarms: what looks like a secret in these files does not refuse a push, but holds its delivery.
+	AllowSecrets []string `json:"allowSecrets,omitempty" maxItems:"100" doc:"Patterns of files in which what looks like a secret is asked about, and not denied"`
+	Authors      string   `json:"authors,omitempty" enum:"keep,set," doc:"Default set"`
+	AuthorName   string   `json:"authorName,omitempty" maxLength:"200" doc:"Default Caisson"`
+	AuthorEmail  string   `json:"authorEmail,omitempty" maxLength:"200" doc:"Default caisson@localhost"`
+	SigningKey   string   `json:"signingKey,omitempty" doc:"Name of a credential with an SSH private key that new commits are signed with"`
+	// PullBody is a template of package text/template over Title, Answer, Run, Agent, Branch, Base, Delivery and Commits, the subjects. Of
+	// its functions those that make no text are there, and range goes over .Commits only.
+	PullBody  string    `json:"pullBody,omitempty" maxLength:"16384" doc:"Template of the text of pull requests; default the agent's answer, and which run and delivery it is"`
+	Local     bool      `json:"local,omitempty" doc:"Whether it was added over the unix socket: only then may its remote be in the host's own networks"`
+	Head      string    `json:"head,omitempty" doc:"The remote's default branch, when it was last fetched"`
+	CreatedAt time.Time `json:"createdAt"`
+	FetchedAt time.Time `json:"fetchedAt,omitzero"`
 }
 
 // A Branch is a branch of a repository as its mirror has it.
@@ -110,11 +115,13 @@ type Delivery struct {
 	Body     string        `json:"body,omitempty"`
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
-	Attempts int           `json:"attempts"`
+	Attempts int           `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
 	Error    string        `json:"error,omitempty" doc:"Why the last try failed"`
 	NextAt   time.Time     `json:"nextAt,omitzero"`
-	// CreatedAt is when the commits were taken; EndedAt when they were delivered, given up or dropped.
+	// CreatedAt is when the commits were taken; RetriedAt when somebody has last asked for another try; EndedAt when they were delivered,
+	// given up or dropped.
 	CreatedAt time.Time `json:"createdAt"`
+	RetriedAt time.Time `json:"retriedAt,omitzero"`
 	EndedAt   time.Time `json:"endedAt,omitzero"`
 }
 
@@ -145,16 +152,17 @@ type Repos interface {
 
 	// GrantRepo lets a running sandbox, named by id or name, into a repository and clones it into dir, an absolute path there.
 	GrantRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*RepoGrant, error)
-	// DeliverRepo makes a delivery of what such a sandbox has pushed, or else of what is in dir. Of req only Name, Pull, Ready and Title
-	// count. NotFound if there is nothing new.
+	// DeliverRepo makes a delivery of what such a sandbox has pushed, and of what is in dir besides, unless it is empty. Of req only Name, Pull,
+	// Ready and Title count. NotFound if there is nothing new.
 	DeliverRepo(ctx context.Context, sandbox string, req RepoRequest, dir string) (*Delivery, error)
 
 	// GetDelivery finds a delivery by its id, or the newest of the run with that id.
 	GetDelivery(ctx context.Context, ref string) (*Delivery, error)
 	ListDeliveries(ctx context.Context, f DeliveryFilter) (page []*Delivery, more bool, err error)
-	// RetryDelivery sends what is held, has failed, or waits for its next try, now. It returns at once.
+	// RetryDelivery sends what is held, has failed, or waits for its next try, now, and again as if it were new. It returns at once.
 	RetryDelivery(ctx context.Context, id ID) (*Delivery, error)
-	// DropDelivery gives a delivery up. Conflict if it was delivered.
+	// DropDelivery gives a delivery up; a try that is under way is ended. Conflict if it was delivered, or cannot be ended at present. Error of the
+	// result says so if the remote may have the branch all the same.
 	DropDelivery(ctx context.Context, id ID) (*Delivery, error)
 }
 
@@ -192,10 +200,14 @@ type RepoGrant struct {
 type RepoHandover struct {
 	Sandbox ID
 	Repo    RepoRequest
-	Dir     string // in the sandbox, where what was not pushed is taken from if nothing was; empty for nowhere
+	Dir     string // in the sandbox, where what was not pushed is taken from; empty for nowhere
 	Subject string // of the commit of what was not even committed
-	Body    string // of a pull request
+	Agent   string // that has worked; empty if somebody did by hand
+	Body    string // what the agent said at the end, for the text of a pull request
 	Hold    bool   // nothing is sent until somebody says so
+	// Left is told why something in Dir was not taken that was not pushed, although other things were: they are delivered then. nil makes
+	// that an error.
+	Left func(why error)
 }
 
 // Relay is how runs use repositories. All methods are safe for concurrent use.
@@ -204,7 +216,8 @@ type Relay interface {
 	CheckRepo(ctx context.Context, account string, req RepoRequest) error
 	// Grant lets a sandbox into a repository and clones it there. One that was let in before keeps what it has, and begins a new run.
 	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
-	// Deliver makes a delivery of what the sandbox has pushed since it was granted the repository for its run. It returns nil if that is nothing.
+	// Deliver makes a delivery of what the sandbox has pushed since it was granted the repository for its run, and of what it has not
+	// pushed. It returns nil if that is nothing.
 	Deliver(ctx context.Context, h RepoHandover) (*Delivery, error)
 	// Await returns a delivery once nothing more happens to it by itself, or as it is when ctx or the time is over.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)

@@ -17,6 +17,7 @@ type RelayConfig struct {
 	First time.Duration // between the first two tries of a delivery; 0 is 5 s
 	Tries time.Duration // for which a delivery is tried; 0 is 3 days
 	Keep  time.Duration // for which what was not delivered is kept; 0 is 30 days
+	Space caisson.Size  // that an account's repositories may take; 0 is 20 GiB
 }
 
 // newRepos constructs the core of the relay.
@@ -32,7 +33,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 	return repos.New(repos.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.runner), Link: link.NewTool(e.runner), Forge: forge.NewTool(e.runner),
 		Secrets: e.vault, Record: e.Core.Record, Exec: e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Roots: roots,
-		Limits:  repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep},
+		Limits:  repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
 		Settled: func(ctx context.Context, d *caisson.Delivery) { e.tasks.Delivered(ctx, d) },
 		Log:     e.cfg.Log.With("component", "relay"),
 	})

@@ -28,8 +28,10 @@ type PrepareRequest struct {
 	// the same payload, at most 1 MiB.
 	Sign  func(payload []byte) (armored string, err error) `json:"-"`
 	Rules gate.Rules
-	// Text goes out with the commits, as a pull request's. What looks like a secret in it is a finding of verdict ask.
-	Text string
+	// Pull is what is known of the pull request, but for the commits, and Template what its text is made with; see [CheckPullTemplate]. What
+	// looks like a secret in title or text is a finding of verdict ask, and so is a template that cannot be used.
+	Pull     PullText
+	Template string
 }
 
 // A Commit is one commit that is sent.
@@ -42,6 +44,8 @@ type Commit struct {
 type Prepared struct {
 	Commit  string   // the last one; the request's if there was nothing to change
 	Commits []Commit // all that the view has not, parents first
+	Title   string   // of the pull request; the first commit's subject unless the request has one
+	Text    string   // of the pull request
 	// Findings are those of verdict ask, at most 100.
 	Findings []caisson.Finding
 }
@@ -119,11 +123,14 @@ func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepare
 		}
 		asked.addAll(found)
 	}
-	if err := checkText(ctx, req, asked); err != nil {
-		return nil, err
+	result := &Prepared{Commit: req.Commit}
+	if len(ids) > 0 {
+		if err := result.describe(ctx, req, checks, ids, asked); err != nil {
+			return nil, err
+		}
 	}
+	result.Findings = asked.list
 	w := &rewriter{repo: q.repo, req: req, done: map[string]string{}}
-	result := &Prepared{Commit: req.Commit, Findings: asked.list}
 	for _, id := range ids {
 		c := checks.commits[id]
 		now, err := w.rewrite(ctx, id, c)
@@ -139,12 +146,25 @@ func prepareIn(ctx context.Context, q *quarantine, req PrepareRequest) (*Prepare
 	return result, nil
 }
 
-// checkText searches the text that goes along. The gate's default verdict on secrets holds: somebody may have a look at it.
-func checkText(ctx context.Context, req PrepareRequest, asked *findings) error {
-	if req.Text == "" {
-		return nil
+// describe makes title and text of the pull request, and searches them: what is searched is what is sent. The gate's default verdict on
+// secrets holds: somebody may have a look at it.
+func (p *Prepared) describe(ctx context.Context, req PrepareRequest, checks *checker, ids []string, asked *findings) error {
+	var subjects []string
+	for _, id := range ids[:min(len(ids), maxPullCommits)] {
+		subjects = append(subjects, checks.commits[id].subject())
 	}
-	found, err := gate.CheckText(ctx, req.Text, req.Rules)
+	pull := req.Pull.complete(subjects)
+	text, err := pull.text(req.Template)
+	if err != nil { // it was tried when the repository was added; no commit is lost for it
+		asked.add(caisson.Finding{
+			Check: checkType, Verdict: caisson.VerdictAsk, Message: "the template of the pull request fails, and the default text is used: " + caisson.MessageOf(err),
+		})
+		if text, err = pull.text(""); err != nil {
+			return err
+		}
+	}
+	p.Title, p.Text = pull.Title, text
+	found, err := gate.CheckText(ctx, p.Title+"\n"+p.Text, req.Rules)
 	for i := range found {
 		found[i].Message = plain("the text of the pull request: "+found[i].Message, 300)
 	}

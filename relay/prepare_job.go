@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/worker"
 )
@@ -70,7 +72,7 @@ type prepareReply struct{ Prepared }
 // Bounds of signing.
 const (
 	maxPayload    = maxCommitObject + 1<<16
-	maxSubjects   = 32 << 10 // bytes of subjects that are answered
+	maxSubjects   = 4 << 10 // bytes of subjects that are answered
 	maxSignedOnce = maxPrepared
 )
 
@@ -84,6 +86,10 @@ func (p *prepareReply) check(req *PrepareRequest) (*Prepared, error) {
 		if !validCommit(c.ID) || plain(c.Subject, 200+len("…")) != c.Subject {
 			return nil, bad
 		}
+	}
+	if len(p.Title) > maxPullTitle+len("…") || plain(p.Title, maxPullTitle+len("…")) != p.Title ||
+		len(p.Text) > maxPullText+len("…") || strings.TrimSpace(safetext.Lines(p.Text)) != p.Text {
+		return nil, bad
 	}
 	if n := len(p.Commits); n > 0 && p.Commits[n-1].ID != p.Commit || n == 0 && p.Commit != req.Commit {
 		return nil, bad
@@ -108,7 +114,7 @@ func runPrepare(ctx context.Context, c *worker.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := maxAnswered
+	left := maxAnswered / 2 // the text of the pull request needs room, too
 	p.Findings = fitFindings(p.Findings, &left)
 	left = maxSubjects
 	for i := range p.Commits {

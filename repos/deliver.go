@@ -15,7 +15,7 @@ import (
 // Bounds of what is said about a delivery.
 const (
 	maxTitle    = 256
-	maxBody     = 32 << 10
+	maxAnswer   = 32 << 10
 	maxFindings = 100
 )
 
@@ -25,16 +25,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if g == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s was given no repository %.64q", h.Sandbox, h.Repo.Name)
 	}
-	g, err := c.sender.settled(ctx, g)
-	if err == nil && len(g.Pushed) == 0 && h.Dir != "" {
-		if err = c.grants.collect(ctx, g, h.Dir, h.Subject); err == nil {
-			g, err = c.sender.settled(ctx, g)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.sender.chosen(ctx, g)
+	g, p, err := c.sender.gathered(ctx, g, h)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +42,12 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	// What is searched is what is sent: a forge that dropped invisible characters later would put together what they kept apart.
-	body, title := strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxBody)), line(h.Repo.Title, maxTitle)
-	made, err := c.sender.prepare(ctx, r, g, p.Commit, title+"\n"+body)
+	id := caisson.NewID(caisson.DeliveryPrefix)
+	made, err := c.sender.prepare(ctx, r, g, p.Commit, relay.PullText{
+		// What is searched is what is sent: a forge that dropped invisible characters later would put together what they kept apart.
+		Title: line(h.Repo.Title, maxTitle), Answer: strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxAnswer)),
+		Run: string(cmp.Or(g.Run, g.Sandbox)), Agent: line(h.Agent, maxTitle), Branch: g.Branch, Base: g.Base, Delivery: string(id),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -61,12 +55,11 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 		return nil, nil
 	}
 	d := &caisson.Delivery{
-		ID: caisson.NewID(caisson.DeliveryPrefix), Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
+		ID: id, Account: g.Account, Repo: g.Repo, Run: g.Run, Session: g.Session, Sandbox: g.Sandbox,
 		State: caisson.DeliveryWaiting, Base: g.Base, Branch: g.Branch, From: g.From, Pushed: p.Commit, Commit: made.Commit,
 		Commits: len(made.Commits), Findings: made.Findings, Pull: h.Repo.Pull, Ready: h.Repo.Ready,
-		Title: cmp.Or(title, line(made.Commits[0].Subject, maxTitle)), Body: body, CreatedAt: now(),
+		Title: made.Title, Body: made.Text, CreatedAt: now(),
 	}
-	d.Title = cmp.Or(d.Title, "Changes by "+string(g.Run))
 	d.Findings = d.Findings[:min(len(d.Findings), maxFindings)]
 	if h.Hold || len(d.Findings) > 0 {
 		d.State = caisson.DeliveryHeld
@@ -79,6 +72,43 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	})
 	c.sender.wake()
 	return d, nil
+}
+
+// gathered returns a grant, and what of it is to be delivered, with what was not pushed.
+func (c sender) gathered(ctx context.Context, g *grant, h caisson.RepoHandover) (*grant, *pushed, error) {
+	g, err := c.settled(ctx, g)
+	if err != nil {
+		return nil, nil, err
+	}
+	if h.Dir != "" {
+		if len(g.Pushed) == 0 {
+			err = c.grants.collect(ctx, g, h.Dir, h.Subject)
+		} else {
+			err = c.collectMore(ctx, g, h)
+		}
+		if err == nil {
+			g, err = c.settled(ctx, g)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	p, err := c.chosen(ctx, g)
+	return g, p, err
+}
+
+// collectMore has the sandbox push what follows what it has pushed. What was pushed is delivered in any case, if somebody can be told of the rest.
+func (c sender) collectMore(ctx context.Context, g *grant, h caisson.RepoHandover) error {
+	p, err := c.chosen(ctx, g)
+	if err != nil || p == nil {
+		return err
+	}
+	err = c.grants.collectMore(ctx, g, h.Dir, h.Subject, p.Commit)
+	if err == nil || h.Left == nil || ctx.Err() != nil {
+		return err
+	}
+	h.Left(err)
+	return nil
 }
 
 // settled returns a grant with all that was pushed up to now.
@@ -156,7 +186,7 @@ func (c sender) madeOf(ctx context.Context, g *grant, like func(*caisson.Deliver
 }
 
 // prepare makes commits as they are sent.
-func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit, text string) (*relay.Prepared, error) {
+func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text relay.PullText) (*relay.Prepared, error) {
 	store, view, err := c.streams.stores(g)
 	if err != nil {
 		return nil, err
@@ -164,7 +194,9 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit, 
 	defer store.Close()
 	defer view.Close()
 	name, email := author(r)
-	req := relay.PrepareRequest{Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.rules(r), Text: text}
+	req := relay.PrepareRequest{
+		Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.rules(r), Pull: text, Template: r.PullBody,
+	}
 	if r.SigningKey != "" {
 		key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)
 		if err != nil {

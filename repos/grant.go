@@ -15,6 +15,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
@@ -52,7 +53,7 @@ func (c *Core) CheckRepo(ctx context.Context, account string, req caisson.RepoRe
 		return err
 	}
 	for _, b := range append([]string{req.Base, req.Branch}, req.Read...) {
-		if b != "" && !validBranch(b) {
+		if b != "" && !refname.Valid(b) {
 			return caisson.Invalidf("repo", "%.100q is no name of a branch", b)
 		}
 	}
@@ -65,8 +66,15 @@ func (c *Core) CheckRepo(ctx context.Context, account string, req caisson.RepoRe
 		return caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; say which one with caisson repo add --forge", r.Name)
 	}
 	at, err := locate(r)
-	if err == nil && req.Pull && at.url.Scheme == remoteurl.SSH {
-		err = caisson.Invalidf("repo.pull", "%s is opened with an SSH key, which opens no pull requests; add it by its https address, with a token", r.Name)
+	if err != nil || !req.Pull {
+		return err
+	}
+	if at.url.Scheme == remoteurl.SSH {
+		return caisson.Invalidf("repo.pull", "%s is opened with an SSH key, which opens no pull requests; add it by its https address, with a token", r.Name)
+	}
+	secret, err := c.mirrors.stored(ctx, r, at)
+	if err == nil && secret.IsZero() {
+		err = errNoToken(r)
 	}
 	return err
 }
@@ -123,6 +131,9 @@ func (c grants) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess)
 		return nil, "", err
 	}
 	defer release()
+	if err := c.keeper.room(ctx, r.Account); err != nil {
+		return nil, "", err
+	}
 	if g, start, err = c.plan(ctx, r, a); err != nil {
 		return nil, "", err
 	}
@@ -326,20 +337,4 @@ func readGrant(path string) (*grant, error) {
 	}
 	var g grant
 	return &g, json.Unmarshal(data, &g)
-}
-
-// validBranch reports whether a branch may have this name: of git's names those that no program, and no reader, can take for something else.
-func validBranch(name string) bool {
-	if name == "" || len(name) > 200 || strings.HasPrefix(name, "-") || strings.HasPrefix(name, "refs/") || name == "HEAD" || name == "@" ||
-		strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
-		return false
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock") {
-			return false
-		}
-	}
-	return !strings.ContainsFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./+#@=,", r))
-	})
 }

@@ -40,6 +40,25 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
+// collectMoreScript does so for what follows what was pushed. What does not follow it would take it back: that is for somebody to look at.
+const collectMoreScript = `set -eu
+dir=$1 url=$2 branch=$3 subject=$4 pushed=$5
+cd "$dir"
+dirty=$(git status --porcelain)
+follows=
+known="--remotes=origin"
+if git cat-file -e "$pushed^{commit}" 2>/dev/null; then
+	known="$known $pushed"
+	if git merge-base --is-ancestor "$pushed" HEAD; then follows=1; fi
+fi
+if [ -z "$dirty" ] && [ -z "$(git rev-list -n 1 HEAD --not $known)" ]; then exit 0; fi
+if [ -z "$follows" ]; then echo "it does not follow the commit $pushed, which was pushed" >&2; exit 1; fi
+if [ -n "$(git ls-files -u)" ]; then echo "a merge is not finished" >&2; exit 1; fi
+git add -A
+git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=false commit -q --no-verify -m "$subject"
+git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
+`
+
 // clone clones a repository in a sandbox.
 func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
 	name, email := author(r)
@@ -53,6 +72,15 @@ func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start
 // collect has a sandbox push what is in dir and was not pushed.
 func (c grants) collect(ctx context.Context, g *grant, dir, subject string) error {
 	return c.guest(ctx, g, collectTime, collectScript, dir, host+g.Repo, g.Branch, subject)
+}
+
+// collectMore has a sandbox push what is in dir and follows a commit that it has pushed.
+func (c grants) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
+	err := c.guest(ctx, g, collectTime, collectMoreScript, dir, host+g.Repo, g.Branch, subject, pushed)
+	if err != nil {
+		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
+	}
+	return nil
 }
 
 // guest runs one of the scripts above in a sandbox. What comes from strangers is in its arguments.

@@ -54,6 +54,7 @@ type world struct {
 	bare   string // the remote's repository
 	work   string // a work tree of it
 	limits repos.Limits
+	secrets
 
 	mu     sync.Mutex
 	events []caisson.Event // guarded by mu
@@ -63,7 +64,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, data: t.TempDir(), fronts: map[caisson.ID]string{}, limits: repos.Limits{First: 20 * time.Millisecond}}
+	w := &world{t: t, data: t.TempDir(), fronts: map[caisson.ID]string{}, secrets: secrets{}, limits: repos.Limits{First: 20 * time.Millisecond}}
 	w.remote = gitserver.New(t, gitserver.Options{})
 	w.bare = w.remote.Create("app.git")
 	w.work, _ = gitserver.Seed(t, w.bare, map[string]string{"a.txt": "a\n"})
@@ -78,9 +79,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-type noSecrets struct{}
+// secrets are the credentials of every account, by name.
+type secrets map[string]string
 
-func (noSecrets) Secret(context.Context, string, string) (caisson.Secret, error) {
+func (s secrets) Secret(_ context.Context, _, name string) (caisson.Secret, error) {
+	if value, ok := s[name]; ok {
+		return caisson.NewSecret(value), nil
+	}
 	return caisson.Secret{}, caisson.Errorf(caisson.NotFound, "there is no such credential")
 }
 
@@ -89,7 +94,7 @@ func (w *world) open() {
 	w.t.Helper()
 	runner := program.Runner(w.t)
 	core, err := repos.New(repos.Config{
-		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: noSecrets{},
+		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
 		Record: func(_ context.Context, e *caisson.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -168,6 +173,7 @@ func (w *world) sandbox(account string) (caisson.ID, string) {
 // a process of the host's in the place of one in a sandbox.
 type process struct {
 	cmd      *exec.Cmd
+	in       io.WriteCloser
 	out, err io.Reader
 	done     chan struct{}
 }
@@ -188,10 +194,17 @@ func (w *world) exec(ctx context.Context, sandbox string, req caisson.ExecReques
 	outR, outW := io.Pipe()
 	errR, errW := io.Pipe()
 	cmd.Stdout, cmd.Stderr = outW, errW
+	var in io.WriteCloser
+	if req.Stdin {
+		var err error
+		if in, err = cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, out: outR, err: errR, done: make(chan struct{})}
+	p := &process{cmd: cmd, in: in, out: outR, err: errR, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		cmd.Wait()
@@ -202,7 +215,7 @@ func (w *world) exec(ctx context.Context, sandbox string, req caisson.ExecReques
 }
 
 func (p *process) PID() int                          { return p.cmd.Process.Pid }
-func (p *process) Stdin() io.WriteCloser             { return nil }
+func (p *process) Stdin() io.WriteCloser             { return p.in }
 func (p *process) Stdout() io.Reader                 { return p.out }
 func (p *process) Stderr() io.Reader                 { return p.err }
 func (p *process) Resize(uint16, uint16) error       { return nil }

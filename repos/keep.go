@@ -119,6 +119,7 @@ func (c keeper) release(ctx context.Context, g *grant) error {
 		delete(c.have, g.Sandbox)
 	}
 	c.mu.Unlock()
+	defer c.space.forget(g.Account)
 	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
 	return errors.Join(os.RemoveAll(store), os.Remove(store+".json"))
 }
@@ -135,7 +136,7 @@ func (c keeper) needed(ctx context.Context, g *grant) (bool, error) {
 		}
 		for _, d := range page {
 			f.Before = d.ID
-			old := (d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryHeld) && now().Sub(d.CreatedAt) > c.Limits.Keep
+			old := (d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryHeld) && now().Sub(wanted(d)) > c.Limits.Keep
 			if d.Sandbox == g.Sandbox && !old {
 				return true, nil
 			}
@@ -154,14 +155,23 @@ func (c keeper) housekeep(ctx context.Context) {
 		list, e := names(filepath.Join(c.Dir, topDir, account))
 		err = errors.Join(err, e)
 		for _, repo := range list {
-			if unlock, ok := c.locks.Try(account + "/" + repo); ok {
-				err = errors.Join(err, c.tidy(ctx, account, repo))
-				unlock()
-			}
+			c.sweep(ctx, account, repo)
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "what nobody needs of repositories could not be removed", "err", err)
+	if err != nil {
+		c.Log.WarnContext(ctx, "what nobody needs of repositories could not be looked for", "err", err)
+	}
+}
+
+// sweep tidies one repository unless somebody changes it.
+func (c keeper) sweep(ctx context.Context, account, repo string) {
+	unlock, ok := c.locks.Try(account + "/" + repo)
+	if !ok {
+		return
+	}
+	defer unlock()
+	if err := c.tidy(ctx, account, repo); err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "what nobody needs of a repository could not be removed", "account", account, "repo", repo, "err", err)
 	}
 }
 

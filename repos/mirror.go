@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay"
 )
@@ -41,6 +42,9 @@ func (c mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)
 func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Limits.Fetch)
 	defer cancel()
+	if err := c.keeper.room(ctx, r.Account); err != nil {
+		return nil, err
+	}
 	began := now()
 	mirror, err := c.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
@@ -57,7 +61,7 @@ func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, err
 	}
 	return c.Store.Repos().Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
 		r.FetchedAt, r.Head = began, ""
-		if head := strings.TrimPrefix(got.Head, heads); validBranch(head) {
+		if head := strings.TrimPrefix(got.Head, heads); refname.Valid(head) {
 			r.Head = head
 		}
 		return nil

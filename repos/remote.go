@@ -10,6 +10,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
+	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
@@ -52,8 +53,8 @@ var wellKnown = map[caisson.Forge]string{
 	caisson.ForgeGitHub: "GITHUB_TOKEN", caisson.ForgeGitLab: "GITLAB_TOKEN", caisson.ForgeGitea: "GITEA_TOKEN",
 }
 
-// credential returns what opens a repository's remote; zero if it is open to everybody.
-func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+// stored returns the credential of a repository as it is stored; zero if there is none.
+func (c mirrors) stored(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
 	if name == "" && at.own && at.url.Scheme != remoteurl.SSH {
 		name = wellKnown[at.forge]
@@ -65,6 +66,12 @@ func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (
 	if caisson.KindOf(err) == caisson.NotFound && r.Credential == "" {
 		return caisson.Secret{}, nil
 	}
+	return secret, err
+}
+
+// credential returns what opens a repository's remote; zero if it is open to everybody.
+func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+	secret, err := c.stored(ctx, r, at)
 	if err != nil {
 		return caisson.Secret{}, err
 	}
@@ -109,6 +116,10 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 	return token, nil
 }
 
+func errNoToken(r *caisson.Repo) error {
+	return caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
+}
+
 // server returns the forge of a repository, with what opens it.
 func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forge.Server, error) {
 	server := at.server
@@ -117,7 +128,7 @@ func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forg
 		return server, err
 	}
 	if secret.IsZero() {
-		return server, caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
+		return server, errNoToken(r)
 	}
 	server.Token, server.Roots = secret, c.Roots
 	return server, nil
@@ -149,6 +160,9 @@ func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve 
 		t = relay.TransportStream
 		if secret.IsZero() {
 			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
+		}
+		if _, err := sshkey.Parse("credential "+r.Credential, []byte(secret.Reveal())); err != nil {
+			return nil, "", err
 		}
 		req.Auth.Key = secret
 	} else if !secret.IsZero() {

@@ -66,6 +66,7 @@ type Limits struct {
 	Keep  time.Duration // for which what was not delivered is kept after that; 30 days
 	Fetch time.Duration // that bringing a mirror up to date may take; 1 hour
 	Sweep time.Duration // between two looks for what nobody needs any more; 1 hour
+	Space caisson.Size  // that an account's mirrors, views and stores may take before nothing more is fetched, granted or pushed; 20 GiB
 }
 
 // Config is what a Core is made of. All fields but Rules, Limits, Roots, Settled and Log are required.
@@ -107,12 +108,14 @@ type Core struct {
 	changes sync.Mutex    // held by whoever changes a grant that is there
 	kick    chan struct{} // wakes the sender
 	tokens  tokens
+	space   space
 
 	mu      sync.Mutex
 	have    map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu
 	watch   map[caisson.ID][]chan struct{}   // closed when a delivery changes; guarded by mu
 	jobs    map[caisson.ID]int               // streams under way, by sandbox; guarded by mu
 	sending map[string]int                   // tries under way: all, by account, and by account and repository; guarded by mu
+	tries   map[caisson.ID]*try              // under way, by delivery; guarded by mu
 	closed  bool                             // guarded by mu
 	wg      sync.WaitGroup                   // none is added once closed
 	ctx     context.Context
@@ -149,12 +152,15 @@ func New(cfg Config) (*Core, error) {
 			*d.have = d.or
 		}
 	}
+	if cfg.Limits.Space <= 0 {
+		cfg.Limits.Space = 20 << 30
+	}
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, topDir), 0o700); err != nil {
 		return nil, err
 	}
 	c := &Core{
 		Config: cfg, kick: make(chan struct{}, 1), have: map[caisson.ID]map[string]*grant{}, watch: map[caisson.ID][]chan struct{}{},
-		jobs: map[caisson.ID]int{}, sending: map[string]int{},
+		jobs: map[caisson.ID]int{}, sending: map[string]int{}, tries: map[caisson.ID]*try{},
 	}
 	c.mirrors, c.grants, c.streams, c.sender, c.keeper = mirrors{c}, grants{c}, streams{c}, sender{c}, keeper{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
@@ -201,6 +207,7 @@ func (c *Core) event(ctx context.Context, account, kind, subject string, data ma
 func (c *Core) rules(r *caisson.Repo) gate.Rules {
 	rules := c.Rules
 	rules.Allow = slices.Concat(rules.Allow, r.Allow)
+	rules.AskSecrets = r.AllowSecrets
 	return rules
 }
 

@@ -60,14 +60,14 @@ func (c sender) due(ctx context.Context) time.Time {
 			}
 			continue
 		}
-		stand, ok := c.sit(d)
+		tctx, stand, ok := c.sit(d)
 		if !ok {
 			continue // whoever has a place wakes the sender when it is free
 		}
 		d, err := c.claim(ctx, d.ID)
 		if err != nil || !c.do(func(ctx context.Context) {
 			defer func() { stand(); c.wake() }()
-			c.try(ctx, d)
+			c.try(ctx, tctx, d)
 		}) {
 			stand()
 		}
@@ -76,21 +76,30 @@ func (c sender) due(ctx context.Context) time.Time {
 }
 
 // sit takes a place to send d: neither an account nor a repository has all of them, so that a slow remote holds up only what is for it.
-func (c sender) sit(d *caisson.Delivery) (stand func(), ok bool) {
+// What is done there ends with ctx.
+func (c sender) sit(d *caisson.Delivery) (ctx context.Context, stand func(), ok bool) {
 	places := map[string]int{"": maxSends, d.Account: maxSends / 2, d.Account + "/" + d.Repo: maxSends / 4}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for of, most := range places {
 		if c.sending[of] >= most {
-			return nil, false
+			return nil, nil, false
 		}
 	}
 	for of := range places {
 		c.sending[of]++
 	}
-	return func() {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	t := &try{cancel: cancel, ended: make(chan struct{})}
+	c.tries[d.ID] = t
+	return ctx, func() {
+		cancel(nil)
+		close(t.ended)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if c.tries[d.ID] == t { // and not the next one
+			delete(c.tries, d.ID)
+		}
 		for of := range places {
 			if c.sending[of]--; c.sending[of] == 0 {
 				delete(c.sending, of)
@@ -131,18 +140,21 @@ func (c sender) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, er
 	})
 }
 
-// try sends a delivery once and stores what has become of it.
-func (c sender) try(ctx context.Context, d *caisson.Delivery) {
-	tctx, cancel := context.WithTimeout(ctx, sendTime)
+// try sends a delivery once, until tctx ends, and stores what has become of it.
+func (c sender) try(ctx, tctx context.Context, d *caisson.Delivery) {
+	timed, cancel := context.WithTimeout(tctx, sendTime)
 	defer cancel()
-	out, err := c.send(tctx, d)
+	out, err := c.send(timed, d)
 	if err != nil && ctx.Err() != nil {
 		return // the next daemon finds it as it is
 	}
+	given := err != nil && errors.Is(context.Cause(tctx), errDropped)
 	clean := context.WithoutCancel(ctx)
 	stored := c.persist(ctx, d.ID, func(d *caisson.Delivery) error {
 		d.Sent, d.URL, d.Number = out.Sent, out.URL, out.Number
-		if d.State == caisson.DeliverySending { // else somebody has dropped it
+		if given {
+			dropped(d)
+		} else {
 			c.outcome(d, err)
 		}
 		return nil
@@ -151,7 +163,7 @@ func (c sender) try(ctx context.Context, d *caisson.Delivery) {
 		return
 	}
 	data := map[string]string{"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit, "url": stored.URL}
-	if err != nil {
+	if err != nil && !given {
 		data["error"] = stored.Error
 		c.Log.WarnContext(ctx, "a delivery failed", "delivery", d.ID, "repo", d.Repo, "branch", d.Branch, "attempt", stored.Attempts, "err", err)
 	}
@@ -190,7 +202,7 @@ func (c sender) outcome(d *caisson.Delivery, err error) {
 	again := false
 	switch caisson.KindOf(err) {
 	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:
-		again = now().Sub(d.CreatedAt) < c.Limits.Tries
+		again = now().Sub(wanted(d)) < c.Limits.Tries
 	}
 	if !again {
 		d.State, d.EndedAt = caisson.DeliveryFailed, now()
@@ -305,70 +317,4 @@ func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery) 
 		return nil // the branch had been merged and removed: it is made again
 	}
 	return err
-}
-
-// GetDelivery implements [caisson.Repos].
-func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.c.Store.Deliveries().Get(ctx, in, ref)
-}
-
-// ListDeliveries implements [caisson.Repos].
-func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	return s.c.Store.Deliveries().List(ctx, in, f)
-}
-
-// RetryDelivery implements [caisson.Repos].
-func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d, err := s.c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
-		switch d.State {
-		case caisson.DeliveryDelivered, caisson.DeliveryDropped:
-			return caisson.Errorf(caisson.Conflict, "delivery %s is %s", d.ID, d.State)
-		case caisson.DeliverySending:
-			return nil
-		}
-		d.State, d.NextAt, d.EndedAt = caisson.DeliveryWaiting, time.Time{}, time.Time{}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.c.event(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-	s.c.sender.wake()
-	return d, nil
-}
-
-// DropDelivery implements [caisson.Repos].
-func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d, err := s.c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
-		switch d.State {
-		case caisson.DeliveryDelivered:
-			return caisson.Errorf(caisson.Conflict, "delivery %s was delivered: its branch is at the remote", d.ID)
-		case caisson.DeliveryDropped:
-			return nil
-		}
-		d.State, d.NextAt, d.EndedAt = caisson.DeliveryDropped, time.Time{}, now()
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.c.event(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-	s.c.sender.changed(ctx, d)
-	return d, nil
 }

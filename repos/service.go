@@ -13,6 +13,9 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/sshkey"
+	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
 // Service implements [caisson.Repos].
@@ -36,6 +39,9 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	}
 	r.Account, r.Local, r.Head, r.CreatedAt, r.FetchedAt = caller.Account, caller.Local, "", now(), time.Time{}
 	if err := checkRepo(&r, caller); err != nil {
+		return nil, err
+	}
+	if err := s.c.mirrors.checkKeys(ctx, &r); err != nil {
 		return nil, err
 	}
 	release, err := s.c.lock(ctx, r.Account, r.Name)
@@ -99,13 +105,49 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 			return caisson.Invalidf(field, "has characters that no commit may have in the name of its author")
 		}
 	}
-	for _, p := range r.Protected {
-		if err := gate.ValidPattern(p); err != nil {
-			return caisson.Invalidf("protected", "%s", caisson.MessageOf(err))
+	if len(r.HostKeys) > 20 {
+		return caisson.Invalidf("hostKeys", "are at most 20 lines")
+	}
+	for _, list := range []struct {
+		field    string
+		patterns []string
+	}{{"protected", r.Protected}, {"allow", r.Allow}, {"allowSecrets", r.AllowSecrets}} {
+		if len(list.patterns) > 100 {
+			return caisson.Invalidf(list.field, "are at most 100 patterns")
+		}
+		for _, p := range list.patterns {
+			if err := gate.ValidPattern(p); err != nil {
+				return caisson.Invalidf(list.field, "%s", caisson.MessageOf(err))
+			}
 		}
 	}
-	if len(r.Protected) > 100 || len(r.Allow) > 100 || len(r.HostKeys) > 20 {
-		return caisson.Invalidf("protected", "protected and allow have at most 100 patterns, and hostKeys 20 lines")
+	return relay.CheckPullTemplate(r.PullBody)
+}
+
+// checkKeys refuses keys that could not be used, before somebody waits for what needs them.
+func (c mirrors) checkKeys(ctx context.Context, r *caisson.Repo) error {
+	at, err := locate(r)
+	if err != nil {
+		return err
+	}
+	if at.url.Scheme == remoteurl.SSH && r.Credential != "" {
+		key, err := c.stored(ctx, r, at)
+		if err != nil {
+			return err
+		}
+		if _, err := sshkey.Parse("credential "+r.Credential, []byte(key.Reveal())); err != nil {
+			return caisson.Invalidf("credential", "%s", caisson.MessageOf(err))
+		}
+	}
+	if r.SigningKey == "" {
+		return nil
+	}
+	key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)
+	if err != nil {
+		return err
+	}
+	if _, err := relay.SSHSign([]byte(key.Reveal())); err != nil {
+		return caisson.Invalidf("signingKey", "%s", caisson.MessageOf(err))
 	}
 	return nil
 }
@@ -191,6 +233,7 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 		return err
 	}
 	s.c.forget(r.Account, r.Name)
+	defer s.c.space.forget(r.Account)
 	s.c.event(ctx, r.Account, "repo.removed", r.Name, nil)
 	return os.RemoveAll(s.c.dir(r.Account, r.Name))
 }

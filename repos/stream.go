@@ -45,6 +45,11 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	case req.Service != "upload-pack" && req.Service != "receive-pack":
 		return nil, nil, caisson.Invalidf("service", "is upload-pack or receive-pack")
 	}
+	if req.Service == "receive-pack" {
+		if err := c.keeper.roomToPush(ctx, g.Account); err != nil {
+			return nil, nil, err
+		}
+	}
 	if !c.streams.enter(g.Sandbox) {
 		return nil, nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 	}

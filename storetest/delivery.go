@@ -29,7 +29,7 @@ func delivery(account string) *caisson.Delivery {
 		Base: "main", Branch: "caisson/ü", From: "00", Pushed: "01", Commit: "02", Sent: "03", Commits: 4,
 		Findings: []caisson.Finding{{Check: "secret", Verdict: caisson.VerdictAsk, Message: "0a1b2c3d <a>\u202eb: m", Line: 3}},
 		Pull:     true, Ready: true, Title: "t", Body: "b\n", URL: "https://host/pull/1", Number: 1 << 40, Attempts: 3, Error: "e",
-		NextAt: noon(), CreatedAt: noon(), EndedAt: noon().Add(time.Hour),
+		NextAt: noon(), CreatedAt: noon(), RetriedAt: noon().Add(time.Minute), EndedAt: noon().Add(time.Hour),
 	}
 }
 

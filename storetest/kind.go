@@ -167,7 +167,7 @@ func repoKind() kind[caisson.Repo] {
 			return &caisson.Repo{
 				Name: name, Account: account, URL: "ssh://git@host/ü.git", Forge: caisson.ForgeGitea, API: "https://host/api", Credential: "TOKEN",
 				HostKeys: []string{"host ssh-ed25519 AAAA <&>"}, Protected: []string{"release/*"}, Allow: []string{".github/workflows/*"},
-				Authors: caisson.AuthorSet, AuthorName: "Ü", AuthorEmail: "u@host", SigningKey: "KEY", Head: "main", CreatedAt: noon(), FetchedAt: noon(),
+				AllowSecrets: []string{"testdata/**"}, PullBody: "{{.Answer}}\n<&>", Authors: caisson.AuthorSet, AuthorName: "Ü", AuthorEmail: "u@host", SigningKey: "KEY", Head: "main", CreatedAt: noon(), FetchedAt: noon(),
 			}
 		},
 		ref:     func(r *caisson.Repo) string { return r.Name },

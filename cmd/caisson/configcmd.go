@@ -120,12 +120,14 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 # The relay for git repositories; see docs/relay.md. What cannot be sent to its remote is tried again after firstRetry, then after longer
 # and longer, for as long as tries says; what was not delivered is kept for keep. ca is a PEM file of authorities to trust for remotes and
-# forges besides the system's.
+# forges besides the system's. Once the repositories of an account take space, mirrors and clones together, nothing more is fetched, let in or
+# pushed for it.
 #relay:
 #  ca: ""
 #  firstRetry: 5s
 #  tries: 3d
 #  keep: 30d
+#  space: 20GiB
 
 # One model gateway can serve the sandboxes of many machines; see docs/gateway.md. There: listen (beyond loopback with TLS).
 # Here: remoteURL; remoteAPI, the URL of that daemon's API, where sandboxes are registered with remoteToken, a token that it

@@ -14,10 +14,11 @@ type relaySettings struct {
 	FirstRetry caisson.Duration `yaml:"firstRetry" json:"firstRetry"`
 	Tries      caisson.Duration `yaml:"tries" json:"tries"`
 	Keep       caisson.Duration `yaml:"keep" json:"keep"`
+	Space      caisson.Size     `yaml:"space" json:"space"`
 }
 
 func defaultRelaySettings() relaySettings {
-	return relaySettings{FirstRetry: 5 * second, Tries: 3 * day, Keep: 30 * day}
+	return relaySettings{FirstRetry: 5 * second, Tries: 3 * day, Keep: 30 * day, Space: 20 << 30}
 }
 
 func (s *relaySettings) validate(bad func(field, format string, args ...any)) {
@@ -32,9 +33,14 @@ func (s *relaySettings) validate(bad func(field, format string, args ...any)) {
 			bad(n.field, "has to be more than nothing")
 		}
 	}
+	if s.Space <= 0 {
+		bad("relay.space", "has to be more than nothing")
+	}
 }
 
 // engine returns the settings as the engine has them.
 func (s *relaySettings) engine() engine.RelayConfig {
-	return engine.RelayConfig{CA: s.CA, First: time.Duration(s.FirstRetry), Tries: time.Duration(s.Tries), Keep: time.Duration(s.Keep)}
+	return engine.RelayConfig{
+		CA: s.CA, First: time.Duration(s.FirstRetry), Tries: time.Duration(s.Tries), Keep: time.Duration(s.Keep), Space: s.Space,
+	}
 }

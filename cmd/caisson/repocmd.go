@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -22,19 +23,21 @@ func repoName(r *caisson.Repo) string { return r.Name }
 
 // repoAddCmd makes a repository known.
 type repoAddCmd struct {
-	Name        string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
-	URL         string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
-	Forge       string   `help:"What its server is besides git: github, gitlab, gitea (and Forgejo), or none; default by its name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
-	API         string   `name:"api" help:"Base URL of the forge's API, if it is not where it usually is." placeholder:"URL"`
-	Credential  string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default, at a forge known by its name, GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, if there is one." placeholder:"NAME" complete:"credential"`
-	HostKey     []string `help:"Key of an SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
-	KnownHosts  string   `help:"Take the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
-	Protect     []string `help:"Never push to branches of this name, as release/*; may be repeated. The default branch is protected anyway." placeholder:"PATTERN" sep:"none"`
-	Allow       []string `help:"Let commits change protected files of this name, as .github/workflows/*; may be repeated." placeholder:"PATTERN" sep:"none"`
-	Authors     string   `help:"set: new commits are by --author-name; keep: by whom the agent says. Default set." enum:",set,keep" default:"" placeholder:"HOW"`
-	AuthorName  string   `help:"Author of new commits; default Caisson." placeholder:"NAME"`
-	AuthorEmail string   `help:"Address of that author; default caisson@localhost." placeholder:"ADDRESS"`
-	SigningKey  string   `help:"Credential with an SSH private key that new commits are signed with." placeholder:"NAME" complete:"credential"`
+	Name         string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
+	URL          string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
+	Forge        string   `help:"What its server is besides git: github, gitlab, gitea (and Forgejo), or none; default by its name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
+	API          string   `name:"api" help:"Base URL of the forge's API, if it is not where it usually is." placeholder:"URL"`
+	Credential   string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default, at a forge known by its name, GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, if there is one." placeholder:"NAME" complete:"credential"`
+	HostKey      []string `help:"Key of an SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
+	KnownHosts   string   `help:"Take the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
+	Protect      []string `help:"Never push to branches of this name, as release/*; may be repeated. The default branch is protected anyway." placeholder:"PATTERN" sep:"none"`
+	Allow        []string `help:"Let commits change protected files of this name, as .github/workflows/*; may be repeated." placeholder:"PATTERN" sep:"none"`
+	AllowSecrets []string `help:"Hold a delivery for you, instead of refusing it, when something in files of this name looks like a secret; may be repeated." placeholder:"PATTERN" sep:"none"`
+	PullTemplate string   `help:"File with a template of the text of pull requests; see docs/relay.md." placeholder:"FILE" complete:"file"`
+	Authors      string   `help:"set: new commits are by --author-name; keep: by whom the agent says. Default set." enum:",set,keep" default:"" placeholder:"HOW"`
+	AuthorName   string   `help:"Author of new commits; default Caisson." placeholder:"NAME"`
+	AuthorEmail  string   `help:"Address of that author; default caisson@localhost." placeholder:"ADDRESS"`
+	SigningKey   string   `help:"Credential with an SSH private key that new commits are signed with." placeholder:"NAME" complete:"credential"`
 }
 
 func (c *repoAddCmd) Help() string {
@@ -43,7 +46,7 @@ credential. What it has done is checked, and goes to the remote as one branch wh
 
 ` + examples("caisson repo add web https://github.com/acme/web", "caisson repo add web git@github.com:acme/web.git --credential DEPLOY_KEY",
 		"caisson repo add api https://git.acme.example/api --forge gitea --protect 'release/*'",
-		"caisson repo add notes ~/notes --authors keep")
+		"caisson repo add docs https://github.com/acme/docs --pull-template pull.md", "caisson repo add notes ~/notes --authors keep")
 }
 
 func (c *repoAddCmd) Run(ctx context.Context, a *app) error {
@@ -69,7 +72,7 @@ func (c *repoAddCmd) Run(ctx context.Context, a *app) error {
 func (c *repoAddCmd) repo(a *app) (caisson.Repo, error) {
 	r := caisson.Repo{
 		Name: c.Name, URL: c.URL, Forge: caisson.Forge(c.Forge), API: c.API, Credential: c.Credential, Protected: c.Protect, Allow: c.Allow,
-		Authors: c.Authors, AuthorName: c.AuthorName, AuthorEmail: c.AuthorEmail, SigningKey: c.SigningKey,
+		AllowSecrets: c.AllowSecrets, Authors: c.Authors, AuthorName: c.AuthorName, AuthorEmail: c.AuthorEmail, SigningKey: c.SigningKey,
 	}
 	if c.Authors == caisson.AuthorKeep && (c.AuthorName != "" || c.AuthorEmail != "") {
 		return r, usagef("repo add", "--author-name and --author-email are of no use with --authors keep")
@@ -78,8 +81,26 @@ func (c *repoAddCmd) repo(a *app) (caisson.Repo, error) {
 	if r.URL, err = repoURL(c.URL); err != nil {
 		return r, err
 	}
+	if r.PullBody, err = pullTemplate(c.PullTemplate); err != nil {
+		return r, err
+	}
 	r.HostKeys, err = c.hostKeys(a, r.URL)
 	return r, err
+}
+
+// pullTemplate reads the template of pull requests from a file; "" for none.
+func pullTemplate(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := readSmall(file)
+	if err == nil && len(text) == 0 {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	if err != nil {
+		return "", caisson.Wrap(err, caisson.Invalid, "the template of pull requests cannot be read: %v", err)
+	}
+	return string(text), nil
 }
 
 // repoLsCmd lists repositories.
@@ -143,7 +164,7 @@ func (c *repoShowCmd) Run(ctx context.Context, a *app) error {
 	for _, more := range []struct {
 		name   string
 		values []string
-	}{{"Protected", r.Protected}, {"Allowed", r.Allow}, {"Host key", r.HostKeys}} {
+	}{{"Protected", r.Protected}, {"Allowed", r.Allow}, {"Secrets held", r.AllowSecrets}, {"Host key", r.HostKeys}, {"Pull request", strings.Split(r.PullBody, "\n")}} {
 		for _, v := range more.values {
 			rows = append(rows, [2]string{more.name, v})
 		}

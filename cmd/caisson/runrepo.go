@@ -58,6 +58,9 @@ func (v *runView) delivered(d *caisson.RunDelivery) {
 	if d == nil {
 		return
 	}
+	if d.Left != "" {
+		v.line("some of what was done for %s is not delivered%s", d.Repo, because(d.Left))
+	}
 	switch d.State {
 	case "":
 		v.line("there is nothing new for %s", d.Repo)

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestDelivered: every state is told in one line, with what to do next.
+// TestDelivered: every state is told, with what to do next.
 func TestDelivered(t *testing.T) {
 	for name, tt := range map[string]struct {
 		d    *caisson.RunDelivery
@@ -18,6 +18,8 @@ func TestDelivered(t *testing.T) {
 		"taken not":     {&caisson.RunDelivery{Repo: "r", State: caisson.DeliveryFailed, Error: "no\ngit"}, "nothing was delivered to r (no git)\n"},
 		"delivered":     {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", URL: "https://h/1"}, "delivered to branch b of r: https://h/1\n"},
 		"without forge": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDelivered, Branch: "b"}, "delivered to branch b of r\n"},
+		"partly": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", Left: "why"},
+			"some of what was done for r is not delivered (why)\ndelivered to branch b of r\n"},
 		"hostile":       {&caisson.RunDelivery{Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", URL: "\x1b[2J\u202e"}, "delivered to branch b of r: \\x1b[2J\\u202e\n"},
 		"dropped": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDropped, Branch: "b"},
 			"delivery dl-1 to branch b of r is dropped; caisson relay show dl-1 says how it goes on\n"},

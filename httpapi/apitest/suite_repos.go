@@ -23,7 +23,7 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 	want := caisson.Repo{
 		Name: "b.1_x-y", URL: "git@host:o/ü.git", Forge: caisson.ForgeGitea, API: "https://host/api/v1", Credential: "TOKEN",
 		HostKeys: []string{"host ssh-ed25519 AAAA"}, Protected: []string{"release/*"}, Allow: []string{".github/workflows/*"},
-		Authors: caisson.AuthorKeep, AuthorName: "Ü <&>", AuthorEmail: "u@host", SigningKey: "KEY",
+		AllowSecrets: []string{"testdata/**"}, PullBody: "{{.Answer}}\n<&>", Authors: caisson.AuthorKeep, AuthorName: "Ü <&>", AuthorEmail: "u@host", SigningKey: "KEY",
 	}
 	got := must(c.Repos.AddRepo(ctx, want))(t)
 	want.Account, want.Local, want.Head = caller.Account, caller.Local, "main"
