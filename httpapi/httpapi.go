@@ -69,7 +69,7 @@ func New(cfg Config) (*API, error) {
 	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
 		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
 		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
-		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil, cfg.Repos == nil:
+		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil, cfg.Repos == nil, cfg.Volumes == nil:
 		return nil, errors.New("httpapi: a core is missing")
 	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")

@@ -57,7 +57,7 @@ func (h snapshotRoutes) fork(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if w := in.Body.Workspace; w != nil && w.Kind == caisson.WorkspaceVolume {
-		if err := checkVolume("workspace.source", w.Source); err != nil {
+		if err := checkVolumeSource("workspace.source", w.Source, 0); err != nil {
 			return nil, err
 		}
 	}

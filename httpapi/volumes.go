@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"regexp"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
@@ -38,7 +37,7 @@ func (h volumeRoutes) create(ctx context.Context, in *struct {
 	if err := checkLabels(in.Body.Labels); err != nil {
 		return nil, err
 	}
-	if err := checkVolume("name", in.Body.Name); err != nil {
+	if err := caisson.CheckVolumeName("name", in.Body.Name); err != nil {
 		return nil, err
 	}
 	return answerVolume(once(ctx, h.once, in.Key, "create-volume", in.Body, func() (*caisson.Volume, error) {
@@ -73,21 +72,14 @@ func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*none, error) 
 	return nil, h.core.RemoveVolume(ctx, in.Ref)
 }
 
-// volumeName is what a volume can be called. An id is of this form, too.
-var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-
-// checkVolume refuses what cannot be the name of a volume.
-func checkVolume(field, name string) error {
-	if !volumeName.MatchString(name) {
-		return caisson.Invalidf(field, "%.70q is not the name of a volume: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
-	}
-	return nil
-}
-
-// checkVolumeSource refuses a volume as a workspace that could not be one, or comes with descriptors of directories.
-func checkVolumeSource(field, name string, handles int) error {
+// checkVolumeSource refuses a volume as a workspace that could not be one, or comes with descriptors of directories. It is called by
+// its name, which may be one that is to be made, or by its id.
+func checkVolumeSource(field, ref string, handles int) error {
 	if handles > 0 {
 		return caisson.Invalidf(field, "a volume needs no descriptor of a directory, and %d were passed", handles)
 	}
-	return checkVolume(field, name)
+	if _, err := caisson.ParseID(caisson.VolumePrefix, ref); err == nil {
+		return nil
+	}
+	return caisson.CheckVolumeName(field, ref)
 }

@@ -46,6 +46,7 @@ type cli struct {
 	Diff       diffCmd       `cmd:"" help:"Show what has changed in a workspace."`
 	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
 	Workspace  workspaceCmd  `cmd:"" help:"List and forget host directories as sandboxes have them."`
+	Volume     volumeCmd     `cmd:"" help:"Manage directories that outlive sandboxes."`
 	Repo       repoCmd       `cmd:"" help:"Manage git repositories that agents may work on."`
 	Relay      relayCmd      `cmd:"" help:"Follow commits on their way to the remotes of repositories."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`

@@ -314,6 +314,11 @@ func (a *app) names(ctx context.Context, kind string) []string {
 		for _, r := range items {
 			add("", r.Name)
 		}
+	case "volume":
+		items, _ := allVolumes(ctx, api, caisson.Filter{})
+		for _, v := range items {
+			add(string(v.ID), v.Name)
+		}
 	case "delivery":
 		items, _, _ := api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})
 		for _, d := range items {

@@ -24,6 +24,7 @@ type newSandbox struct {
 	OpenFiles int               `help:"Limit of open files of one process." group:"new" placeholder:"N"`
 	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
 	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`
+	Volume    string            `help:"Give it this volume, by default as /workspace; it is made if there is none of that name, and what is written there stays. See volume ls." group:"new" placeholder:"NAME[:TARGET]" complete:"volume"`
 	Label     []string          `help:"Label it; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
 	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
@@ -53,6 +54,7 @@ type createCmd struct {
 	Snapshot string   `help:"Start from this snapshot instead of a template." placeholder:"SNAPSHOT" complete:"snapshot"`
 	NoStart  bool     `help:"Only make it; start it later."`
 	newSandbox
+	cloneFlags
 	registryLogin
 }
 
@@ -60,10 +62,16 @@ func (c *createCmd) Help() string {
 	return examples("caisson sandbox create", "caisson sandbox create --name web debian:12 -- sleep infinity",
 		"caisson sandbox create --mount .:/work:rw --memory 4G --ttl 1h host",
 		"caisson sandbox create --workspace ~/project --name dev debian:12",
+		"caisson sandbox create --volume data:/srv/data --name db debian:12",
+		"caisson sandbox create --repo web --branch fix/login --name dev",
 		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
 func (c *createCmd) Run(ctx context.Context, a *app) error {
+	clone, err := c.clone(&c.newSandbox, c.NoStart)
+	if err != nil {
+		return err
+	}
 	api, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -84,9 +92,19 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 		}
 		req.Snapshot = s.ID
 	}
+	if clone != nil { // before an image is pulled for a repository that there is not
+		if _, err := api.GetRepo(ctx, clone.repo.Name); err != nil {
+			return err
+		}
+	}
 	s, err := m.create(ctx, c.Template, req)
 	if err != nil {
 		return err
+	}
+	if clone != nil {
+		if err := clone.into(ctx, a, api, s); err != nil {
+			return err
+		}
 	}
 	return printDone(a, s, string(s.ID))
 }
@@ -115,6 +133,12 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 		req.Mounts = append(req.Mounts, mount)
 	}
 	switch {
+	case f.Volume != "" && f.Workspace != "":
+		return nil, usagef("sandbox create", "--volume and --workspace exclude each other: a sandbox has one workspace")
+	case f.Volume != "" && !f.workspaceFlags.given():
+		if req.Workspace, err = volumeRequest(f.Volume); err != nil {
+			return nil, err
+		}
 	case f.Workspace != "":
 		dir, target, err := parseWorkspace(f.Workspace)
 		if err != nil {

@@ -31,9 +31,13 @@ func (c *eventsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	// Events of sandboxes have their ids; those of templates and images their names.
-	if sb, err := api.Get(ctx, c.Subject); c.Subject != "" && err == nil {
-		c.Subject = string(sb.ID)
+	// Events of sandboxes and volumes have their ids; those of templates and images their names.
+	if c.Subject != "" {
+		if sb, err := api.Get(ctx, c.Subject); err == nil {
+			c.Subject = string(sb.ID)
+		} else if list, _, err := api.ListVolumes(ctx, caisson.Filter{Name: c.Subject}); err == nil && len(list) == 1 {
+			c.Subject = string(list[0].ID)
+		}
 	}
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -74,7 +74,7 @@ func (c *execCmd) Run(ctx context.Context, a *app) error {
 func (n *newSandbox) given() bool {
 	return n.Name != "" || n.Image != "" || n.CPUs != 0 || n.Memory != 0 || n.PIDs != 0 || n.Disk != 0 || n.OpenFiles != 0 ||
 		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool ||
-		n.Workspace != "" || n.workspaceFlags.given() || n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
+		n.Workspace != "" || n.Volume != "" || n.workspaceFlags.given() || n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
 }
 
 // shellCmd opens a shell.
@@ -104,19 +104,22 @@ func (c *shellCmd) Run(ctx context.Context, a *app) error {
 }
 
 // execOnce runs req in a sandbox of its own.
-func execOnce(ctx context.Context, a *app, m maker, source string, req caisson.ExecRequest) (err error) {
+func execOnce(ctx context.Context, a *app, m maker, source string, req caisson.ExecRequest) error {
 	s, err := m.create(ctx, source, caisson.CreateRequest{})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		if rmErr := m.api.Remove(ctx, string(s.ID)); rmErr != nil && caisson.KindOf(rmErr) != caisson.NotFound {
-			a.say("caisson: sandbox %s is still there: %s", s.ID, describe(rmErr).Message)
-		}
-	}()
+	defer discard(ctx, a, m.api, s.ID)
 	return execIn(ctx, a, m.api, string(s.ID), req)
+}
+
+// discard removes a sandbox that this command has made, even if it was interrupted.
+func discard(ctx context.Context, a *app, api api, id caisson.ID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	if err := api.Remove(ctx, string(id)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		a.say("caisson: sandbox %s is still there: %s", id, describe(err).Message)
+	}
 }
 
 // execIn runs req in a sandbox, connected to this program's streams, and returns how it ended as a [processExit].

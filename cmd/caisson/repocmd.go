@@ -128,12 +128,7 @@ func (c *repoLsCmd) Run(ctx context.Context, a *app) error {
 }
 
 // fetched is when a repository was last fetched.
-func fetched(r *caisson.Repo) string {
-	if r.FetchedAt.IsZero() {
-		return "never"
-	}
-	return age(r.FetchedAt) + " ago"
-}
+func fetched(r *caisson.Repo) string { return ago(r.FetchedAt) }
 
 // repoArg names a repository.
 type repoArg struct {

@@ -15,6 +15,7 @@ type runCmd struct {
 	Prompt    []string         `arg:"" optional:"" help:"What it is to do; without it, --file or standard input says so."`
 	File      string           `help:"Read the prompt from a file; - is standard input." short:"f" placeholder:"FILE" complete:"file"`
 	Directory string           `help:"Work on this directory. What the agent writes stays aside until it is applied with sync." short:"C" placeholder:"DIR" complete:"file"`
+	Volume    string           `help:"Work in this volume, which is made if there is none of that name. What the agent writes stays there." placeholder:"NAME" complete:"volume"`
 	Model     string           `help:"Model to use, by its alias." placeholder:"ALIAS"`
 	Image     string           `help:"Image instead of the agent's." placeholder:"REF" complete:"image"`
 	Persona   string           `help:"Which of several agents it is to be." placeholder:"ID"`
@@ -45,7 +46,8 @@ With -o json the record is printed when the run has ended, with -o jsonl each ev
 
 ` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
 		"caisson run caisson -C . --sync yolo 'mend the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
-		"caisson run caisson --repo web --pr 'mend the tests'", "caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
+		"caisson run caisson --repo web --pr 'mend the tests'", "caisson run caisson --volume notes 'add what you have learned to notes.md'",
+		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
 }
 
 func (c *runCmd) Run(ctx context.Context, a *app) error {
@@ -65,6 +67,9 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 		defer done()
 	} else if c.given() {
 		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
+	}
+	if c.Volume != "" {
+		a.say("caisson: working in the volume %s", req.Source)
 	}
 	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
@@ -94,6 +99,9 @@ func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
 		return req, err
 	}
+	if err := c.inVolume(&req); err != nil {
+		return req, err
+	}
 	if req.Repo, err = c.repoFlags.request(c.Directory); err != nil {
 		return req, err
 	}
@@ -102,6 +110,25 @@ func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
 	}
 	req.Policy, err = a.policyFrom(c.Policy, c.Allow, c.Deny)
 	return req, err
+}
+
+// inVolume makes the volume of the flags the workspace of a run.
+func (c *runCmd) inVolume(req *caisson.RunRequest) error {
+	switch {
+	case c.Volume == "":
+		return nil
+	case c.Directory != "" || c.Repo != "":
+		return usagef("run", "work on a directory with -C, on a repository with --repo or in a volume with --volume, not on several of them")
+	}
+	name, target, err := parseNamed("volume", c.Volume)
+	switch {
+	case err != nil:
+		return err
+	case target != "":
+		return caisson.Invalidf("volume", "a run has its volume where the agent works; leave out :%s", target)
+	}
+	req.Kind, req.Source = caisson.WorkspaceVolume, name
+	return nil
 }
 
 // prompt returns what the agent is to do.

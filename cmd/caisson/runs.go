@@ -175,7 +175,7 @@ func (c *runsShowCmd) Run(ctx context.Context, a *app) error {
 func runRows(r *caisson.Run) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"Agent", r.Agent}, {"State", runState(r)}, {"Attempt", strconv.Itoa(r.Attempt)}, {"Model", r.Model},
-		{"Prompt", brief(r.Request.Prompt)}, {"Directory", r.Request.Source}, {"Repository", repoOf(r)}, {"Session", string(r.Session)}, {"User", r.Request.User},
+		{"Prompt", brief(r.Request.Prompt)}, {"Directory", directoryOf(r)}, {"Volume", volumeOf(r)}, {"Repository", repoOf(r)}, {"Session", string(r.Session)}, {"User", r.Request.User},
 		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", pairs(r.Request.Labels)}, {"Trace", r.Trace},
 		{"Created", when(r.CreatedAt)}, {"Started", when(r.StartedAt)}, {"Ended", when(r.EndedAt)},
 	}

@@ -181,6 +181,9 @@ func specRows(s caisson.Spec) [][2]string {
 		}
 		rows = append(rows, [2]string{"Mount", m.Source + " at " + m.Target + ", " + mode})
 	}
+	if v := s.Volume; v != nil {
+		rows = append(rows, [2]string{"Volume", v.Name + " at " + v.Target})
+	}
 	for i, r := range s.Policy.Rules {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}

@@ -181,6 +181,9 @@ func (c repoCore) GrantRepo(ctx context.Context, sandbox string, req caisson.Rep
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Contains([]string{"", "main", "feature"}, req.Base) {
+		return nil, caisson.Invalidf("repo.base", "the remote of %s has no branch %.100q", r.Name, req.Base)
+	}
 	if _, err := (fileCore)(c).WriteFile(ctx, sandbox, dir+"/README", 0, strings.NewReader("cloned")); err != nil {
 		return nil, err
 	}

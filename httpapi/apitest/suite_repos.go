@@ -200,6 +200,8 @@ func testSandboxRepos(t *testing.T, ctx context.Context, c Cores) {
 		_, err = c.Repos.DeliverRepo(ctx, ref, ask, "/w")
 		Fails(t, err, caisson.NotFound, "")
 	}
+	_, err = c.Repos.GrantRepo(ctx, "dev", caisson.RepoRequest{Name: "r", Base: "nowhere"}, "/x")
+	Fails(t, err, caisson.Invalid, "repo.base")
 	ask.Name = "nowhere"
 	_, err = c.Repos.GrantRepo(ctx, "dev", ask, "/w")
 	Fails(t, err, caisson.NotFound, "")

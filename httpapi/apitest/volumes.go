@@ -3,7 +3,6 @@ package apitest
 import (
 	"context"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +20,6 @@ type volume struct {
 
 // volumeCore keeps volumes. Every one is counted whenever somebody asks for it.
 type volumeCore struct{ m *Memory }
-
-var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 func (c volumeCore) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (*caisson.Volume, error) {
 	caller, err := caisson.CallerOf(ctx)
@@ -43,8 +40,8 @@ func (c volumeCore) CreateVolume(ctx context.Context, req caisson.VolumeRequest)
 
 // newVolume needs mu.
 func (m *Memory) newVolume(account, name string, labels map[string]string) (*volume, error) {
-	if _, err := caisson.ParseID(caisson.VolumePrefix, name); err == nil || !volumeName.MatchString(name) {
-		return nil, caisson.Invalidf("name", "%.40q is no name of a volume", name)
+	if err := caisson.CheckVolumeName("name", name); err != nil {
+		return nil, err
 	}
 	v := &volume{Volume: caisson.Volume{
 		ID: caisson.NewID(caisson.VolumePrefix), Account: account, Name: name, Labels: labels, CreatedAt: time.Now().UTC(),
@@ -130,7 +127,7 @@ func (c volumeCore) ListVolumes(ctx context.Context, f caisson.Filter) (out []*c
 func (c volumeCore) RemoveVolume(ctx context.Context, ref string) error {
 	return c.with(ctx, ref, func(v *volume) error {
 		if v.Sandbox != "" {
-			return caisson.Errorf(caisson.Conflict, "the sandbox %s has the volume %s; remove it first", v.Sandbox, v.Name)
+			return caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove the sandbox first", v.Sandbox, v.Name)
 		}
 		c.m.volumes = slices.DeleteFunc(c.m.volumes, func(o *volume) bool { return o == v })
 		c.m.event(v.Account, "volume.removed", string(v.ID))
@@ -148,7 +145,7 @@ func (m *Memory) hold(account, ref string, sandbox caisson.ID) (*volume, error) 
 		}
 	}
 	if v.Sandbox != "" && v.Sandbox != sandbox {
-		return nil, caisson.Errorf(caisson.Conflict, "the sandbox %s has the volume %s; remove it first, or use another volume", v.Sandbox, v.Name)
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove that sandbox first, or use another volume", v.Sandbox, v.Name)
 	}
 	v.Sandbox, v.UsedAt = sandbox, time.Now().UTC()
 	m.event(account, "volume.taken", string(v.ID))

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// cloneDir is where a new sandbox has its clone unless the flag says otherwise.
+const cloneDir = "/workspace"
+
+// cloneFlags give a new sandbox a clone of a repository as its workspace.
+type cloneFlags struct {
+	Repo string `help:"Clone this repository into it, by default as /workspace, and let it push there; repo deliver sends what was done. See repo ls." group:"repo" placeholder:"NAME[:DIR]" complete:"repo"`
+	branchFlags
+}
+
+// a clone is what the flags ask for.
+type clone struct {
+	repo caisson.RepoRequest
+	dir  string
+}
+
+// clone returns what the flags ask for; nil if that is no repository.
+func (f *cloneFlags) clone(n *newSandbox, noStart bool) (*clone, error) {
+	const command = "sandbox create"
+	switch {
+	case f.Repo == "" && (f.Base != "" || f.Branch != "" || len(f.Read) > 0):
+		return nil, usagef(command, "--base, --branch and --read need --repo")
+	case f.Repo == "":
+		return nil, nil
+	case n.Workspace != "" || n.Volume != "":
+		return nil, usagef(command, "--repo, --volume and --workspace exclude each other: a sandbox has one workspace")
+	case noStart:
+		return nil, usagef(command, "--repo clones in the running sandbox; leave out --no-start")
+	}
+	name, dir, err := parseNamed("repo", f.Repo)
+	if err != nil {
+		return nil, err
+	}
+	return &clone{caisson.RepoRequest{Name: name, Base: f.Base, Branch: f.Branch, Read: f.Read}, cmp.Or(dir, cloneDir)}, nil
+}
+
+// into lets a new sandbox into the repository and clones it there. If that fails, the sandbox is removed again.
+func (c *clone) into(ctx context.Context, a *app, api api, s *caisson.Sandbox) error {
+	g, err := api.GrantRepo(ctx, string(s.ID), c.repo, c.dir)
+	if err != nil {
+		discard(ctx, a, api, s.ID)
+		return err
+	}
+	ref := cmp.Or(s.Name, string(s.ID))
+	a.say("caisson: %s in it is a clone of %s from %s; commits go to %s; send them with: caisson repo deliver %s %s",
+		c.dir, c.repo.Name, g.Start, g.Branch, c.repo.Name, quoteCommand([]string{ref + ":" + c.dir}))
+	return nil
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+type volumeCmd struct {
+	Create volumeCreateCmd `cmd:"" help:"Make an empty volume."`
+	Ls     volumeLsCmd     `cmd:"" help:"List volumes."`
+	Show   volumeShowCmd   `cmd:"" help:"Show everything about a volume, and count what is in it."`
+	Rm     volumeRmCmd     `cmd:"" help:"Remove volumes with all that is in them."`
+}
+
+func volumeName(v *caisson.Volume) string { return v.Name }
+
+// volumeCreateCmd makes a volume.
+type volumeCreateCmd struct {
+	Name  string   `arg:"" help:"What it is to be called."`
+	Label []string `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+}
+
+func (c *volumeCreateCmd) Help() string {
+	return `A volume is a directory that outlives sandboxes. One sandbox at a time has it, running or not. It need not be made first:
+sandbox create --volume and run --volume make it if there is none of that name.
+
+` + examples("caisson volume create data", "caisson volume create data -l team=a && caisson sandbox create --volume data:/srv/data",
+		"caisson run caisson --volume data 'write down what you find'")
+}
+
+func (c *volumeCreateCmd) Run(ctx context.Context, a *app) error {
+	if err := caisson.CheckVolumeName("name", c.Name); err != nil {
+		return err
+	}
+	labels, err := parseLabels(c.Label)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := api.CreateVolume(ctx, caisson.VolumeRequest{Name: c.Name, Labels: labels})
+	if err != nil {
+		return err
+	}
+	return printDone(a, v, v.Name)
+}
+
+// volumeLsCmd lists volumes.
+type volumeLsCmd struct {
+	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+}
+
+func (c *volumeLsCmd) Help() string {
+	return "Sizes are as they were last counted; volume show counts anew.\n\n" +
+		examples("caisson volume ls", "caisson volume ls -q", "caisson volume ls -l team=a -o json")
+}
+
+func (c *volumeLsCmd) Run(ctx context.Context, a *app) error {
+	labels, err := parseLabels(c.Label)
+	if err != nil {
+		return err
+	}
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := allVolumes(ctx, api, caisson.Filter{Labels: labels})
+	if err != nil {
+		return err
+	}
+	counted := func(value func(*caisson.Volume) string) func(*caisson.Volume) string {
+		return func(v *caisson.Volume) string {
+			if v.CountedAt.IsZero() {
+				return ""
+			}
+			return value(v)
+		}
+	}
+	return printList(a, list, volumeName, []column[*caisson.Volume]{
+		{name: "NAME", value: volumeName},
+		{name: "SIZE", value: counted(func(v *caisson.Volume) string { return v.Bytes.String() })},
+		{name: "FILES", value: counted(func(v *caisson.Volume) string { return strconv.FormatInt(v.Files, 10) })},
+		{name: "SANDBOX", value: func(v *caisson.Volume) string { return string(v.Sandbox) }},
+		{name: "USED", value: func(v *caisson.Volume) string { return ago(v.UsedAt) }},
+	})
+}
+
+// ago is how long ago something happened, or that it never did.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return age(t) + " ago"
+}
+
+func allVolumes(ctx context.Context, api caisson.Volumes, f caisson.Filter) ([]*caisson.Volume, error) {
+	return allPages(f, func(f caisson.Filter) ([]*caisson.Volume, bool, error) { return api.ListVolumes(ctx, f) },
+		func(v *caisson.Volume) caisson.ID { return v.ID })
+}
+
+// volumeShowCmd shows one volume.
+type volumeShowCmd struct {
+	Volume string `arg:"" help:"Id or name." complete:"volume"`
+}
+
+func (c *volumeShowCmd) Help() string {
+	return examples("caisson volume show data", "caisson volume show data -o json")
+}
+
+func (c *volumeShowCmd) Run(ctx context.Context, a *app) error {
+	api, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := api.GetVolume(ctx, c.Volume)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", pairs(v.Labels)}}
+	if !v.CountedAt.IsZero() {
+		rows = append(rows, [2]string{"Size", v.Bytes.String() + " (" + strconv.FormatInt(int64(v.Bytes), 10) + " bytes)"},
+			[2]string{"Files", strconv.FormatInt(v.Files, 10)}, [2]string{"Counted", when(v.CountedAt)})
+	}
+	return printOne(a, v, v.Name, append(rows, [2]string{"Created", when(v.CreatedAt)}, [2]string{"Used", when(v.UsedAt)}))
+}
+
+// volumeRmCmd removes volumes.
+type volumeRmCmd struct {
+	Volumes []string `arg:"" name:"volume" help:"Ids or names." complete:"volume"`
+}
+
+func (c *volumeRmCmd) Help() string {
+	return "One that a sandbox has stays until the sandbox is removed.\n\n" + examples("caisson volume rm data", "caisson volume rm $(caisson volume ls -q -l team=a)")
+}
+
+func (c *volumeRmCmd) Run(ctx context.Context, a *app) error {
+	return each(ctx, a, c.Volumes, func(api api, ref string) (removed, string, error) {
+		return removed{ref}, ref, api.RemoveVolume(ctx, ref)
+	})
+}
+
+// nameForm is what volumes and repositories can be called. An id of a volume is of this form, too.
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// parseNamed reads NAME[:TARGET], where NAME is what a volume or repository is called; field is the flag's name.
+func parseNamed(field, s string) (name, target string, err error) {
+	name, target, ok := strings.Cut(s, ":")
+	if ok { // two slashes: an address, https://host/name
+		if clean := filepath.Clean(target); filepath.IsAbs(target) && !strings.HasPrefix(target, "//") && clean != "/" && !strings.ContainsRune(target, 0) {
+			target = clean
+		} else {
+			return "", "", caisson.Invalidf(field, "%.80q is not NAME or NAME:DIR, with an absolute path below / inside the sandbox", s)
+		}
+	}
+	if !nameForm.MatchString(name) {
+		return "", "", caisson.Invalidf(field, "%.80q is not a name: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
+	}
+	return name, target, nil
+}
+
+// volumeRequest is the workspace that a flag --volume asks for.
+func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
+	name, target, err := parseNamed("volume", s)
+	if err != nil {
+		return nil, err
+	}
+	return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target}, nil
+}
+
+// volumeOf is the volume that a run works in, if it is one.
+func volumeOf(r *caisson.Run) string {
+	if r.Request.Kind != caisson.WorkspaceVolume {
+		return ""
+	}
+	return r.Request.Source
+}
+
+// directoryOf is the directory that a run works on, if it is one.
+func directoryOf(r *caisson.Run) string {
+	if r.Request.Kind == caisson.WorkspaceVolume {
+		return ""
+	}
+	return r.Request.Source
+}
