@@ -46,7 +46,7 @@ func testMain(m *testing.M) int {
 // leaks fails the run if goroutines of this package are still there.
 func leaks() int {
 	var stacks string
-	for range 100 {
+	for range 1000 {
 		buf := make([]byte, 1<<20)
 		stacks = string(buf[:runtime.Stack(buf, true)])
 		if strings.Count(stacks, "caisson/inside.") <= 2 { // this one: leaks and testMain and TestMain are in its stack
@@ -64,7 +64,7 @@ func leaks() int {
 // poll waits until ok.
 func poll(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("gave up waiting: %s", what)
@@ -74,7 +74,7 @@ func poll(t *testing.T, what string, ok func() bool) {
 }
 
 func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -14,7 +14,7 @@ import (
 // expect reads events until one is op at path.
 func expect(t *testing.T, events <-chan caisson.FileEvent, op, path string) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	var seen []caisson.FileEvent
 	for {
 		select {
@@ -34,7 +34,7 @@ func expect(t *testing.T, events <-chan caisson.FileEvent, op, path string) {
 
 func ended(t *testing.T, events <-chan caisson.FileEvent) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case _, ok := <-events:
