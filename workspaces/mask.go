@@ -22,8 +22,10 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	if _, err := gate.NewMask(c.Hide, show); err != nil {
 		return err
 	}
-	if err := writeJSON(c.dir(w.ID, showFile), show); err != nil {
-		return err
+	if len(show) > 0 { // without the file nothing is shown
+		if err := writeJSON(c.dir(w.ID, showFile), show); err != nil {
+			return err
+		}
 	}
 	var opened files
 	defer opened.close()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -65,7 +66,11 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 	}
 	if req.Freeze {
 		d.Review = r.ID
-		err = g.c.reviews.trimReviews(w.ID, now())
+		if err = g.c.reviews.keep(w.ID, r); err != nil {
+			err = errors.Join(err, g.c.reviews.forget(w.ID, r.ID))
+		} else {
+			err = g.c.reviews.trimReviews(w.ID, now())
+		}
 	} else {
 		err = g.c.reviews.forget(w.ID, r.ID)
 	}
@@ -98,7 +103,7 @@ func matches(only []string, name string) bool {
 }
 
 // look freezes what the sandbox of w has written, compares it with the host's directory and checks it. The caller holds w, and
-// forgets the review unless it is to be kept.
+// keeps the review or forgets it.
 func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: gate.Checks()}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
@@ -113,19 +118,26 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if _, _, err := c.reviews.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	if err := c.reviews.compare(ctx, w, host, dir, patch, r); err != nil {
+	var by authors // after the copy, so that who has changed what is in it is among them
+	var asking sync.WaitGroup
+	asking.Go(func() { by = c.reviews.authorsOf(ctx, w) })
+	err = c.reviews.compare(ctx, w, host, dir, patch, r)
+	asking.Wait()
+	if err != nil {
 		return nil, err
 	}
-	c.reviews.attribute(ctx, w, r.Changes)
+	by.attribute(r.Changes)
+	return r, c.reviews.note(ctx, w, r)
+}
+
+// keep writes down what was found, so that it can be applied by the review's id.
+func (c reviews) keep(w caisson.ID, r *review) error {
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
 		kept.Changes[i].Change.Patch = "" // nobody needs it any more, and it is long
 	}
-	if err := writeJSON(dir+".json", kept); err != nil {
-		return nil, err
-	}
-	return r, c.reviews.note(ctx, w, r)
+	return writeJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
 // freeze writes what the layer of w holds into dir, an empty directory.

@@ -15,14 +15,19 @@ import (
 // writersTime bounds how long a look waits for a sandbox that does not say who has written what.
 const writersTime = 5 * time.Second
 
-// attribute says of each change which process was the last to make it, where that is known. The changes are those of the trees,
-// whether it is known or not: a sandbox that does not say is no reason not to look.
-func (c reviews) attribute(ctx context.Context, w *caisson.Workspace, list []gate.Difference) {
+// authorsOf returns who was the last to change what in a workspace, as far as that is known. A sandbox that does not say is no reason
+// not to look.
+func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	all, err := c.writersOf(ctx, w)
 	if err != nil && ctx.Err() == nil {
 		c.Log.WarnContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 	}
-	by := newAuthors(all)
+	return newAuthors(all)
+}
+
+// attribute says of each change which process was the last to make it, where that is known. The changes are those of the trees,
+// whether it is known or not.
+func (by authors) attribute(list []gate.Difference) {
 	for i := range list {
 		ch := &list[i].Change
 		// Whatever the job has answered.
