@@ -102,6 +102,9 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	if s.Sandbox == "" {
 		return false, nil
 	}
+	if err := x.fits(ctx, s.Sandbox); err != nil {
+		return false, err
+	}
 	err = x.takeUp(ctx, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
@@ -135,6 +138,19 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	return false, err
 }
 
+// fits refuses a session's sandbox that does not have what the run is to work in, before it is touched. One that is lost has nothing.
+func (x lodging) fits(ctx context.Context, id caisson.ID) (err error) {
+	x.box, err = x.c.Sandboxes.Get(ctx, string(id))
+	defer func() { x.box = nil }()
+	if caisson.KindOf(err) == caisson.NotFound && err != nil {
+		return nil
+	}
+	if err != nil || x.box.State == caisson.Failed || x.box.State == caisson.Removing {
+		return err
+	}
+	return x.sameWorkspace(ctx)
+}
+
 // takeUp wakes a session's sandbox and lets it serve the run. NotFound if nobody can go on in it.
 func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	sb, started, err := x.wake(ctx, id)
@@ -145,9 +161,6 @@ func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	x.phase("wire")
 	if err == nil {
 		err = x.narrow(ctx)
-	}
-	if err == nil {
-		err = x.sameWorkspace(ctx)
 	}
 	if err == nil && started {
 		err = x.serve(ctx)
