@@ -132,8 +132,8 @@ func TestReady(t *testing.T) {
 	if asked.Load() != 4 {
 		t.Errorf("asked %d times", asked.Load())
 	}
-	err := ready(t.Context(), srv.URL+"/other", 50*time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "not ready within 50ms") || !strings.Contains(err.Error(), "503") {
+	err := ready(t.Context(), srv.URL+"/other", 3*time.Second)
+	if err == nil || !strings.Contains(err.Error(), "not ready within 3s") || !strings.Contains(err.Error(), "503") {
 		t.Error(err)
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing

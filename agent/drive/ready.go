@@ -29,10 +29,14 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	var last error
 	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
-		last := ask(ctx, host, path)
-		if last == nil {
+		err := ask(ctx, host, path)
+		if err == nil {
 			return nil
+		}
+		if last == nil || ctx.Err() == nil { // that the time was over says less than what the service said before
+			last = err
 		}
 		select {
 		case <-ctx.Done():

@@ -28,7 +28,7 @@ const (
 )
 
 // patience is for a test that hangs.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // Main is what TestMain calls: it runs the tests, or is one of the programs that they start. Agents are fake agents by name.
 func Main(m *testing.M, drivers map[string]drive.Driver, agents map[string]func()) int {
@@ -98,7 +98,7 @@ func Task(t testing.TB, driver, agent string) *task.Task {
 	dir := t.TempDir()
 	return &task.Task{
 		Driver: driver, Command: []string{self}, Prompt: "the prompt", Env: map[string]string{roleEnv: agent},
-		Workdir: dir, Track: dir, Time: caisson.Duration(time.Minute), Grace: caisson.Duration(time.Second), Output: 1 << 20,
+		Workdir: dir, Track: dir, Time: caisson.Duration(3 * time.Minute), Grace: caisson.Duration(time.Second), Output: 1 << 20,
 	}
 }
 

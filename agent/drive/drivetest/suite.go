@@ -64,9 +64,9 @@ var checks = []check{
 			t.Errorf("text %q, error %v, exit %v", r.Text, r.End.Error, r.End.Exit)
 		}
 	}},
-	{agent: "hang", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
-	{agent: "stubborn", only: full, task: limit(2 * time.Second), want: fails("so far", caisson.RunTimeout)},
-	{agent: "deaf", only: full, task: limit(2 * time.Second), want: fails("", caisson.RunTimeout)},
+	{agent: "hang", only: full, task: limit(5 * time.Second), want: fails("so far", caisson.RunTimeout)},
+	{agent: "stubborn", only: full, task: limit(5 * time.Second), want: fails("so far", caisson.RunTimeout)},
+	{agent: "deaf", only: full, task: limit(5 * time.Second), want: fails("", caisson.RunTimeout)},
 	{agent: "flood", only: full, task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
 		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.Noise && r.Text != "beginning " {
 			t.Errorf("text %.100q, error %v, cut %v", r.Text, r.End.Error, r.End.Cut)
@@ -101,8 +101,8 @@ var checks = []check{
 	}},
 	{agent: "background", only: full, want: answers("the answer")},
 	{agent: "daemon", only: full, want: answers("the answer")},
-	{agent: "bomb", only: full, task: limit(2 * time.Second), want: fails("boom", caisson.RunTimeout)},
-	{agent: "mute", task: limit(2 * time.Second), want: fails("the answer", caisson.RunTimeout, caisson.RunAgentError)},
+	{agent: "bomb", only: full, task: limit(5 * time.Second), want: fails("boom", caisson.RunTimeout)},
+	{agent: "mute", task: limit(5 * time.Second), want: fails("the answer", caisson.RunTimeout, caisson.RunAgentError)},
 	{agent: "late", only: func(k Kind) bool { return k.Tidy }, want: answers("the answer")},
 	{agent: "write", want: func(t *testing.T, k Kind, r *Result) {
 		answers("written")(t, k, r)
