@@ -47,8 +47,8 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	return nil
 }
 
-// relayClone compares a clone of 256 MiB in a sandbox, from what the relay has of the repository, with git's own on the host, by copying and by the
-// protocol.
+// relayClone compares a clone of 256 MiB in a sandbox, from what the relay has of the repository, with git's own on the host: one that the relay makes
+// with one that copies, and one that git in the sandbox makes with one that goes by the protocol, too.
 func (s *suite) relayClone(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "relay")
 	work, bare := filepath.Join(dir, "work"), filepath.Join(dir, "bare.git")
@@ -66,14 +66,24 @@ func (s *suite) relayClone(ctx context.Context) error {
 		return err
 	}
 	id := string(sb.ID)
+	// The first one has the relay fetch the repository, and make what both kinds of clones come from.
 	if _, err := s.api.GrantRepo(ctx, id, caisson.RepoRequest{Name: "bench"}, "/first"); err != nil {
 		return err
 	}
-	if err := s.execute(ctx, id, "rm", "-rf", "/first"); err != nil {
-		return err
-	}
 	local := filepath.Join(dir, "local")
+	var made string
 	all, err := compare(ctx, max(s.N/4, 3),
+		side{
+			do: func(ctx context.Context) error {
+				sb, err := s.api.Create(ctx, caisson.CreateRequest{Resources: caisson.Resources{Disk: 8 << 30}})
+				if err == nil {
+					made = string(sb.ID)
+					_, err = s.api.GrantRepo(ctx, made, caisson.RepoRequest{Name: "bench"}, "/clone")
+				}
+				return err
+			},
+			after: func(ctx context.Context) error { return s.api.Remove(ctx, made) },
+		},
 		side{
 			do: func(ctx context.Context) error {
 				return s.execute(ctx, id, "git", "clone", "-q", "http://git.caisson.internal/bench", "/clone")
@@ -96,7 +106,7 @@ func (s *suite) relayClone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.add(newRow("relay.clone", "ms", all[0], "git clone --local --no-hardlinks", all[1]))
-	s.add(newRow("relay.clone.protocol", "ms", all[0], "git clone --no-local", all[2]))
+	s.add(newRow("relay.clone", "ms", all[0], "git clone --local --no-hardlinks", all[2]))
+	s.add(newRow("relay.clone.protocol", "ms", all[1], "git clone --no-local", all[3]))
 	return errors.Join(s.api.Remove(ctx, id), os.RemoveAll(dir))
 }

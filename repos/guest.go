@@ -2,34 +2,16 @@ package repos
 
 import (
 	"context"
+	"errors"
+	"io"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/tail"
 )
 
-// How long git in a sandbox may take to clone, and to push what it has.
-const (
-	cloneTime   = 30 * time.Minute
-	collectTime = 10 * time.Minute
-)
-
-// cloneScript makes the workspace a clone. What is there already, files that agents are configured with, is no part of the work.
-const cloneScript = `set -eu
-dir=$1 url=$2 start=$3 branch=$4 name=$5 email=$6
-if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
-mkdir -p "$dir"
-cd "$dir"
-git init -q
-git ls-files -o --directory >>.git/info/exclude
-git config remote.origin.url "$url"
-git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
-git config push.default current
-git config user.name "$name"
-git config user.email "$email"
-git fetch -q origin
-git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
-`
+// collectTime is how long git in a sandbox may take to push what it has.
+const collectTime = 10 * time.Minute
 
 // collectScript commits what the agent has done and not committed, and pushes where it has got to.
 const collectScript = `set -eu
@@ -59,47 +41,39 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 `
 
-// clone clones a repository in a sandbox.
-func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
-	name, email := author(r)
-	err := c.guest(ctx, g, cloneTime, cloneScript, dir, host+g.Repo, start, g.Branch, name, email)
-	if err != nil {
-		return caisson.Wrap(err, caisson.Unavailable, "the repository %s could not be cloned: %s", g.Repo, caisson.MessageOf(err))
-	}
-	return nil
-}
-
 // collect has a sandbox push what is in dir and was not pushed.
 func (c grants) collect(ctx context.Context, g *grant, dir, subject string) error {
-	return c.guest(ctx, g, collectTime, collectScript, dir, host+g.Repo, g.Branch, subject)
+	return c.guest(ctx, g, collectTime, collectScript, nil, dir, host+g.Repo, g.Branch, subject)
 }
 
 // collectMore has a sandbox push what is in dir and follows a commit that it has pushed.
 func (c grants) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
-	err := c.guest(ctx, g, collectTime, collectMoreScript, dir, host+g.Repo, g.Branch, subject, pushed)
+	err := c.guest(ctx, g, collectTime, collectMoreScript, nil, dir, host+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
 	}
 	return nil
 }
 
-// guest runs one of the scripts above in a sandbox. What comes from strangers is in its arguments.
-func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script string, args ...string) error {
+// guest runs a script in a sandbox, with input unless that is nil. What comes from strangers is in its arguments.
+func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: g.Account, Local: true})
 	p, err := c.Exec(ctx, string(g.Sandbox), caisson.ExecRequest{
-		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/",
+		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/", Stdin: input != nil,
 		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
 	})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	out, errs := make(chan string, 1), make(chan string, 1)
+	out, errs, sent := make(chan string, 1), make(chan string, 1), make(chan error, 1)
 	go func() { out <- tail.Read(p.Stdout(), maxSaid) }()
 	go func() { errs <- tail.Read(p.Stderr(), maxSaid) }()
+	go func() { sent <- send(p.Stdin(), input) }()
 	status, err := p.Wait(ctx)
 	if err != nil || status.Success() {
-		return err
+		p.Close() // what it may have left running holds its streams
+		return errors.Join(err, <-sent)
 	}
 	p.Close() // what it may have left running holds its streams
 	said := line(<-errs+" "+<-out, maxSaid)
@@ -108,3 +82,15 @@ func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script 
 
 // maxSaid bounds what is kept of what git in a sandbox says, in bytes.
 const maxSaid = 1200
+
+// send writes input to a process that is to read all of it; nil is none.
+func send(to io.WriteCloser, input io.Reader) error {
+	if input == nil {
+		return nil
+	}
+	if _, err := io.Copy(to, input); err != nil {
+		return caisson.Wrap(err, caisson.Unavailable, "git in the sandbox did not read all that it was given")
+	}
+	to.Close() // that is the end; it says nothing of what was read
+	return nil
+}

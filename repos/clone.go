@@ -1,0 +1,135 @@
+package repos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// cloneTime is how long it may take to make a clone.
+const cloneTime = 30 * time.Minute
+
+// A clone that Caisson makes does not go over the wire. What a sandbox may read is one pack, which git has made for it on the
+// host with an index: both are written into the sandbox as they are. Over git's protocol, git in there would take every object
+// apart to make the same index again, which is most of the time that a clone takes.
+//
+// It gains nothing from that: it has what it may fetch, and what is in it is its own.
+
+// initScript begins a clone. What is there already, files that agents are configured with, is no part of the work.
+const initScript = `set -eu
+dir=$1 url=$2 name=$3 email=$4 format=$5
+if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
+mkdir -p "$dir"
+cd "$dir"
+if [ "$format" = sha1 ]; then git init -q; else git init -q --object-format="$format"; fi
+git ls-files -o --directory >>.git/info/exclude
+git config remote.origin.url "$url"
+git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
+git config push.default current
+git config user.name "$name"
+git config user.email "$email"
+mkdir -p .git/objects/pack
+`
+
+// keepScript writes its input to a file of the pack's directory, whole or not at all.
+const keepScript = `set -eu
+cd "$1/.git/objects/pack"
+cat >"$2.part"
+mv "$2.part" "$2"
+`
+
+// checkoutScript makes the refs that it reads, and checks out a branch.
+const checkoutScript = `set -eu
+dir=$1 start=$2 branch=$3
+cd "$dir"
+git update-ref --stdin
+git symbolic-ref refs/remotes/origin/HEAD "refs/remotes/origin/$start"
+git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
+`
+
+// clone makes dir in a sandbox a clone of a repository.
+func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+	if err := c.cloneInto(ctx, r, g, dir, start); err != nil {
+		return caisson.Wrap(err, caisson.Unavailable, "the repository %s could not be cloned: %s", g.Repo, caisson.MessageOf(err))
+	}
+	return nil
+}
+
+func (c grants) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+	ctx, cancel := context.WithTimeout(ctx, cloneTime)
+	defer cancel()
+	format := "sha1"
+	if len(g.From) == 64 {
+		format = "sha256"
+	}
+	name, email := author(r)
+	if err := c.guest(ctx, g, cloneTime, initScript, nil, dir, host+g.Repo, name, email, format); err != nil {
+		return err
+	}
+	if err := c.givePack(ctx, g, dir); err != nil {
+		return err
+	}
+	var refs strings.Builder
+	for _, ref := range g.Refs {
+		as := ref.Name
+		if branch, ok := strings.CutPrefix(as, heads); ok {
+			as = "refs/remotes/origin/" + branch
+		}
+		fmt.Fprintf(&refs, "update %s %s\n", as, ref.Commit)
+	}
+	return c.guest(ctx, g, cloneTime, checkoutScript, strings.NewReader(refs.String()), dir, start, g.Branch)
+}
+
+// packFile is the name of a pack or of its index. The other files beside them only make git on the host faster.
+var packFile = regexp.MustCompile(`^pack-[0-9a-f]{40,64}\.(pack|idx)$`)
+
+// givePack writes the pack of what the sandbox may read into its clone. The index comes last: with it, git sees the pack.
+func (c grants) givePack(ctx context.Context, g *grant, dir string) error {
+	packs, err := c.open(g.Account, g.Repo, viewsDir, g.View, "objects", "pack")
+	if err != nil {
+		return err
+	}
+	defer packs.Close()
+	entries, err := packs.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, ending := range []string{".pack", ".idx"} {
+		for _, name := range entries {
+			if !packFile.MatchString(name) || !strings.HasSuffix(name, ending) {
+				continue
+			}
+			if err := c.giveFile(ctx, g, packs, name, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c grants) giveFile(ctx context.Context, g *grant, packs *os.File, name, dir string) error {
+	// No FIFO or device that something has put there may keep the daemon waiting.
+	fd, err := unix.Openat(int(packs.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("openat", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return errors.New(name + " is no file")
+	}
+	return c.guest(ctx, g, cloneTime, keepScript, io.LimitReader(f, st.Size()), dir, name)
+}
