@@ -199,5 +199,5 @@ func TestRemoteRunsConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 	slices.Sort(want)
-	poll.Until(t, 10*time.Second, func() bool { return g.known() == strings.Join(want, " ") })
+	poll.Until(t, time.Minute, func() bool { return g.known() == strings.Join(want, " ") })
 }

@@ -197,7 +197,7 @@ func TestWriteJobKilled(t *testing.T) {
 				out, err := tool.Apply(ctx, s.host, s.saved, frozen, plan)
 				done <- result{out, err}
 			}()
-			poll.Until(t, 10*time.Second, func() bool { return begun(s) })
+			poll.Until(t, time.Minute, func() bool { return begun(s) })
 			cancel()
 			r := <-done
 			if r.err == nil && r.out.State == OutcomeApplied {

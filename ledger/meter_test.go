@@ -375,7 +375,7 @@ func TestRotate(t *testing.T) {
 	old := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	old.(*reservation).page.journal.bytes.Store(rotateAt + 1)
 	must(t, get(m.Reserve(ctx, call(g), demand(100, 100)))(t).Settle(answer(50, 50)))
-	poll.Until(t, 10*time.Second, func() bool { return m.pageNow() != old.(*reservation).page })
+	poll.Until(t, time.Minute, func() bool { return m.pageNow() != old.(*reservation).page })
 	r := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	select {
 	case err := <-finished:
@@ -411,7 +411,7 @@ func TestRotateBroken(t *testing.T) {
 	first := get(m.Reserve(ctx, call(g), demand(1, 1)))(t)
 	broken := m.pageNow()
 	wantKind(t, first.Settle(answer(1, 1)), caisson.Unavailable)
-	poll.Until(t, 10*time.Second, func() bool { return m.pageNow() != broken })
+	poll.Until(t, time.Minute, func() bool { return m.pageNow() != broken })
 	<-ended
 	must(t, get(m.Reserve(ctx, call(g), demand(1, 1)))(t).Settle(answer(1, 1)))
 	must(t, w.book.Ingest(ctx))

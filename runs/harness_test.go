@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long anything may take before it counts as hung.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // world is a run core with everything around it: real sandboxes core and store, sandboxes of the fake runtime, and agents that are functions.
 type world struct {

@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long anything may take before it counts as hung.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // world is a core with everything around it, on a directory of the test's.
 type world struct {

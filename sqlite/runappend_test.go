@@ -68,7 +68,7 @@ func TestAppendTogether(t *testing.T) {
 	queued := func(n int) {
 		t.Helper()
 		q := &s.runs.appender
-		poll.Until(t, 10*time.Second, func() bool {
+		poll.Until(t, time.Minute, func() bool {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			return len(q.queue) == n
@@ -85,7 +85,7 @@ func TestAppendTogether(t *testing.T) {
 		go func() { outcomes <- outcome{name, s.Runs().Append(ctx, run, []caisson.RunEvent{{Seq: seq}})} }()
 	}
 	add("first", t.Context(), first, 1)
-	poll.Until(t, 10*time.Second, func() bool { // it waits for the writer
+	poll.Until(t, time.Minute, func() bool { // it waits for the writer
 		s.runs.appender.mu.Lock()
 		defer s.runs.appender.mu.Unlock()
 		return s.runs.appender.running && len(s.runs.appender.queue) == 0

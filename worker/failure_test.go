@@ -64,7 +64,7 @@ func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 			cmd.Process.Kill()
 			cmd.Wait()
 			// The pipe ends when the last process that holds it is gone.
-			if err := r.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			if n, err := r.Read(make([]byte, 1)); err != io.EOF {

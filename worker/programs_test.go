@@ -336,7 +336,7 @@ func TestCrowdsAreBoundedAndEndWithTheirJob(t *testing.T) {
 			if err != nil || n < 100 || n > 512 {
 				t.Errorf("%d processes, %v", n, err)
 			}
-			if err := r.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			if n, err := r.Read(make([]byte, 1)); err != io.EOF {

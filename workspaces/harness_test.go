@@ -370,4 +370,4 @@ func (w *world) wantFiles(dir string, want map[string]string) {
 	}
 }
 
-const patience = 20 * time.Second
+const patience = time.Minute

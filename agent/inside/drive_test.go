@@ -115,7 +115,7 @@ func TestEndsWithASignal(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, 30*time.Second, func() bool { _, err := os.Stat(filepath.Join(dir, "up")); return err == nil })
+	poll.Until(t, time.Minute, func() bool { _, err := os.Stat(filepath.Join(dir, "up")); return err == nil })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestEndsWithASignal(t *testing.T) {
 	if last := lines[len(lines)-1]; !strings.Contains(last, `"type":"error"`) || !strings.Contains(last, caisson.RunAborted) {
 		t.Errorf("the last line is %s", last)
 	}
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		_, err := os.Stat("/proc/" + strings.TrimSpace(readFile(t, filepath.Join(dir, "pid"))))
 		return err != nil
 	})

@@ -54,7 +54,7 @@ func TestShellEnds(t *testing.T) {
 	b.want(r, true, "timed out after 1s", "deaf")
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		poll.Until(t, 10*time.Second, func() bool { _, err := os.Stat(b.path("up")); return err == nil })
+		poll.Until(t, time.Minute, func() bool { _, err := os.Stat(b.path("up")); return err == nil })
 		cancel()
 	}()
 	r = b.callUntil(ctx, "shell", in{"command": "touch up; sleep 600"})
@@ -74,7 +74,7 @@ func TestShellLeavesTheBackgroundRunning(t *testing.T) {
 		return info.Size()
 	}
 	before := size()
-	poll.Until(t, 10*time.Second, func() bool { return size() > before+10 })
+	poll.Until(t, time.Minute, func() bool { return size() > before+10 })
 	var pid int
 	data, err := os.ReadFile(b.path("pid"))
 	if err != nil {
@@ -84,11 +84,11 @@ func TestShellLeavesTheBackgroundRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.box.shell.close()
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(status), ") Z ")
 	})
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		b.box.shell.mu.Lock()
 		defer b.box.shell.mu.Unlock()
 		return len(b.box.shell.left) == 0

@@ -62,7 +62,7 @@ func (b *bench) callUntil(ctx context.Context, name string, args any) result {
 			b.t.Errorf("%s: %d bytes, clean: %v", name, len(r.text), plain(r.text))
 		}
 		return r
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		b.t.Fatalf("%s %s does not return", name, data)
 	}
 	return result{}

@@ -49,5 +49,5 @@ func TestLimitConns(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, 10*time.Second, func() bool { return len(ended) == 1 })
+	poll.Until(t, time.Minute, func() bool { return len(ended) == 1 })
 }

@@ -178,7 +178,7 @@ func TestBounded(t *testing.T) {
 		c.Close() // once more changes nothing
 	}
 	mu.Unlock()
-	poll.Until(t, 5*time.Second, func() bool { return connect("127.0.0.3") })
+	poll.Until(t, time.Minute, func() bool { return connect("127.0.0.3") })
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.sources) != 1 || b.all != 1 {

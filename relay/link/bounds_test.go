@@ -211,7 +211,7 @@ func TestLinkEnds(t *testing.T) {
 			t.Errorf("%q: %v", garbage, err)
 		}
 	}
-	poll.Until(t, 10*time.Second, func() bool { return descriptors(t) <= before })
+	poll.Until(t, time.Minute, func() bool { return descriptors(t) <= before })
 }
 
 // descriptors counts those of this process.

@@ -41,7 +41,7 @@ func TestAdoption(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, 10*time.Second, func() bool { return exists(filepath.Join(dir, "done")) })
+	poll.Until(t, time.Minute, func() bool { return exists(filepath.Join(dir, "done")) })
 
 	second := reopen(t, first.cfg.Dir)
 	list, err := second.List(t.Context())

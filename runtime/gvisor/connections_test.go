@@ -142,7 +142,7 @@ func TestConnectionsAfterRestore(t *testing.T) {
 	want := "connecting=ECONNABORTED epoll=" + end + " epoll_et=" + end + " fill=EPIPE half=" + end + " poll=" + end + " recv=" + end + " select=" + end
 	var got string
 	defer func() { t.Log(got) }()
-	poll.Until(t, 10*time.Second, func() bool {
+	poll.Until(t, time.Minute, func() bool {
 		got = g.ask(t, "ended")
 		return got == want
 	})

@@ -37,7 +37,7 @@ func TestLauncherKilled(t *testing.T) {
 			created := make(chan error, 1)
 			go func() { created <- r.Create(t.Context(), id, spec) }()
 			launcher := 0
-			poll.Until(t, 10*time.Second, func() bool { launcher = launcherOf(t); return launcher > 0 })
+			poll.Until(t, time.Minute, func() bool { launcher = launcherOf(t); return launcher > 0 })
 			for !c.come(runtimeDir(spec.Dir)) && unix.Kill(launcher, 0) == nil { // busy: a stage is short
 			}
 			unix.Kill(launcher, unix.SIGKILL)
@@ -50,7 +50,7 @@ func TestLauncherKilled(t *testing.T) {
 				}
 			}
 			wantNothing(t, r, id, spec)
-			poll.Until(t, 10*time.Second, func() bool { return len(zombies(t)) == 0 })
+			poll.Until(t, time.Minute, func() bool { return len(zombies(t)) == 0 })
 			// The same id works again.
 			create(t, r, id, spec)
 			if out, _ := run(t, r, id, "/bin/echo", "alive"); out != "alive\n" {
@@ -113,7 +113,7 @@ func TestProcessKilled(t *testing.T) {
 			kill(t, victim(s).PID)
 			select {
 			case <-done:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("Done is not closed")
 			}
 			if st, err := p.Wait(t.Context()); err != nil || st.Success() {
@@ -159,7 +159,7 @@ func TestZombie(t *testing.T) {
 		}
 		return len(list)
 	}
-	poll.Until(t, 10*time.Second, func() bool { return count(s.id) == 1 })
+	poll.Until(t, time.Minute, func() bool { return count(s.id) == 1 })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), s.id, image, true); err != nil {
 		t.Fatal(err)

@@ -161,7 +161,7 @@ func TestSetsidSurvivesRestore(t *testing.T) {
 		}
 		return n
 	}
-	poll.Until(t, 10*time.Second, func() bool { return count(id) == 2 })
+	poll.Until(t, time.Minute, func() bool { return count(id) == 2 })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), id, image, true); err != nil {
 		t.Fatal(err)
@@ -172,5 +172,5 @@ func TestSetsidSurvivesRestore(t *testing.T) {
 	if err := r.Restore(t.Context(), fork, newSpec(t, r, fork), image); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, 10*time.Second, func() bool { return count(fork) == 1 })
+	poll.Until(t, time.Minute, func() bool { return count(fork) == 1 })
 }

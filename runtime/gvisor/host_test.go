@@ -198,7 +198,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		wantNothing(t, r, s.id, spec)
 	}
-	poll.Until(t, 10*time.Second, func() bool { return len(zombies(t)) == 0 })
+	poll.Until(t, time.Minute, func() bool { return len(zombies(t)) == 0 })
 	wantNoMounts(t, r)
 	// One user namespace is kept for the account.
 	if n := len(descriptors(t, os.Getpid())); n > fds+1 {

@@ -53,7 +53,7 @@ func TestWatcherClosesItsOwn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	poll.Until(t, 10*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(ends) == forkers*each })
+	poll.Until(t, time.Minute, func() bool { mu.Lock(); defer mu.Unlock(); return len(ends) == forkers*each })
 	mu.Lock()
 	defer mu.Unlock()
 	for pid, n := range ends {
