@@ -162,7 +162,7 @@ var directions = map[string][]string{
 	"cmd/caisson-inside": {"inside"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"forge", "gate", "image", "relay", "relay/link", "worker"},
-	"bench":              {"agent/inside/sample", "agent/openclaw", "client", "httpapi/protocol", "llm/scripted", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
+	"bench":              {"agent/inside/sample", "agent/openclaw", "client", "gate", "worker", "httpapi/protocol", "llm/scripted", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
 	"bench/gateway":      {"credential", "edge", "ledger", "sqlite", "wire"}, // the product's own handlers, without a wire before them
 	"bench/load":         {},
 	"bench/runsc":        {},

@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/worker"
 )
 
 // The tree that the gate's rows work on: so many files, and so many of them changed.
@@ -113,8 +115,13 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 	return s.api.Remove(ctx, id)
 }
 
-// gateMount compares creating a sandbox with a small workspace with creating one without: what the mount costs.
+// gateMount compares creating a sandbox with a workspace with creating one without and the scan for hidden names: what the mount costs.
+// The directory is empty, or has the whole tree.
 func (s *suite) gateMount(ctx context.Context) error {
+	runner, err := worker.New(worker.Config{Exe: filepath.Join(s.Bin, "caisson-worker"), UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
+	if err != nil {
+		return err
+	}
 	host := filepath.Join(s.Dir, "gate", "small")
 	if err := os.MkdirAll(host, 0o755); err != nil {
 		return err
@@ -122,8 +129,34 @@ func (s *suite) gateMount(ctx context.Context) error {
 	if err := errors.Join(os.Chmod(filepath.Dir(host), 0o755), os.Chown(host, treeOwner, treeOwner)); err != nil {
 		return err
 	}
+	if err := s.mount(ctx, "gate.mount", host, runner, s.N); err != nil {
+		return err
+	}
+	host = filepath.Join(s.Dir, "gate", "large")
+	if err := makeTree(host); err != nil {
+		return err
+	}
+	return s.mount(ctx, "gate.mount.large", host, runner, max(s.N/2, 3))
+}
+
+// mount adds the row of one directory. The scan is the job that the daemon runs, of the same program.
+func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
+	scan := func(ctx context.Context) error {
+		dir, err := os.Open(host)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		manifest, err := os.Create(filepath.Join(s.Dir, "gate", "manifest"))
+		if err != nil {
+			return err
+		}
+		defer manifest.Close()
+		_, err = gate.NewTool(runner).Scan(ctx, dir, gate.DefaultHidden(), nil, manifest)
+		return err
+	}
 	var with, without string
-	all, err := compare(ctx, s.N,
+	all, err := compare(ctx, n,
 		side{
 			do: func(ctx context.Context) error {
 				dir, err := os.Open(host)
@@ -141,6 +174,9 @@ func (s *suite) gateMount(ctx context.Context) error {
 		},
 		side{
 			do: func(ctx context.Context) (err error) {
+				if err := scan(ctx); err != nil {
+					return err
+				}
 				if without, err = s.create(ctx); err != nil {
 					return err
 				}
@@ -148,10 +184,12 @@ func (s *suite) gateMount(ctx context.Context) error {
 			},
 			after: func(ctx context.Context) error { return s.api.Remove(ctx, without) },
 		},
+		side{do: scan},
 	)
 	if err != nil {
 		return err
 	}
-	s.add(newRow("gate.mount", "ms", all[0], "the same without a workspace", all[1]).atMostOver(20))
+	s.add(newRow(row, "ms", all[0], "the scan, and the same without a workspace", all[1]).atMostOver(20))
+	s.add(newRow(row+".scan", "ms", all[2], "", nil))
 	return nil
 }

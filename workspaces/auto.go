@@ -69,6 +69,7 @@ func (c *Core) applyAll(ctx context.Context) {
 		}
 		apply := func(ctx context.Context) {
 			defer release()
+			c.laying.keepBaseNow(ctx, w.ID)
 			if err := c.syncs.applyNow(ctx, w); err != nil && ctx.Err() == nil {
 				c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
 			}

@@ -25,6 +25,19 @@ func (w *world) kept(ws *caisson.Workspace) {
 	})
 }
 
+// TestBaseIsKeptFirst: what merges need is kept before anybody looks at the changes, however soon that is.
+func TestBaseIsKeptFirst(t *testing.T) {
+	w := newWorld(t)
+	dir := w.tree(map[string]string{"f": "1\n2\n3\n4\n5\n"})
+	ws := w.lay(dir)
+	w.shows(ws)
+	put(t, dir, map[string]string{"f": "1\n2\n3\n4\nFIVE\n"})
+	w.edit(ws, map[string]string{"f": "ONE\n2\n3\n4\n5\n"})
+	if c := w.shows(ws, "modified f").Changes[0]; !c.Merge {
+		t.Errorf("%+v", c)
+	}
+}
+
 // sees is what the sandbox of a workspace sees.
 func (w *world) sees(ws *caisson.Workspace) (files map[string]string) {
 	w.t.Helper()

@@ -88,7 +88,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	}
 	back.Release()
 	if made.Kind != caisson.WorkspaceDirect {
-		l.c.do(func(ctx context.Context) { l.c.laying.keepBase(ctx, made) })
+		l.c.laying.keepBaseSoon(made)
 	}
 	l.c.event(ctx, made, "workspace.created", map[string]string{
 		"kind": string(made.Kind), "mode": string(made.Mode), "source": gate.ShowPath(made.Source), "hidden": fmt.Sprint(made.HiddenCount),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
@@ -82,13 +83,48 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	return c.Tool.Base(ctx, host, manifest, base, gate.BaseLimits{})
 }
 
-// keepBase does makeBase in the background. What cannot be kept clashes later where it could be merged.
-func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
-	release, err := c.lock(ctx, w.ID)
-	if err != nil {
-		return
+// baseDelay is for how long the files of a new workspace are not kept yet, unless somebody wants it: its sandbox is being started then,
+// and a large directory takes a processor for seconds.
+const baseDelay = 500 * time.Millisecond
+
+// keepBaseSoon does makeBase in the background, or before whatever takes the workspace next. The caller holds w.
+func (c laying) keepBaseSoon(w *caisson.Workspace) {
+	c.mu.Lock()
+	c.baseless[w.ID] = w
+	c.mu.Unlock()
+	c.do(func(ctx context.Context) {
+		select {
+		case <-time.After(baseDelay):
+		case <-ctx.Done():
+			return
+		}
+		if release, err := c.lock(ctx, w.ID); err == nil {
+			release()
+		}
+	})
+}
+
+// keepBaseNow does what keepBaseSoon has put off. The caller holds the workspace.
+func (c laying) keepBaseNow(ctx context.Context, id caisson.ID) {
+	c.mu.Lock()
+	w := c.baseless[id]
+	delete(c.baseless, id)
+	c.mu.Unlock()
+	if w != nil {
+		c.laying.base(ctx, w)
 	}
-	defer release()
+}
+
+// keepBase does makeBase in the background.
+func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
+	if release, err := c.lock(ctx, w.ID); err == nil {
+		defer release()
+		c.laying.base(ctx, w)
+	}
+}
+
+// base does makeBase. What cannot be kept clashes later where it could be merged.
+func (c laying) base(ctx context.Context, w *caisson.Workspace) {
 	if err := c.laying.makeBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
 		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)
 	}

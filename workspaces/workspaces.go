@@ -90,11 +90,12 @@ type Core struct {
 	jobs     chan struct{} // a token for each that may read trees at the same time
 	trials   *trials
 
-	mu     sync.Mutex
-	closed bool           // guarded by mu
-	wg     sync.WaitGroup // goroutines of this core; none is added once closed
-	ctx    context.Context
-	stop   context.CancelCauseFunc
+	mu       sync.Mutex
+	closed   bool                              // guarded by mu
+	baseless map[caisson.ID]*caisson.Workspace // whose files are not kept yet; guarded by mu
+	wg       sync.WaitGroup                    // goroutines of this core; none is added once closed
+	ctx      context.Context
+	stop     context.CancelCauseFunc
 }
 
 // New returns a Core, or an Invalid error that says what is wrong with cfg. Call Reconcile before use.
@@ -128,7 +129,7 @@ func New(cfg Config) (*Core, error) {
 		data.Close()
 		return nil, err
 	}
-	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials()}
+	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials(), baseless: map[caisson.ID]*caisson.Workspace{}}
 	c.reviews, c.syncs, c.laying, c.refusals, c.boxing = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
@@ -166,6 +167,7 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 		unlock()
 		return nil, err
 	}
+	c.laying.keepBaseNow(c.ctx, id)
 	return func() { <-c.jobs; unlock() }, nil
 }
 
