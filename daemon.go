@@ -17,7 +17,7 @@ type Info struct {
 
 // Usage is the disk space of one kind of object.
 type Usage struct {
-	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, logs, store"`
+	Kind        string `json:"kind" doc:"layers, sandboxes, snapshots, volumes, logs, store"`
 	Count       int    `json:"count"`
 	Size        Size   `json:"size" doc:"Bytes on disk"`
 	Reclaimable Size   `json:"reclaimable" doc:"Bytes that a prune would free"`

@@ -59,6 +59,10 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 		}
 		use.Usages = append(use.Usages, u)
 	}
+	if u, err = e.volumes.Usage(ctx); err != nil {
+		return nil, err
+	}
+	use.Usages = append(use.Usages, u)
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.cfg.Dir, &st); err != nil {
 		return nil, err

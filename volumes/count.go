@@ -19,6 +19,7 @@ const (
 	countTime  = time.Second
 	countDepth = 128 // of directories, each of which is open meanwhile
 	countSame  = 2   // counts at the same time
+	usageTime  = 5 * time.Second
 )
 
 // errTooMuch ends a count that is not worth its time.
@@ -89,6 +90,23 @@ func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 		c.Log.WarnContext(ctx, "what is in a volume could not be counted", "volume", v.ID, "err", err)
 	}
 	return v
+}
+
+// Usage returns what all volumes take on the disk, as far as it can be counted in a few seconds: the rest is what it was when it was last
+// counted.
+func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
+	u := caisson.Usage{Kind: topDir}
+	soon, cancel := context.WithTimeout(ctx, usageTime)
+	defer cancel()
+	err := c.each(ctx, func(v *caisson.Volume) error {
+		if soon.Err() == nil {
+			v = c.counted(soon, v)
+		}
+		u.Count++
+		u.Size += v.Bytes
+		return nil
+	})
+	return u, err
 }
 
 // count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.

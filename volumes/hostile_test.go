@@ -87,6 +87,9 @@ func TestCount(t *testing.T) {
 	if again := w.get("a", "data"); again.Files != counted.Files || !again.CountedAt.Equal(counted.CountedAt) {
 		t.Errorf("counted again at once: %+v", again)
 	}
+	if u := got(w.core.Usage(t.Context()))(t); u.Count != 2 || u.Size != counted.Bytes {
+		t.Errorf("together they take %+v, want %v", u, counted.Bytes)
+	}
 	if page, _, err := w.service.ListVolumes(w.as("a"), caisson.Filter{Name: "data"}); err != nil || page[0].Files != counted.Files {
 		t.Errorf("listed %+v, %v", page, err)
 	}
