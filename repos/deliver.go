@@ -80,30 +80,27 @@ func (c sender) gathered(ctx context.Context, g *grant, h caisson.RepoHandover) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if h.Dir != "" {
-		if len(g.Pushed) == 0 {
-			err = c.grants.collect(ctx, g, h.Dir, h.Subject)
-		} else {
-			err = c.collectMore(ctx, g, h)
-		}
-		if err == nil {
-			g, err = c.settled(ctx, g)
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-	}
 	p, err := c.chosen(ctx, g)
+	if err != nil || h.Dir == "" {
+		return g, p, err
+	}
+	if p == nil {
+		err = c.grants.collect(ctx, g, h.Dir, h.Subject)
+	} else {
+		err = c.collectMore(ctx, g, p, h)
+	}
+	if err == nil {
+		g, err = c.settled(ctx, g)
+	}
+	if err == nil {
+		p, err = c.chosen(ctx, g)
+	}
 	return g, p, err
 }
 
-// collectMore has the sandbox push what follows what it has pushed. What was pushed is delivered in any case, if somebody can be told of the rest.
-func (c sender) collectMore(ctx context.Context, g *grant, h caisson.RepoHandover) error {
-	p, err := c.chosen(ctx, g)
-	if err != nil || p == nil {
-		return err
-	}
-	err = c.grants.collectMore(ctx, g, h.Dir, h.Subject, p.Commit)
+// collectMore has the sandbox push what follows p, which it has pushed. That is delivered in any case, if somebody can be told of the rest.
+func (c sender) collectMore(ctx context.Context, g *grant, p *pushed, h caisson.RepoHandover) error {
+	err := c.grants.collectMore(ctx, g, h.Dir, h.Subject, p.Commit)
 	if err == nil || h.Left == nil || ctx.Err() != nil {
 		return err
 	}
