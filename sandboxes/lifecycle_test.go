@@ -248,15 +248,13 @@ func TestRemoveWaits(t *testing.T) {
 	sb := w.create(caisson.CreateRequest{Command: command("ignore-term")})
 	poll.Until(t, patience, func() bool { return strings.Contains(w.log(string(sb.ID)), "ready") })
 	stopped, removed := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := w.Sandboxes().Stop(w.ctx(), string(sb.ID), 300*time.Millisecond); stopped <- err }()
+	go func() { _, err := w.Sandboxes().Stop(w.ctx(), string(sb.ID), 700*time.Millisecond); stopped <- err }()
 	w.waitState(sb.ID, caisson.Stopping)
 	go func() { removed <- w.Sandboxes().Remove(w.ctx(), string(sb.ID)) }()
 	must(t, <-removed)
-	select {
-	case err := <-stopped:
-		must(t, err)
-	default:
-		t.Error("removed before the stop had ended")
+	must(t, <-stopped)
+	if e := w.events(string(sb.ID)); !slices.Contains(e, "sandbox.stopped") || slices.Index(e, "sandbox.stopped") > slices.Index(e, "sandbox.removed") {
+		t.Errorf("removed before the stop had ended: %v", e)
 	}
 	w.holds()
 	wantKind(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)), caisson.NotFound)

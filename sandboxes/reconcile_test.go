@@ -334,10 +334,11 @@ func TestDeadlines(t *testing.T) {
 	l := w.Sandboxes()
 	idle := func() bool { return got(w.Idle(w.ctx()))(t) }
 
-	sb := w.create(caisson.CreateRequest{TTL: ptr(short)})
+	sb := w.create(caisson.CreateRequest{TTL: ptr(caisson.Duration(time.Hour))})
 	if idle() {
 		t.Error("idle while a sandbox runs")
 	}
+	got(l.Extend(w.ctx(), string(sb.ID), ptr(short), nil))(t)
 	paused := w.waitState(sb.ID, caisson.Paused)
 	if !strings.Contains(paused.Reason, "ttl of 150ms") || paused.PauseAt != nil {
 		t.Errorf("reason %q, pauseAt %v", paused.Reason, paused.PauseAt)
@@ -365,9 +366,10 @@ func TestDeadlines(t *testing.T) {
 	w.holds()
 
 	// Deadlines that pass while no daemon runs, and of sandboxes that do not run.
-	over := w.create(caisson.CreateRequest{HardTTL: ptr(short)})
+	over := w.create(caisson.CreateRequest{HardTTL: ptr(caisson.Duration(time.Hour))})
 	got(l.Stop(w.ctx(), string(over.ID), 0))(t)
 	soon := w.create(caisson.CreateRequest{TTL: ptr(short)})
+	over = got(l.Extend(w.ctx(), string(over.ID), nil, ptr(short)))(t)
 	must(t, w.Close())
 	waitFor(t, func() bool { return time.Now().After(*over.RemoveAt) && time.Now().After(*soon.PauseAt) })
 	w.restart()
