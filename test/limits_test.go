@@ -2,12 +2,14 @@ package test_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,15 +19,24 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// freeAddress returns an address on loopback that nobody listens on now.
+// lastPort is the latest port that a test was given.
+var lastPort atomic.Int32
+
+// freeAddress returns an address on loopback that nobody listens on now, and that nobody is given by chance: the kernel takes the ports of
+// connections, and of who does not mind which, from above these.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, count = 12000, 20000
+	lastPort.CompareAndSwap(0, int32(os.Getpid()%count))
+	for range count {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+lastPort.Add(1)%count))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // A fork bomb stops at the sandbox's limit; the sandbox and its neighbours go on.
