@@ -25,9 +25,9 @@ import (
 
 const (
 	// hang is how long a command may take before it counts as hanging.
-	hang = 60 * time.Second
+	hang = 2 * time.Minute
 	// settle is how long what was ended may take to vanish: the kernel tears namespaces down in the background.
-	settle = 20 * time.Second
+	settle = time.Minute
 )
 
 // A host is a data directory of its own with the binary under test.
