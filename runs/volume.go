@@ -37,15 +37,15 @@ func (x lodging) wantsVolume() string {
 	return string(x.volume)
 }
 
-// sameVolume refuses to go on in a session's sandbox with anything else to work in than the volume that it has.
-func (x lodging) sameVolume() error {
-	has, req := x.box.Spec.Volume, &x.r.Request
+// sameVolume refuses to let a run go on in a session's sandbox with anything else to work in than the volume that it has.
+func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
+	has, req := box.Spec.Volume, &r.Request
 	switch {
 	case has == nil:
 		return failf(caisson.RunInvalid, "the session has no volume; leave the volume out to go on with what it has, or begin another session")
 	case req.Kind == caisson.WorkspaceVolume && req.Source != has.Name && req.Source != string(has.ID):
 		return failf(caisson.RunInvalid, "the session has volume %s; leave the other one out to go on with what it has, or begin another session", has.Name)
-	case x.r.HasWorkspace || req.Repo != nil:
+	case r.HasWorkspace || req.Repo != nil:
 		return failf(caisson.RunInvalid, "the session works in volume %s; leave directory and repository out, or begin another session", has.Name)
 	}
 	return nil

@@ -118,7 +118,7 @@ func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
 // sameWorkspace refuses to go on in a session's sandbox with another directory or volume than it has.
 func (x lodging) sameWorkspace(ctx context.Context) error {
 	if x.box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
-		return x.sameVolume()
+		return sameVolume(x.box, x.r)
 	}
 	asked, err := x.workspace()
 	if err != nil || asked == nil {

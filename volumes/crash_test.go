@@ -90,15 +90,17 @@ func TestLostFiles(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
 	sb := w.sandbox("a", v)
+	got(w.holds.Hold(t.Context(), "a", "data", sb))(t)
 	must(t, os.RemoveAll(filepath.Dir(w.data(v))))
 	w.restart()
-	got(w.holds.Hold(t.Context(), "a", "data", sb))(t)
 	_, err := w.holds.Open(t.Context(), v.ID, sb)
 	wants(t, err, caisson.Conflict, "gone from disk")
 	if w.get("a", "data").ID != v.ID {
 		t.Error("it is another volume")
 	}
 	must(t, w.holds.Leave(t.Context(), v.ID, sb))
+	_, err = w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa") // as long as it cannot start with it
+	wants(t, err, caisson.Conflict, "gone from disk")
 	must(t, w.service.RemoveVolume(w.as("a"), "data"))
 	w.dirs(w.create("a", "data"))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -54,6 +55,11 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 		return nil, err
 	}
 	defer release()
+	if data, err := h.open(ctx, id); err != nil {
+		return nil, err // a sandbox that has it could not start
+	} else if err := data.Close(); err != nil {
+		return nil, err
+	}
 	var has *caisson.Volume
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
 		switch v.Sandbox {
@@ -87,11 +93,21 @@ func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.Run
 	case v.Sandbox != sandbox:
 		return m, caisson.Errorf(caisson.Conflict, "volume %s is not sandbox %s's; make a new sandbox with it when it is free", v.Name, sandbox)
 	}
-	f, err := h.c.openData(id, unix.O_PATH)
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove sandbox and volume and make new ones", v.Name, h.c.dir(id))
-	}
+	f, err := h.open(ctx, id)
 	return caisson.RuntimeMount{Source: f, Writable: true}, err
+}
+
+// open opens what guests see of a volume.
+func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
+	f, err := h.c.openData(id, unix.O_PATH)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	v, gerr := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	if gerr != nil {
+		return nil, gerr // it has just been removed
+	}
+	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }
 
 // Leave implements [caisson.VolumeHolds].

@@ -191,11 +191,12 @@ func TestHoldAtOnce(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	w := newWorld(t)
-	for i := range 1000 {
+	w.create("a", "first")
+	for i := range 999 {
 		must(t, w.store.Volumes().Insert(t.Context(), &caisson.Volume{ID: caisson.NewID(caisson.VolumePrefix), Account: "a", Name: fmt.Sprint("v", i)}))
 	}
 	_, err := w.holds.Hold(t.Context(), "a", "more", "sb-aaaaaaaaaaaaaaaa")
 	wants(t, err, caisson.Exhausted, "remove some")
 	w.create("b", "more")
-	got(w.holds.Hold(t.Context(), "a", "v7", "sb-aaaaaaaaaaaaaaaa"))(t)
+	got(w.holds.Hold(t.Context(), "a", "first", "sb-aaaaaaaaaaaaaaaa"))(t)
 }
