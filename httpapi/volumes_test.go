@@ -115,7 +115,7 @@ func TestVolumeBodies(t *testing.T) {
 		{"/sandboxes", `{"workspace":{"kind":"volume","source":"c"}}`, http.StatusCreated, ""},
 		{"/sandboxes", `{"workspace":{"kind":"volume"}}`, http.StatusBadRequest, "workspace.source"},
 		{"/sandboxes", `{"workspace":{"kind":"volume","source":"/etc"}}`, http.StatusBadRequest, "workspace.source"},
-		{"/sandboxes", `{"workspace":{"kind":"volume","source":"c"}}`, http.StatusConflict, ""},
+		{"/sandboxes", `{"workspace":{"kind":"volume","source":"c"}}`, http.StatusConflict, "workspace.source"},
 		{"/sandboxes/x/fork", `{"workspace":{"kind":"volume","source":"/etc"}}`, http.StatusBadRequest, "workspace.source"},
 		{"/runs", `{"agent":"caisson","prompt":"x","kind":"volume"}`, http.StatusBadRequest, "source"},
 		{"/runs", `{"agent":"caisson","prompt":"x","kind":"volume","source":"/etc"}`, http.StatusBadRequest, "source"},

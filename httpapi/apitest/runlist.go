@@ -129,7 +129,7 @@ func (c runCore) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, err
 		if t.State != caisson.RunFailed {
 			return caisson.Errorf(caisson.Conflict, "the run %s has not failed; it is %s", id, t.State)
 		}
-		if err := c.m.takeVolume(t); err != nil {
+		if err := volumeCore(c).take(t); err != nil {
 			return err
 		}
 		t.Previous = append(t.Previous, *t.Result)

@@ -89,13 +89,13 @@ func (c runCore) begin(caller caisson.Caller, req caisson.RunRequest, parent cai
 	if p := c.m.run(parent); p != nil {
 		t.Lineage = append(slices.Clone(p.Lineage), parent)
 	}
-	if err := c.m.takeVolume(t); err != nil {
+	if err := volumeCore(c).take(t); err != nil {
 		return nil, err
 	}
 	if req.Session != "" {
 		s := c.m.session(caller.Account, req)
 		if s.Run != "" {
-			c.m.freed(t.Sandbox)
+			volumeCore(c).freed(t.Sandbox)
 			return nil, caisson.Errorf(caisson.Conflict, "the session %s has the run %s under way", s.Key, s.Run)
 		}
 		s.Run, s.Runs, t.Session = t.ID, s.Runs+1, s.ID
@@ -283,7 +283,7 @@ func (m *Memory) end(t *task, failed *caisson.RunError) {
 			s.Run, s.UsedAt = "", t.EndedAt
 		}
 	}
-	m.freed(t.Sandbox)
+	volumeCore{m}.freed(t.Sandbox)
 	m.notify()
 }
 

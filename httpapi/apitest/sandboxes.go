@@ -69,7 +69,7 @@ func (c sandboxCore) Create(ctx context.Context, req caisson.CreateRequest) (*ca
 		b.Spec.Policy = *req.Policy
 	}
 	if volume {
-		if err := c.m.mount(b, *req.Workspace); err != nil {
+		if err := volumeCore(c).mount(b, *req.Workspace); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +183,7 @@ func (c sandboxCore) Remove(ctx context.Context, ref string) error {
 	}
 	c.m.sandboxes = slices.DeleteFunc(c.m.sandboxes, func(o *box) bool { return o == b })
 	c.m.leave(b)
-	c.m.freed(b.ID)
+	volumeCore(c).freed(b.ID)
 	c.m.event(b.Account, "sandbox.removed", string(b.ID))
 	return nil
 }

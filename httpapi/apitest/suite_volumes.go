@@ -90,10 +90,10 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Files.WriteFile(ctx, string(sb.ID), "/srv/data/dir/file", 0, strings.NewReader("kept")))(t)
 	before := len(listSandboxes(t, ctx, c))
 	_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
-	saysHolder(t, err, sb.ID)
+	saysHolder(t, err, "workspace.source", sb.ID)
 	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"})
-	saysHolder(t, err, sb.ID)
-	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), sb.ID)
+	saysHolder(t, err, "", sb.ID)
+	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
 	if after := len(listSandboxes(t, ctx, c)); after != before {
 		t.Errorf("%d sandboxes, then %d", before, after)
 	}
@@ -158,10 +158,10 @@ func listSandboxes(t *testing.T, ctx context.Context, c Cores) []*caisson.Sandbo
 	return list
 }
 
-// saysHolder checks that err is a conflict that names the sandbox which has the volume.
-func saysHolder(t *testing.T, err error, holder caisson.ID) {
+// saysHolder checks that err is a conflict about a field that names the sandbox which has the volume.
+func saysHolder(t *testing.T, err error, field string, holder caisson.ID) {
 	t.Helper()
-	Fails(t, err, caisson.Conflict, "")
+	Fails(t, err, caisson.Conflict, field)
 	if !strings.Contains(caisson.MessageOf(err), string(holder)) {
 		t.Errorf("%v does not name %s", err, holder)
 	}

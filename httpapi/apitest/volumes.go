@@ -28,32 +28,32 @@ func (c volumeCore) CreateVolume(ctx context.Context, req caisson.VolumeRequest)
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	if v := c.m.volume(caller.Account, req.Name); v != nil {
+	if v := c.find(caller.Account, req.Name); v != nil {
 		return nil, caisson.Errorf(caisson.Conflict, "a volume named %q exists already; choose another name or remove it first", req.Name)
 	}
-	v, err := c.m.newVolume(caller.Account, req.Name, req.Labels)
+	v, err := c.make(caller.Account, req.Name, req.Labels)
 	if err != nil {
 		return nil, err
 	}
 	return v.copy(), nil
 }
 
-// newVolume needs mu.
-func (m *Memory) newVolume(account, name string, labels map[string]string) (*volume, error) {
+// make needs mu.
+func (c volumeCore) make(account, name string, labels map[string]string) (*volume, error) {
 	if err := caisson.CheckVolumeName("name", name); err != nil {
 		return nil, err
 	}
 	v := &volume{Volume: caisson.Volume{
 		ID: caisson.NewID(caisson.VolumePrefix), Account: account, Name: name, Labels: labels, CreatedAt: time.Now().UTC(),
 	}, files: map[string]*node{}}
-	m.volumes = append(m.volumes, v)
-	m.event(account, "volume.created", string(v.ID))
+	c.m.volumes = append(c.m.volumes, v)
+	c.m.event(account, "volume.created", string(v.ID))
 	return v, nil
 }
 
-// volume needs mu; nil if there is none.
-func (m *Memory) volume(account, ref string) *volume {
-	for _, v := range m.volumes {
+// find needs mu; nil if there is none.
+func (c volumeCore) find(account, ref string) *volume {
+	for _, v := range c.m.volumes {
 		if v.Account == account && ref != "" && (string(v.ID) == ref || v.Name == ref) {
 			return v
 		}
@@ -88,7 +88,7 @@ func (c volumeCore) with(ctx context.Context, ref string, do func(*volume) error
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	v := c.m.volume(caller.Account, ref)
+	v := c.find(caller.Account, ref)
 	if v == nil {
 		return caisson.Errorf(caisson.NotFound, "there is no volume %.40q; see caisson volume ls", ref)
 	}
@@ -136,11 +136,11 @@ func (c volumeCore) RemoveVolume(ctx context.Context, ref string) error {
 }
 
 // hold gives a volume to a sandbox, and makes it first if there is none of that name. It needs mu.
-func (m *Memory) hold(account, ref string, sandbox caisson.ID) (*volume, error) {
-	v := m.volume(account, ref)
+func (c volumeCore) hold(account, ref string, sandbox caisson.ID) (*volume, error) {
+	v := c.find(account, ref)
 	if v == nil {
 		var err error
-		if v, err = m.newVolume(account, ref, nil); err != nil {
+		if v, err = c.make(account, ref, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -148,19 +148,19 @@ func (m *Memory) hold(account, ref string, sandbox caisson.ID) (*volume, error) 
 		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has volume %s; remove that sandbox first, or use another volume", v.Sandbox, v.Name)
 	}
 	v.Sandbox, v.UsedAt = sandbox, time.Now().UTC()
-	m.event(account, "volume.taken", string(v.ID))
+	c.m.event(account, "volume.taken", string(v.ID))
 	return v, nil
 }
 
 // mount gives a volume to a sandbox whose workspace it is. It needs mu.
-func (m *Memory) mount(b *box, req caisson.WorkspaceRequest) error {
+func (c volumeCore) mount(b *box, req caisson.WorkspaceRequest) error {
 	target := req.Target
 	if target == "" {
 		target = "/workspace"
 	}
-	v, err := m.hold(b.Account, req.Source, b.ID)
+	v, err := c.hold(b.Account, req.Source, b.ID)
 	if err != nil {
-		return err
+		return &caisson.Error{Kind: caisson.KindOf(err), Field: "workspace.source", Msg: caisson.MessageOf(err)}
 	}
 	b.files[target] = &node{dir: true, mode: 0o755}
 	for p, n := range v.files {
@@ -172,22 +172,22 @@ func (m *Memory) mount(b *box, req caisson.WorkspaceRequest) error {
 }
 
 // freed frees what a sandbox has had. It needs mu.
-func (m *Memory) freed(sandbox caisson.ID) {
-	for _, v := range m.volumes {
+func (c volumeCore) freed(sandbox caisson.ID) {
+	for _, v := range c.m.volumes {
 		if v.Sandbox == sandbox && sandbox != "" {
 			v.files, v.box, v.Sandbox, v.UsedAt = maps.Clone(v.now()), nil, "", time.Now().UTC()
-			m.event(v.Account, "volume.left", string(v.ID))
+			c.m.event(v.Account, "volume.left", string(v.ID))
 		}
 	}
 }
 
-// takeVolume gives a run the volume that it is to work in, and names what is there. It needs mu.
-func (m *Memory) takeVolume(t *task) error {
+// take gives a run the volume that it is to work in, and names what is there. It needs mu.
+func (c volumeCore) take(t *task) error {
 	if t.Request.Kind != caisson.WorkspaceVolume {
 		return nil
 	}
 	t.Sandbox = caisson.NewID(caisson.SandboxPrefix)
-	v, err := m.hold(t.Account, t.Request.Source, t.Sandbox)
+	v, err := c.hold(t.Account, t.Request.Source, t.Sandbox)
 	if err != nil {
 		return err
 	}
