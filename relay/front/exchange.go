@@ -57,6 +57,10 @@ func (x *exchange) run() error {
 	}()
 	err := x.receive()
 	x.conn.Close() // what is not sent now is not wanted
+	if err != nil && x.req.Advertise {
+		// There is no body to be waited for; and a deadline would end the connection before it is told what is wrong.
+		return errors.Join(<-sent, err)
+	}
 	if err != nil {
 		select {
 		case fault := <-sent:

@@ -246,3 +246,42 @@ func TestGitHook(t *testing.T) {
 		t.Errorf("a job that dies: %v\n%s", err, out)
 	}
 }
+
+// A late stream's end is told to who writes it only when its other end has been read.
+type late struct {
+	*net.UnixConn
+	read chan struct{} // closed when there is nothing more to read
+	once sync.Once
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.UnixConn.Read(p)
+	if err != nil {
+		l.once.Do(func() { close(l.read) })
+	}
+	return n, err
+}
+
+func (l *late) CloseWrite() error {
+	err := l.UnixConn.CloseWrite()
+	<-l.read
+	return err
+}
+
+// TestSilentJob: that there was no answer is told also if the answer's end is seen before the request's.
+func TestSilentJob(t *testing.T) {
+	s := httptest.NewServer(Handler(func(context.Context, json.RawMessage) (net.Conn, error) {
+		near, far := pair(t)
+		go func() {
+			io.Copy(io.Discard, far)
+			far.Close()
+		}()
+		return &late{UnixConn: near, read: make(chan struct{})}, nil
+	}))
+	defer s.Close()
+	for range 50 {
+		if got := raw(t, s, "GET /lib/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 503") {
+			t.Fatalf("%q", got)
+		}
+	}
+}

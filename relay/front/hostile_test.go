@@ -335,7 +335,7 @@ func TestBreaksOff(t *testing.T) {
 	})
 	resp, err := http.Get(s.URL + "/silent/info/refs?service=git-upload-pack")
 	if err != nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("silent: %+v, %v", resp, err)
+		t.Fatalf("silent: %+v, %v", resp, err)
 	}
 	resp.Body.Close()
 	for body, want := range map[string]int{"": 200, "0000": 200, "00000000": 503} {
