@@ -44,7 +44,7 @@ func (h repoRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
 		"Let a running sandbox that serves no run into a repository, and clone it there"), h.grant)
 	deliver := created(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
-		"Send what such a sandbox has pushed, or else what is in its clone, to the repository's remote"))
+		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
 	deliver.Description = "Of the body only name, dir, pull, ready and title count. It is sent in the background: see get-delivery."
 	handle(rt, deliver, h.deliver)
 }

@@ -49,7 +49,7 @@ type repoDeliverCmd struct {
 }
 
 func (c *repoDeliverCmd) Help() string {
-	return `What was pushed is sent; if nothing was, what is in the clone. It prints the id of the delivery, which relay show says more about.
+	return `What was pushed is sent. With the directory of the clone, what is in there and was not pushed is committed, and goes along. It prints the id of the delivery, which relay show says more about.
 
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Mend the login'")
 }
