@@ -72,12 +72,23 @@ func (p *peer) watch(ctx context.Context) (watched context.Context, stop func(),
 		for watched.Err() == nil {
 			fds := []unix.PollFd{{Fd: int32(fd)}}
 			n, err := unix.Poll(fds, watchInterval)
-			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
+			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&hungUp != 0 {
 				cancel()
 			}
 		}
 	}()
 	return watched, cancel, nil
+}
+
+// hungUp is what the kernel says of a socket whose other end is closed.
+const hungUp = unix.POLLHUP | unix.POLLERR | unix.POLLNVAL
+
+// gone reports whether the other end has closed the connection. A watch may say so a little later.
+func (p *peer) gone() bool {
+	fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	runtime.KeepAlive(p.file)
+	return err == nil && n > 0 && fds[0].Revents&hungUp != 0
 }
 
 // watchInterval is how often, in milliseconds, it is asked whether the watch has ended; the end of the connection is seen at once.

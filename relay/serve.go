@@ -70,7 +70,7 @@ func (s repo) upload(ctx context.Context, p *peer, req ServeRequest) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case watched.Err() != nil:
+	case watched.Err() != nil, p.gone():
 		return nil // whoever asked has gone
 	}
 	if text := said.String(); strings.Contains(text, "fatal: ") && !strings.Contains(text, "out of memory") {
