@@ -116,7 +116,7 @@ type Delivery struct {
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
 	Attempts int           `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
-	Error    string        `json:"error,omitempty" doc:"Why the last try failed; of one that was dropped while it was being sent, what the remote may have"`
+	Error    string        `json:"error,omitempty" doc:"Why the last try failed; of one that was dropped, what the remote may have of it"`
 	NextAt   time.Time     `json:"nextAt,omitzero"`
 	// CreatedAt is when the commits were taken; RetriedAt when somebody has last asked for another try; EndedAt when they were delivered,
 	// given up or dropped.

@@ -104,7 +104,7 @@ func (c sender) drop(ctx context.Context, in caisson.Scope, id caisson.ID) (*cai
 		case caisson.DeliveryDropped:
 			return nil
 		}
-		d.State, d.NextAt, d.EndedAt = caisson.DeliveryDropped, time.Time{}, now()
+		dropped(d, false)
 		return nil
 	})
 }
@@ -146,15 +146,16 @@ func (c sender) interrupt(ctx context.Context, id caisson.ID) error {
 	}
 }
 
-// dropped is the state after a try that somebody has ended: what the remote may have of it nevertheless is said.
-func dropped(d *caisson.Delivery) {
-	d.State, d.NextAt, d.EndedAt = caisson.DeliveryDropped, time.Time{}, now()
+// dropped makes d one that somebody has given up, perhaps during a try. What the remote may have of it nevertheless is said.
+func dropped(d *caisson.Delivery, sending bool) {
+	d.State, d.NextAt, d.EndedAt, d.Error = caisson.DeliveryDropped, time.Time{}, now(), ""
+	sent := d.Sent != "" && d.Sent == d.Commit
 	switch {
-	case d.Sent != d.Commit:
-		d.Error = line("it was dropped while it was being sent: look whether the remote has branch "+d.Branch, 1000)
-	case d.Pull:
+	case sent && d.Pull:
 		d.Error = line("it was dropped after branch "+d.Branch+" had been sent: the remote has that, and perhaps the pull request", 1000)
-	default:
+	case sent:
 		d.Error = line("it was dropped after branch "+d.Branch+" had been sent: the remote has that", 1000)
+	case sending:
+		d.Error = line("it was dropped while it was being sent: look whether the remote has branch "+d.Branch, 1000)
 	}
 }

@@ -47,7 +47,7 @@ func TestRetryAnew(t *testing.T) {
 	_, err := w.api.RetryDelivery(w.ctx(), d.ID)
 	w.must(err)
 	w.edit(d.ID, func(d *caisson.Delivery) { d.CreatedAt, d.RetriedAt = long, long })
-	if d = w.ended(d.ID); d.State != caisson.DeliveryFailed {
+	if d = w.ended(d.ID); d.State != caisson.DeliveryFailed || d.Error == "" {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	w.edit(d.ID, func(d *caisson.Delivery) { d.RetriedAt = time.Now() })
@@ -111,6 +111,14 @@ func TestDropLate(t *testing.T) {
 	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
 	_, err := w.api.DropDelivery(w.ctx(), d.ID)
 	w.wants(err, caisson.Conflict, "was delivered already")
+	// One whose pull request could not be opened has a branch all the same.
+	w.edit(d.ID, func(d *caisson.Delivery) {
+		d.State, d.Pull, d.Error = caisson.DeliveryFailed, true, "the forge says no"
+	})
+	got, err := w.api.DropDelivery(w.ctx(), d.ID)
+	if err != nil || got.State != caisson.DeliveryDropped || !strings.Contains(got.Error, "the remote has that, and perhaps the pull request") {
+		t.Errorf("%+v, %v", got, err)
+	}
 	// As if somebody else sent it, who cannot be interrupted.
 	w.edit(d.ID, func(d *caisson.Delivery) { d.State = caisson.DeliverySending })
 	_, err = w.api.DropDelivery(w.ctx(), d.ID)
@@ -138,7 +146,7 @@ func TestDropLate(t *testing.T) {
 	d, err = w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: req, Dir: dir, Subject: "b"})
 	w.must(err)
 	<-asked
-	got, err := w.api.DropDelivery(w.ctx(), d.ID)
+	got, err = w.api.DropDelivery(w.ctx(), d.ID)
 	if err != nil || got.State != caisson.DeliveryDropped || got.Sent != got.Commit || !strings.Contains(got.Error, "the remote has that, and perhaps the pull request") {
 		t.Errorf("%+v, %v", got, err)
 	}

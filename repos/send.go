@@ -153,7 +153,7 @@ func (c sender) try(ctx, tctx context.Context, d *caisson.Delivery) {
 	stored := c.persist(ctx, d.ID, func(d *caisson.Delivery) error {
 		d.Sent, d.URL, d.Number = out.Sent, out.URL, out.Number
 		if given {
-			dropped(d)
+			dropped(d, true)
 		} else {
 			c.outcome(d, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 type relayCmd struct {
@@ -177,5 +178,11 @@ func (c *relayDropCmd) Help() string {
 }
 
 func (c *relayDropCmd) Run(ctx context.Context, a *app) error {
-	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) { return api.DropDelivery(ctx, id) })
+	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) {
+		d, err := api.DropDelivery(ctx, id)
+		if err == nil && d.Error != "" {
+			a.say("caisson: %s: %s", id, safetext.Escape(d.Error))
+		}
+		return d, err
+	})
 }

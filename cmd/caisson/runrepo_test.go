@@ -20,7 +20,7 @@ func TestDelivered(t *testing.T) {
 		"without forge": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDelivered, Branch: "b"}, "delivered to branch b of r\n"},
 		"partly": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", Left: "why"},
 			"some of what was done for r is not delivered (why)\ndelivered to branch b of r\n"},
-		"hostile":       {&caisson.RunDelivery{Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", URL: "\x1b[2J\u202e"}, "delivered to branch b of r: \\x1b[2J\\u202e\n"},
+		"hostile": {&caisson.RunDelivery{Repo: "r", State: caisson.DeliveryDelivered, Branch: "b", URL: "\x1b[2J\u202e"}, "delivered to branch b of r: \\x1b[2J\\u202e\n"},
 		"dropped": {&caisson.RunDelivery{ID: "dl-1", Repo: "r", State: caisson.DeliveryDropped, Branch: "b"},
 			"delivery dl-1 to branch b of r is dropped; caisson relay show dl-1 says how it goes on\n"},
 	} {

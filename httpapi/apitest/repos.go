@@ -276,7 +276,7 @@ func (c repoCore) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Del
 		if d.State == caisson.DeliveryDelivered {
 			return caisson.Errorf(caisson.Conflict, "delivery %s was delivered", d.ID)
 		}
-		d.State, d.EndedAt = caisson.DeliveryDropped, time.Now().UTC()
+		d.State, d.EndedAt, d.Error = caisson.DeliveryDropped, time.Now().UTC(), ""
 		return nil
 	})
 }
