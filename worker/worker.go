@@ -1,6 +1,6 @@
 // Package worker runs short jobs without privileges: everything that reads what strangers wrote.
 //
-// A job is one process of the same binary, started as "caisson-worker". It gets its request over a pipe, an empty
+// A job is one process of a small binary that the main one carries (cmd/caisson-worker). It gets its request over a pipe, an empty
 // environment, the descriptors listed for it and nothing else. A job without network lives in user, mount, network,
 // pid, ipc and uts namespaces of its own, its file system is one directory or nothing at all, and no_new_privs, seccomp,
 // rlimits and an almost empty set of capabilities hold it there. A job with network runs as a user that owns nothing,
