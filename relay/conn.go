@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type peer struct {
 	file  *os.File // the same socket, to ask the kernel about
 	stall time.Duration
 	wrote bool // whether anything was written
+	over  atomic.Bool
 }
 
 // newPeer takes a socket, which stays the caller's; the peer is closed on its own.
@@ -39,7 +41,16 @@ func newPeer(file *os.File) (*peer, error) {
 
 func (p *peer) Read(b []byte) (int, error) {
 	p.SetReadDeadline(time.Now().Add(p.stall))
+	if p.over.Load() { // endReads may have come before that
+		p.SetReadDeadline(time.Now())
+	}
 	return p.Conn.Read(b)
+}
+
+// endReads makes reads fail, also one that is under way.
+func (p *peer) endReads() {
+	p.over.Store(true)
+	p.SetReadDeadline(time.Now())
 }
 
 func (p *peer) Write(b []byte) (int, error) {

@@ -106,7 +106,7 @@ func receiveFrom(ctx context.Context, store repo, p *peer, req ReceiveRequest) (
 	l := req.Limits.withDefaults()
 	timed, cancel := context.WithTimeout(ctx, l.Time)
 	defer cancel()
-	stop := context.AfterFunc(timed, func() { p.SetReadDeadline(time.Now()) })
+	stop := context.AfterFunc(timed, p.endReads)
 	defer stop()
 	var in io.Reader = strings.NewReader("")
 	if !req.Advertise {
