@@ -163,7 +163,7 @@ func TestToolReceiveStalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := q.req
-	req.Limits.Time = time.Second
+	req.Limits.Time = 5 * time.Second // until then it has to be waiting for more
 	answer := make(chan string, 1)
 	go func() {
 		buf, said := make([]byte, 1000), ""
@@ -179,7 +179,7 @@ func TestToolReceiveStalls(t *testing.T) {
 	start := time.Now()
 	r, err := tool.Receive(t.Context(), store, view, far, req)
 	far.Close()
-	if caisson.KindOf(err) != caisson.Exhausted || time.Since(start) > 20*time.Second {
+	if caisson.KindOf(err) != caisson.Exhausted || time.Since(start) > time.Minute {
 		t.Errorf("%+v %v after %v", r, err, time.Since(start))
 	}
 	if said := <-answer; !strings.Contains(said, "took longer") {
