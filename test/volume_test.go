@@ -57,7 +57,8 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("there are the sandboxes %q", list)
 	}
 
-	// Every user inside can own files in it, and its owner there can give directories away.
+	// Every user inside can write and own files in it, and its owner there can give directories away.
+	h.ok("exec", "-u", "1000:1000", "a", "--", "sh", "-c", "echo mine > /srv/notes/users && rm /srv/notes/users")
 	h.sh("a", "mkdir /srv/notes/home && chown 1000:1000 /srv/notes/home && chmod 700 /srv/notes/home")
 	own := h.ok("exec", "-u", "1000:1000", "a", "--", "sh", "-c", "cd /srv/notes/home && echo mine > file && stat -c %u:%g file . && cat ../dir/notes.txt")
 	if own != "1000:1000\n1000:1000\none\ntwo\nthree" {

@@ -81,7 +81,7 @@ func TestOwner(t *testing.T) {
 		v := w.create(account, "data")
 		base := got(w.store.Accounts().Get(t.Context(), account))(t).UIDBase
 		for path, want := range map[string]unix.Stat_t{
-			w.data(v):                       {Mode: 0o755, Uid: base, Gid: base},
+			w.data(v):                       {Mode: 0o777, Uid: base, Gid: base},
 			filepath.Dir(w.data(v)):         {Mode: 0o700},
 			filepath.Join(w.dir, "volumes"): {Mode: 0o700},
 		} {
