@@ -70,3 +70,46 @@ func TestPack(t *testing.T) {
 		r.Close()
 	}
 }
+
+// TestPackLinked: a file that grew within a tick of its file system's clock is not taken for what another name of it had.
+func TestPackLinked(t *testing.T) {
+	dir, err := os.Open(t.TempDir())
+	check(t, err)
+	defer dir.Close()
+	p, err := newPacking(dir)
+	check(t, err)
+	write(t, dir.Name()+"/a", "old\n")
+	check(t, os.Link(dir.Name()+"/a", dir.Name()+"/b"))
+	k := newKeeper(int(dir.Fd()), FreezeLimits{}.withDefaults())
+	k.pack = p
+	keep := func(name string) Entry {
+		t.Helper()
+		st, err := lookAt(int(dir.Fd()), name)
+		check(t, err)
+		e := Entry{Path: name}
+		e.Content, e.Size, e.Denied, err = k.keep(int(dir.Fd()), name, &st)
+		check(t, err)
+		return e
+	}
+	entries := []Entry{keep("a")}
+	write(t, dir.Name()+"/a", "grown\n")
+	now, err := lookAt(int(dir.Fd()), "b")
+	check(t, err)
+	for inode, l := range k.linked {
+		l.ctime = now.ctime
+		k.linked[inode] = l
+	}
+	entries = append(entries, keep("b"))
+	write(t, dir.Name()+"/c", "last\n")
+	entries = append(entries, keep("c"))
+	check(t, p.close())
+	read, err := openPack(dir, entries)
+	check(t, err)
+	defer read.close()
+	for i, want := range []string{"old\n", "grown\n", "last\n"} {
+		got, err := io.ReadAll(read.open(entries[i].Content))
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v, want %q", entries[i].Path, got, err, want)
+		}
+	}
+}

@@ -33,8 +33,8 @@ type keeper struct {
 }
 
 type kept struct {
-	ctime   int64
-	content string
+	ctime, size int64
+	content     string
 }
 
 func newKeeper(objects int, l FreezeLimits) *keeper {
@@ -94,7 +94,8 @@ func (k *keeper) copy(file *os.File, content *string) (stat, error) {
 	if before.typ != typeFile || caisson.Size(before.size) > k.limits.File || k.total+caisson.Size(before.size) > k.limits.Bytes {
 		return before, errChanged
 	}
-	if l, ok := k.linked[before.inode]; ok && l.ctime == before.ctime && before.nlink > 1 {
+	// The size as well: clocks of file systems tick slowly, and where a content is in the pack follows from the sizes before it.
+	if l, ok := k.linked[before.inode]; ok && l.ctime == before.ctime && l.size == before.size && before.nlink > 1 {
 		*content = l.content
 		return before, nil
 	}
@@ -120,7 +121,7 @@ func (k *keeper) copy(file *os.File, content *string) (stat, error) {
 		}
 	}
 	if before.nlink > 1 {
-		k.linked[before.inode] = kept{ctime: before.ctime, content: *content}
+		k.linked[before.inode] = kept{ctime: before.ctime, size: before.size, content: *content}
 	}
 	return before, nil
 }
