@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 var errInjected = errors.New("injected")
@@ -60,8 +62,9 @@ func TestCrashes(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir), 0o700))
 		must(t, os.WriteFile(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir, "file"), nil, 0o600))
 	}
-	must(t, os.WriteFile(filepath.Join(top, "file"), nil, 0o600))
-	must(t, os.Symlink(w.data(kept), filepath.Join(top, "link")))
+	// Under names of volumes, but none.
+	must(t, os.WriteFile(filepath.Join(top, "vl-aaaaaaaaaaaaaaae"), nil, 0o600))
+	must(t, os.Symlink(w.data(kept), filepath.Join(top, "vl-aaaaaaaaaaaaaaaf")))
 	// Between the taking of a volume and the sandbox that knows that it has it; and before a sandbox has left it.
 	known := w.sandbox("a", taken)
 	got(w.holds.Hold(t.Context(), "a", "taken", known))(t)
@@ -119,4 +122,43 @@ func TestRemovalGoesOn(t *testing.T) {
 	}
 	w.open()
 	w.dirs()
+}
+
+// TestAside: what is no volume and was not made as one is nobody's to remove.
+func TestAside(t *testing.T) {
+	w := newWorld(t)
+	v := w.create("a", "data")
+	must(t, os.WriteFile(w.data(v, "file"), []byte("x"), 0o644))
+	aside := filepath.Join(w.dir, "volumes", string(v.ID)+".old")
+	must(t, os.Rename(filepath.Dir(w.data(v)), aside))
+	garbage := filepath.Join(w.dir, "volumes", "vl-aaaaaaaaaaaaaaab")
+	must(t, os.Mkdir(garbage, 0o700))
+	w.restart()
+	poll.Until(t, patience, func() bool { _, err := os.Lstat(garbage); return err != nil })
+	must(t, w.core.Close()) // whatever is removed, is
+	w.open()
+	must(t, os.Rename(aside, filepath.Dir(w.data(v))))
+	if b, err := os.ReadFile(w.data(v, "file")); err != nil || string(b) != "x" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+}
+
+// TestUnended: a volume is its sandbox's as long as that has processes, even if nothing else is left of it.
+func TestUnended(t *testing.T) {
+	w := newWorld(t)
+	const sb = "sb-aaaaaaaaaaaaaaaa"
+	for name, c := range map[string]struct {
+		runs bool
+		err  error
+		want caisson.ID
+	}{"runs": {true, nil, sb}, "unknown": {false, errInjected, sb}, "ended": {false, nil, ""}} {
+		w.runs = func(context.Context, caisson.ID) (bool, error) { return c.runs, c.err }
+		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+		w.restart()
+		if v := w.get("a", name); v.Sandbox != c.want {
+			t.Errorf("%s: the volume is %q's, want %q", name, v.Sandbox, c.want)
+		}
+		w.runs = nil
+		w.restart()
+	}
 }

@@ -29,6 +29,7 @@ type world struct {
 	core    *volumes.Core
 	service *volumes.Service
 	holds   *volumes.Holds
+	runs    func(context.Context, caisson.ID) (bool, error)
 
 	mu     sync.Mutex
 	events []caisson.Event // guarded by mu
@@ -51,7 +52,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) open() {
 	w.t.Helper()
 	core, err := volumes.New(volumes.Config{
-		Dir: w.dir, Store: w.store, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Dir: w.dir, Store: w.store, Runs: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Record: func(_ context.Context, list []*caisson.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()

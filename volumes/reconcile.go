@@ -12,7 +12,8 @@ import (
 // Reconcile brings the store, the directories and the sandboxes into agreement after a start: volumes whose sandbox has gone are
 // free, and directories of no volume are removed, in the background. Call it when the store's sandboxes are those of the host,
 // before anything else uses the core. A volume without its directory is logged and stays: it was somebody's, and an empty one of
-// that name in its place would hide that it is lost.
+// that name in its place would hide that it is lost. What has not the name of a volume was not made here and stays as well, such as
+// a directory that somebody has moved aside.
 func (c *Core) Reconcile(ctx context.Context) error {
 	known := map[string]bool{}
 	err := c.each(ctx, func(v *caisson.Volume) error {
@@ -37,7 +38,11 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	}
 	var garbage []string
 	for _, e := range entries {
-		if !known[e.Name()] {
+		switch _, err := caisson.ParseID(caisson.VolumePrefix, e.Name()); {
+		case known[e.Name()]:
+		case err != nil:
+			c.Log.WarnContext(ctx, "what is no volume is among the volumes; it stays", "name", e.Name())
+		default:
 			garbage = append(garbage, e.Name())
 		}
 	}
@@ -58,6 +63,13 @@ func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
 	}
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
+	}
+	if c.Runs != nil {
+		// What could not be ended still writes.
+		if runs, err := c.Runs(ctx, v.Sandbox); err != nil || runs {
+			c.Log.ErrorContext(ctx, "the sandbox that has a volume is gone and its processes may not be; the volume is given to nobody until a start of the daemon finds that they are", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
+			return nil
+		}
 	}
 	c.Log.WarnContext(ctx, "a volume was freed whose sandbox is gone", "volume", v.ID, "sandbox", v.Sandbox)
 	return c.Holds().Leave(ctx, v.ID, v.Sandbox)

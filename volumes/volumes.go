@@ -25,13 +25,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Log are required.
+// Config is what a Core is made of. All fields but Runs and Log are required.
 type Config struct {
 	Dir   string // the data directory
 	Store caisson.Store
 	// Record stores events, all or none.
 	Record func(ctx context.Context, list []*caisson.Event) error
-	Log    *slog.Logger
+	// Runs reports whether the host has processes of a sandbox. Without it, those that the store does not have have none.
+	Runs func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	Log  *slog.Logger
 }
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.
