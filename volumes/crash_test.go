@@ -162,3 +162,25 @@ func TestUnended(t *testing.T) {
 		w.restart()
 	}
 }
+
+// TestGone: whose sandbox is gone without having left it can be given away and removed, once nothing of the sandbox runs.
+func TestGone(t *testing.T) {
+	w := newWorld(t)
+	const gone = "sb-aaaaaaaaaaaaaaaa"
+	var runs bool
+	w.runs = func(context.Context, caisson.ID) (bool, error) { return runs, nil }
+	w.restart()
+	for _, name := range []string{"given", "removed"} {
+		got(w.holds.Hold(t.Context(), "a", name, gone))(t)
+	}
+	next := w.sandbox("a", nil)
+	runs = true
+	_, err := w.holds.Hold(t.Context(), "a", "given", next)
+	wants(t, err, caisson.Conflict, gone)
+	wants(t, w.service.RemoveVolume(w.as("a"), "removed"), caisson.Conflict, gone)
+	runs = false
+	if v := got(w.holds.Hold(t.Context(), "a", "given", next))(t); v.Sandbox != next {
+		t.Errorf("the volume is %q's", v.Sandbox)
+	}
+	must(t, w.service.RemoveVolume(w.as("a"), "removed"))
+}

@@ -60,6 +60,9 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 	} else if err := data.Close(); err != nil {
 		return nil, err
 	}
+	if err := h.c.settleGone(ctx, id); err != nil {
+		return nil, err
+	}
 	var has *caisson.Volume
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
 		switch v.Sandbox {

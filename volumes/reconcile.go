@@ -75,6 +75,19 @@ func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
 	return c.Holds().Leave(ctx, v.ID, v.Sandbox)
 }
 
+// settleGone frees a volume whose sandbox is not there any more, though it could not leave: its making was undone in part. One that
+// is being made is in the store before it takes a volume.
+func (c *Core) settleGone(ctx context.Context, id caisson.ID) error {
+	v, err := c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil || v.Sandbox == "" {
+		return err
+	}
+	if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(v.Sandbox)); caisson.KindOf(err) != caisson.NotFound || err == nil {
+		return err
+	}
+	return c.settle(ctx, v)
+}
+
 // sweep removes directories of no volume: removed ones, and those that a crash has kept from becoming one.
 func (c *Core) sweep(ctx context.Context, names []string) {
 	for _, name := range names {

@@ -136,6 +136,9 @@ func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 		return err
 	}
 	defer release()
+	if err := c.settleGone(ctx, id); err != nil {
+		return err
+	}
 	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // again: a sandbox may have taken it meanwhile
 	if err != nil {
 		return err

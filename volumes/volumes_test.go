@@ -160,9 +160,9 @@ func TestHoldAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		var won atomic.Int32
 		var removed error
-		for i := range 8 {
+		for range 8 {
+			id := w.sandbox("a", nil)
 			wg.Go(func() {
-				id := caisson.ID(fmt.Sprintf("sb-aaaaaaaaaaaaaa%d%d", round, i+2))
 				if v, err := w.holds.Hold(t.Context(), "a", name, id); err == nil {
 					won.Add(1)
 					if v.Sandbox != id {
