@@ -18,8 +18,8 @@ const (
 	Tags  = "refs/tags/"
 )
 
-// Valid reports whether name can be a branch or tag, without its prefix. It is UTF-8 that can be seen, without spaces and what shells, globs
-// or git take for more than a letter, and not what git or its users could take for another name.
+// Valid reports whether name can be a branch or tag, without its prefix. It is UTF-8 that can be seen, without spaces, quotes and most of what
+// shells, globs or git take for more than a letter, and not what git or its users could take for another name. It is no shell word.
 func Valid(name string) bool {
 	if name == "" || len(name) > MaxLength || !utf8.ValidString(name) || name == "@" || name == "HEAD" || name[0] == '-' {
 		return false
