@@ -83,18 +83,26 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	return c.Tool.Base(ctx, host, manifest, base, gate.BaseLimits{})
 }
 
-// baseDelay is for how long the files of a new workspace are not kept yet, unless somebody wants it: its sandbox is being started then,
-// and a large directory takes a processor for seconds.
-const baseDelay = 500 * time.Millisecond
+// baseDelay is for how long the files of a new workspace with more entries than baseAtOnce are not kept yet, unless somebody wants it: its
+// sandbox is being started then, and a large directory takes a processor for seconds. A small one is done before its sandbox runs: what
+// is changed on the host from then on can be merged, and what is only touched is known to be the same.
+const (
+	baseDelay  = 500 * time.Millisecond
+	baseAtOnce = 5000
+)
 
 // keepBaseSoon does makeBase in the background, or before whatever takes the workspace next. The caller holds w.
 func (c laying) keepBaseSoon(w *caisson.Workspace) {
 	c.mu.Lock()
 	c.baseless[w.ID] = w
 	c.mu.Unlock()
+	delay := baseDelay
+	if w.Files <= baseAtOnce {
+		delay = 0
+	}
 	c.do(func(ctx context.Context) {
 		select {
-		case <-time.After(baseDelay):
+		case <-time.After(delay):
 		case <-ctx.Done():
 			return
 		}
