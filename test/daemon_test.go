@@ -121,11 +121,11 @@ func TestStartTime(t *testing.T) {
 			_ = cmd.Run() // how it ends is not the question
 			took = append(took, time.Since(begin))
 		}
-		// The best: what else the machine does slows down others, but a slow initialisation slows down all.
-		if best := slices.Min(took); best > tt.limit {
-			t.Errorf("%s takes %v to start, more than %v", tt.name, best, tt.limit)
+		slices.Sort(took)
+		if median := took[len(took)/2]; median > tt.limit {
+			t.Errorf("%s takes %v to start, more than %v", tt.name, median, tt.limit)
 		} else {
-			t.Logf("%s starts in %v", tt.name, best)
+			t.Logf("%s starts in %v", tt.name, median)
 		}
 	}
 }
