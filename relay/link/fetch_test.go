@@ -97,9 +97,14 @@ func TestLocalHooks(t *testing.T) {
 		b.must(os.WriteFile(filepath.Join(b.bare, "hooks", hook), []byte(trap), 0o755))
 	}
 	for _, c := range []string{"core.fsmonitor /work/hooks/update", "uploadpack.packObjectsHook /work/hooks/update", "core.hooksPath /work/hooks",
-		"core.alternateRefsCommand /work/hooks/update", "gc.recentObjectsHook /work/hooks/update"} {
+		"core.alternateRefsCommand /work/hooks/update", "gc.recentObjectsHook /work/hooks/update", "core.sshCommand /work/hooks/update",
+		"core.gitProxy /work/hooks/update", "core.askPass /work/hooks/update", "core.pager /work/hooks/update", "core.editor /work/hooks/update",
+		"credential.helper /work/hooks/update", "diff.external /work/hooks/update", "filter.x.process /work/hooks/update",
+		"filter.x.clean /work/hooks/update", "filter.x.smudge /work/hooks/update", "filter.x.required true", "merge.x.driver /work/hooks/update"} {
 		gitserver.Git(t, b.bare, append([]string{"config"}, strings.Fields(c)...)...)
 	}
+	b.must(os.MkdirAll(filepath.Join(b.bare, "info"), 0o755))
+	b.must(os.WriteFile(filepath.Join(b.bare, "info/attributes"), []byte("* filter=x diff=x merge=x\n"), 0o644))
 	if _, err := b.push(b.place, b.store, b.view, b.next, "caisson/x", ""); err != nil || b.remoteTip() != b.next {
 		t.Errorf("push: %v", err)
 	}
