@@ -171,7 +171,7 @@ func (x *attempt) run(ctx context.Context) {
 }
 
 // do does all that can fail.
-func (x *attempt) do(ctx context.Context) (err error) {
+func (x *attempt) do(ctx context.Context) error {
 	x.phase("queue")
 	if err := ctx.Err(); err != nil {
 		return err
@@ -179,9 +179,11 @@ func (x *attempt) do(ctx context.Context) (err error) {
 	if err := x.rec.flush(); err != nil {
 		return err // nobody would hear what the agent says
 	}
-	if x.r, err = x.c.Store.Runs().Get(ctx, caisson.In(x.r.Account), x.r.ID); err != nil {
-		return err
+	r, err := x.c.Store.Runs().Get(ctx, caisson.In(x.r.Account), x.r.ID)
+	if err != nil {
+		return err // x.r stays: whatever comes, the run is ended under its name
 	}
+	x.r = r
 	if x.agent, err = x.c.making.complete(ctx, x.r.Agent); err != nil {
 		return err
 	}

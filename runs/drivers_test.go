@@ -124,6 +124,26 @@ type (
 	templates interface{ caisson.Templates }
 )
 
+// steps are all that is asked of the lifecycle core, and of the store about runs, in the order in which it is asked.
+type steps struct {
+	before atomic.Pointer[func(ctx context.Context, op string)]
+}
+
+func (s *steps) take(ctx context.Context, op string) {
+	if f := s.before.Load(); f != nil {
+		(*f)(ctx, op)
+	}
+}
+
+// on calls f before each step. nil for nothing.
+func (s *steps) on(f func(ctx context.Context, op string)) {
+	if f == nil {
+		s.before.Store(nil)
+		return
+	}
+	s.before.Store(&f)
+}
+
 // boxes is the lifecycle core, of which a test can be told what is asked, and let it fail.
 type boxes struct {
 	lifecycle
@@ -132,6 +152,8 @@ type boxes struct {
 	snapshots
 	templates
 	core *sandboxes.Core
+
+	steps *steps
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op string) error // guarded by mu
@@ -166,6 +188,7 @@ func (b *boxes) count(op string) int {
 }
 
 func (b *boxes) note(ctx context.Context, op string) error {
+	b.steps.take(ctx, op)
 	b.mu.Lock()
 	if b.ops == nil {
 		b.ops = map[string]int{}
@@ -270,6 +293,7 @@ func (b *boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment
 // store is the real one, of which operations on runs can fail.
 type store struct {
 	caisson.Store
+	steps *steps
 
 	mu     sync.Mutex
 	before func(op string, r *caisson.Run) error // guarded by mu
@@ -306,7 +330,13 @@ func (f runStore) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	return f.RunStore.Insert(ctx, r, live)
 }
 
+func (f runStore) Get(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.Run, error) {
+	f.s.steps.take(ctx, "get run")
+	return f.RunStore.Get(ctx, in, id)
+}
+
 func (f runStore) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Run) error) (*caisson.Run, error) {
+	f.s.steps.take(ctx, "update run")
 	return f.RunStore.Update(ctx, in, id, func(r *caisson.Run) error {
 		if err := change(r); err != nil {
 			return err
@@ -316,6 +346,7 @@ func (f runStore) Update(ctx context.Context, in caisson.Scope, id caisson.ID, c
 }
 
 func (f runStore) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
+	f.s.steps.take(ctx, "append events")
 	if err := f.s.note("append", &caisson.Run{ID: run}); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type world struct {
 	life   *sandboxes.Core
 	lconf  sandboxes.Config
 	store  *store
+	steps  steps
 	rt     *fake.Runtime
 	models *models
 	calls  *calls
@@ -61,7 +62,7 @@ func (p plan) world(t *testing.T) *world {
 	w := &world{t: t, logs: &safeBuffer{}, models: &models{}, calls: &calls{}, voices: map[string]func(*turn) int{}}
 	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: auditKey})
 	must(t, err)
-	w.store = &store{Store: db}
+	w.store = &store{Store: db, steps: &w.steps}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
 	programs[task.Program] = func([]string) fake.Program { return fake.Func(w.drive) }
@@ -121,6 +122,7 @@ func (w *world) boot() {
 	w.life = life
 	w.boxes = &boxes{
 		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), core: life,
+		steps: &w.steps,
 	}
 	w.config.Sandboxes, w.config.Record = w.boxes, life.Record
 	w.Core = runs.New(w.config)
