@@ -17,6 +17,9 @@ import (
 // bodyTimeout is how long a client may take to send a small body, or one part of a large one.
 const bodyTimeout = 30 * time.Second
 
+// drainTime is for how long the rest of an upload is read that has failed already.
+const drainTime = 30 * time.Second
+
 // uploadTimeout is how long an upload may make no progress: it may be fed by a person or a slow program.
 const uploadTimeout = 10 * time.Minute
 
@@ -108,7 +111,12 @@ func (rt *router) fail(w *tracked, r *http.Request, err error) {
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
+	body, ok := r.Body.(*timedBody)
+	drain := ok && body.coming(r.Header) && body.ctl.EnableFullDuplex() == nil
 	rt.write(w, p)
+	if drain {
+		body.drain()
+	}
 }
 
 // tracked remembers whether an answer has begun.
@@ -136,6 +144,8 @@ type timedBody struct {
 	io.ReadCloser
 	ctl  *http.ResponseController
 	pace time.Duration // if set, every read gets this long
+	some bool          // it has been read from
+	all  bool          // to its end
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -143,10 +153,27 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		b.ctl.SetReadDeadline(time.Now().Add(b.pace))
 	}
 	n, err := b.ReadCloser.Read(p)
+	b.some = true
 	if errors.Is(err, io.EOF) {
+		b.all = true
 		b.ctl.SetReadDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// coming reports whether this is an upload of which there may be more. One that waits for leave to send it would get that by reading.
+func (b *timedBody) coming(h http.Header) bool {
+	return b.pace > 0 && !b.all && (b.some || h.Get("Expect") == "")
+}
+
+// drain reads what is left, for a while, once the answer is written: a connection that is closed before takes the answer with it.
+func (b *timedBody) drain() {
+	if b.ctl.Flush() != nil {
+		return
+	}
+	b.pace = 0
+	b.ctl.SetReadDeadline(time.Now().Add(drainTime))
+	io.Copy(io.Discard, b) // whatever comes of it: the answer is out
 }
 
 // upload returns the body of r for reading at the client's pace, at most limit bytes.

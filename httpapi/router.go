@@ -234,6 +234,7 @@ func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
 // writeProblem answers with a problem as JSON.
 func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", protocol.ProblemType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // who is still sending sees where the answer ends
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"syscall"
 
@@ -70,7 +71,7 @@ func (a *app) exitCode(err error) int {
 	if code := a.interrupts.code(); code != 0 {
 		return code
 	}
-	if errors.Is(err, syscall.EPIPE) {
+	if brokenPipe(err) {
 		return exitPipe
 	}
 	var reports []report
@@ -79,6 +80,12 @@ func (a *app) exitCode(err error) int {
 	}
 	writeReports(a.err, a.globals.Output, reports)
 	return reports[0].code
+}
+
+// brokenPipe reports whether err is that nobody reads what a command prints any more. A connection to the daemon that breaks is another matter.
+func brokenPipe(err error) bool {
+	w, ok := errors.AsType[*fs.PathError](err)
+	return ok && w.Op == "write" && errors.Is(w.Err, syscall.EPIPE)
 }
 
 // flatten returns the errors that were joined into err.

@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -275,6 +278,8 @@ func TestExitCodes(t *testing.T) {
 		{&caisson.RunError{Code: caisson.RunInternal}, 1},
 		{&caisson.RunError{Code: "from the future"}, 1},
 		{errors.Join(caisson.Errorf(caisson.NotFound, "x"), errors.New("y")), 3},
+		{fmt.Errorf("print: %w", &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.EPIPE}), 141},
+		{caisson.Wrap(&net.OpError{Op: "write", Net: "unix", Err: os.NewSyscallError("write", syscall.EPIPE)}, caisson.Unavailable, "x"), 7},
 	} {
 		if got := a.exitCode(c.err); got != c.want {
 			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)

@@ -1,0 +1,53 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi/protocol"
+)
+
+// TestUploadRefused: who is still sending when an upload fails gets to know why, and one that waits for leave to send is not asked to.
+func TestUploadRefused(t *testing.T) {
+	const size = 16 << 20
+	s := serve(t)
+	for name, tt := range map[string]struct {
+		header string
+		sends  int
+	}{
+		"sends all before it reads": {"", size},
+		"waits for leave to send":   {"Expect: 100-continue\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("unix", s.socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(time.Minute))
+			_, err = fmt.Fprintf(conn, "PUT /api/v1/sandboxes/nobody/files/tree?path=/x HTTP/1.1\r\nHost: caisson\r\nContent-Type: %s\r\n%sContent-Length: %d\r\n\r\n",
+				protocol.TarType, tt.header, size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := conn.Write(make([]byte, tt.sends)); err != nil {
+				t.Fatalf("after %d bytes: %v", n, err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var p protocol.Problem
+			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusNotFound || p.Code != caisson.NotFound {
+				t.Errorf("the answer is %d, %+v, %v", resp.StatusCode, p, err)
+			}
+		})
+	}
+}
