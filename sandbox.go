@@ -62,7 +62,7 @@ type Resources struct {
 	CPUs      float64 `json:"cpus,omitempty" yaml:"cpus" doc:"Processor time, in cores"`
 	Memory    Size    `json:"memory,omitempty" yaml:"memory" doc:"Memory of all processes, file cache of /tmp and Caisson's own share included, in bytes"`
 	PIDs      int     `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads of one user inside the sandbox"`
-	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system"`
+	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system; a sandbox that has written more to its workspace is ended"`
 	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
 }
 

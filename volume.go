@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"os"
 	"regexp"
 	"time"
 )
@@ -63,6 +64,8 @@ type VolumeHolds interface {
 	// Open returns the mount for a start of the sandbox, without its target. The caller closes its descriptor. A Conflict says
 	// that the volume is not the sandbox's (any more).
 	Open(ctx context.Context, id, sandbox ID) (RuntimeMount, error)
+	// Written opens the directory that has what sandboxes have written to the volume, to count it.
+	Written(id ID) (*os.File, error)
 	// Leave says that the sandbox is gone, or was not made. Idempotent; nothing for a sandbox that does not have the volume.
 	Leave(ctx context.Context, id, sandbox ID) error
 }

@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"os"
 	"time"
 )
 
@@ -266,6 +267,8 @@ type WorkspaceLayers interface {
 	// Open returns the mount for a start of the sandbox. The caller closes its descriptors. A Conflict says that the directory
 	// is not there any more.
 	Open(ctx context.Context, id ID) (RuntimeMount, error)
+	// Written opens the directory that has what the sandbox has written to the workspace, to count it.
+	Written(id ID) (*os.File, error)
 	// Capture writes what the workspace's layer holds now into the new directory dir. The sandbox stands still meanwhile, or does
 	// not run.
 	Capture(ctx context.Context, id ID, dir string) error

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson"
 )
 
@@ -89,11 +87,11 @@ func (h *host) room(need caisson.Size) error {
 		}
 	}
 	if reserve := h.c.Limits.DiskReserve; reserve > 0 {
-		var st unix.Statfs_t
-		if err := unix.Statfs(h.c.Dir, &st); err != nil {
+		free, err := h.c.Free()
+		if err != nil {
 			return err
 		}
-		if free := caisson.Size(st.Bavail) * caisson.Size(st.Bsize); free < reserve {
+		if free < reserve {
 			return caisson.Errorf(caisson.Exhausted, "the disk of the data directory has %s left and %s are kept in reserve; remove sandboxes, snapshots or workspaces", free, reserve)
 		}
 	}

@@ -131,6 +131,8 @@ func (l *layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	return m, nil
 }
 
+func (l *layers) Written(id caisson.ID) (*os.File, error) { return os.Open(l.path(id, "upper")) }
+
 // Capture wants the sandbox to stand still.
 func (l *layers) Capture(ctx context.Context, id caisson.ID, dir string) error {
 	l.mu.Lock()

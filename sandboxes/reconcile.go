@@ -63,6 +63,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		}
 		c.deadlines.arm(sb)
 	}
+	c.do(c.guard.run)
 	return garbage, r.refillPools(ctx)
 }
 

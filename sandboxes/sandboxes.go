@@ -53,11 +53,14 @@ type Runtime interface {
 	caisson.Runtime
 	caisson.Checkpointer
 	caisson.Freezer
+	// Written returns what the files that a sandbox has written to its root file system take on the host's disk. NotFound or Conflict
+	// if it does not run.
+	Written(id caisson.ID) (caisson.Size, error)
 	// Remains returns ids of this data directory's sandboxes of which the host still has something that List does not show.
 	Remains() ([]caisson.ID, error)
 }
 
-// Config is what a Core is made of. All fields but those that say so, Limits, Log and Available are required.
+// Config is what a Core is made of. All fields but those that say so, Limits and Log are required.
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
@@ -76,6 +79,8 @@ type Config struct {
 	Log     *slog.Logger
 	// Available is how much memory of the host can be had; nil asks the kernel.
 	Available func() (caisson.Size, error)
+	// Free is how much can be written to the file system of Dir; nil asks the kernel.
+	Free func() (caisson.Size, error)
 }
 
 // Limits bound what all sandboxes together may take of the host. Zero means no bound.
@@ -83,8 +88,8 @@ type Limits struct {
 	MaxSandboxes  int          // that are live at once
 	MemoryReserve caisson.Size // memory of the host that must remain available
 	PIDsReserve   int          // processes of the host that must remain available
-	// DiskReserve must remain available on the file system of the data directory. What a sandbox writes to its workspace or volume has no
-	// limit but this one, and that only when a sandbox starts.
+	// DiskReserve must remain available on the file system of the data directory: with less no sandbox starts, and with less than half of it
+	// the sandbox that writes most is ended.
 	DiskReserve caisson.Size
 	// Budget is that of a sandbox whose grant of models has none.
 	Budget caisson.Limits
@@ -102,6 +107,7 @@ type Core struct {
 	watches   *watches
 	deadlines *deadlines
 	pool      *pool
+	guard     *guard
 	network   network
 	spaces    workspaces
 	decisions *decisions
@@ -122,6 +128,9 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Available == nil {
 		cfg.Available = meminfo.Available
 	}
+	if cfg.Free == nil {
+		cfg.Free = func() (caisson.Size, error) { return free(cfg.Dir) }
+	}
 	for _, dir := range []string{"sandboxes", "snapshots"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
 			return nil, err
@@ -133,6 +142,7 @@ func New(cfg Config) (*Core, error) {
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
+	c.guard = &guard{c: c}
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.events = newHub(cfg.Store.Events(), cfg.Log, c.ctx.Done())

@@ -96,6 +96,11 @@ func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
 	} else if r, ok := w.c.Runtime.(interface{ EndReason(caisson.ID) string }); ok {
 		reason = "the sandbox ended: " + r.EndReason(id)
 	}
+	w.fail(ctx, id, reason)
+}
+
+// fail ends what is left of a sandbox that was running, for a reason that is not its user's wish. The caller holds its lock.
+func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
 	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {
 		if s.State != caisson.Running && s.State != caisson.Suspended {

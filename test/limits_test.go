@@ -117,6 +117,36 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
+// What is written to a workspace is in a directory of the host's: who goes beyond its limit is ended, says why, and what it has changed
+// can still be had. The neighbour, with as much, goes on.
+func TestPromise9WorkspaceFillsDisk(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dir := h.userDir("project", map[string]string{"a.txt": "a\n"})
+	id := h.ok("sandbox", "create", "--name", "a", "--disk", "64M", "--workspace", dir)
+	h.ok("sandbox", "create", "--name", "b", "--disk", "64M", "--workspace", h.userDir("other", nil))
+	h.sh("a", "echo b >> /workspace/a.txt; head -c 1000000 /dev/zero > /workspace/few")
+	h.sh("b", "head -c 50000000 /dev/zero > /workspace/many")
+	h.run("exec", "-d", "a", "--", "sh", "-c", "while head -c 2000000 /dev/zero >> /workspace/big; do sleep 0.1; done")
+	sb := h.waitState(id, caisson.Failed)
+	if !strings.Contains(sb.Reason, "of at most 64MiB") {
+		t.Errorf("it ended because %q", sb.Reason)
+	}
+	if info, err := os.Stat(dir + "/big"); err == nil {
+		t.Errorf("the directory has the file of %d bytes", info.Size())
+	}
+	if c := h.diff("a")["a.txt"]; c.Added != 1 {
+		t.Errorf("of what was changed there is %+v", c)
+	}
+	h.ok("sync", "--yes", "--only", "a.txt", "a")
+	if data, err := os.ReadFile(dir + "/a.txt"); err != nil || string(data) != "a\nb\n" {
+		t.Errorf("a.txt is %q, %v", data, err)
+	}
+	if got := h.ok("exec", "b", "--", "echo", "fine"); got != "fine" {
+		t.Errorf("the neighbour says %q", got)
+	}
+}
+
 // Output that nobody asked for in a stream is cut at 2 MiB, and the answer says so.
 func TestOutputCap(t *testing.T) {
 	t.Parallel()

@@ -3,14 +3,13 @@ package volumes
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/diskuse"
 )
 
 // Bounds of counting what is in a volume.
@@ -72,14 +71,14 @@ func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 		return v
 	}
 	defer end()
-	t, err := c.count(ctx, v.ID)
+	t, at, err := c.count(ctx, v.ID)
 	if errors.Is(err, errTooMuch) || ctx.Err() != nil {
 		return v
 	}
 	if err == nil {
 		var now *caisson.Volume
 		now, err = c.Store.Volumes().Update(ctx, caisson.Everyone(), string(v.ID), func(v *caisson.Volume) error {
-			v.Files, v.Bytes, v.CountedAt = t.files, caisson.Size(t.blocks*512), t.at
+			v.Files, v.Bytes, v.CountedAt = t.Files, caisson.Size(t.Bytes), at
 			return nil
 		})
 		if err == nil {
@@ -110,81 +109,18 @@ func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 }
 
 // count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.
-func (c *Core) count(ctx context.Context, id caisson.ID) (*tally, error) {
+func (c *Core) count(ctx context.Context, id caisson.ID) (t diskuse.Count, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.counts.bound)
 	defer cancel()
 	data, err := c.openData(id, unix.O_RDONLY)
 	if err != nil {
-		return nil, err
+		return t, at, err
 	}
 	defer data.Close()
-	t := &tally{at: now(), linked: map[uint64]bool{}}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(data.Fd()), &st); err != nil {
-		return nil, os.NewSyscallError("fstat", err)
+	at = now()
+	t, err = diskuse.Dir(ctx, data, countDepth)
+	if errors.Is(err, diskuse.ErrDeep) || ctx.Err() != nil {
+		err = errTooMuch
 	}
-	t.device = st.Dev
-	return t, t.add(ctx, data, countDepth)
-}
-
-// tally is a count.
-type tally struct {
-	at            time.Time
-	device        uint64
-	files, blocks int64
-	linked        map[uint64]bool // files with more than one name, by inode
-}
-
-// add counts what is in a directory and below. What goes away meanwhile is not counted.
-func (t *tally) add(ctx context.Context, dir *os.File, depth int) error {
-	if depth == 0 {
-		return errTooMuch
-	}
-	for {
-		names, err := dir.Readdirnames(batch)
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if ctx.Err() != nil {
-				return errTooMuch
-			}
-			if err := t.addEntry(ctx, dir, name, depth); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (t *tally) addEntry(ctx context.Context, dir *os.File, name string, depth int) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
-		return nil
-	} else if err != nil {
-		return os.NewSyscallError("fstatat", err)
-	}
-	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	if st.Dev != t.device || !isDir && t.linked[st.Ino] {
-		return nil
-	}
-	if !isDir && st.Nlink > 1 {
-		t.linked[st.Ino] = true
-	}
-	t.files++
-	t.blocks += st.Blocks
-	if !isDir {
-		return nil
-	}
-	sub, err := openAt(dir, name, unix.O_RDONLY)
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil // it is something else by now
-	case err != nil:
-		return err
-	}
-	defer sub.Close()
-	return t.add(ctx, sub, depth-1)
+	return t, at, err
 }

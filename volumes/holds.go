@@ -113,6 +113,9 @@ func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }
 
+// Written implements [caisson.VolumeHolds].
+func (h *Holds) Written(id caisson.ID) (*os.File, error) { return h.c.openData(id, unix.O_RDONLY) }
+
 // Leave implements [caisson.VolumeHolds].
 func (h *Holds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {

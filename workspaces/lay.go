@@ -194,6 +194,11 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	return l.c.laying.mount(w)
 }
 
+// Written implements [caisson.WorkspaceLayers].
+func (l *Layers) Written(id caisson.ID) (*os.File, error) {
+	return openDir(l.c.dir(id, upperDir), unix.O_RDONLY)
+}
+
 // mount opens what a sandbox has as its workspace.
 func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files

@@ -20,7 +20,7 @@ type newSandbox struct {
 	CPUs      float64           `name:"cpus" help:"Processor time, in cores." group:"new" placeholder:"N"`
 	Memory    caisson.Size      `help:"Limit of memory: 512M, 2GiB." group:"new" placeholder:"SIZE"`
 	PIDs      int               `name:"pids" help:"Limit of processes and threads." group:"new" placeholder:"N"`
-	Disk      caisson.Size      `help:"Limit of what may be written to the root file system." group:"new" placeholder:"SIZE"`
+	Disk      caisson.Size      `help:"Limit of what may be written to the root file system, and as much to the workspace." group:"new" placeholder:"SIZE"`
 	OpenFiles int               `help:"Limit of open files of one process." group:"new" placeholder:"N"`
 	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
 	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`

@@ -173,6 +173,21 @@ func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error
 	}, nil
 }
 
+// Written returns how many bytes the sandbox's files take that differ from its image's. Errors as those of Stats.
+func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
+	s, err := r.find(id)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.requireRunning(); err != nil {
+		return 0, err
+	}
+	s.tree.mu.Lock()
+	defer s.tree.mu.Unlock()
+	n, err := s.tree.usedLocked()
+	return caisson.Size(n), err
+}
+
 // Freeze implements [caisson.Freezer].
 func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
 	if err := r.fault(OpFreeze); err != nil {

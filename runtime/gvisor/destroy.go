@@ -28,7 +28,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	r.mu.Unlock()
 	if !ok {
 		// Nothing is known; there may be remains of a daemon that died early.
-		s = r.newSandbox(id, filepath.Join(r.cfg.Dir, string(id)))
+		s = newSandbox(r.watch, id, filepath.Join(r.cfg.Dir, string(id)))
 	}
 	s.kill()
 	// Besides the two processes there may be a launcher, and processes of a launch whose state was never written.

@@ -156,8 +156,8 @@ type sandbox struct {
 }
 
 // newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.
-func (r *Runtime) newSandbox(id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, quit: r.watch.ended}
+func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, quit: w.ended}
 	s.control = &controls{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }

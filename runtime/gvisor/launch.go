@@ -20,7 +20,7 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	if err := checkCommand(spec.Command, spec.User, true); err != nil {
 		return err
 	}
-	s := r.newSandbox(id, spec.Dir)
+	s := newSandbox(r.watch, id, spec.Dir)
 	s.done = make(chan struct{})
 	s.state = state{
 		Cgroup: filepath.Join(r.cfg.Cgroup, string(id)), HasCommand: len(spec.Command) > 0,
@@ -58,7 +58,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	}
 	defer ready.Wait()
 	defer r.launching.Add(-1)
-	for _, dir := range []string{"", "fs", "bundle", filepath.Join("bundle", sentry.StateDir)} {
+	for _, dir := range []string{"", fsDir, "bundle", filepath.Join("bundle", sentry.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
 			return fmt.Errorf("make the runtime's directory: %w", err)
 		}

@@ -21,6 +21,9 @@ const (
 	guestAgent  = toolsDir + "/agent"
 )
 
+// fsDir, in the runtime's part of a sandbox's directory, is where gVisor makes the file with what is written to the root file system.
+const fsDir = "fs"
+
 // pidsBackstop is how many times the guest's limit of processes the host's cgroup allows: gVisor runs each guest thread in a
 // host thread of its own and needs some itself, and panics where it cannot have one. The guest's own limit is
 // RLIMIT_NPROC, so this is reached only if that fails.
@@ -151,7 +154,7 @@ func (l *launcher) flags(dir string, res caisson.Resources, network bool) []stri
 		"--platform=" + l.platform,
 		"--network=" + mode,
 		"--tx-checksum-offload", // the wire's end does not look at them; package wire says why
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, "fs"), int64(res.Disk)),
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, fsDir), int64(res.Disk)),
 		"--allow-rootfs-tar-annotation",
 		"--cpu-num-from-quota",
 		"--host-settings=ignore",           // the daemon's host is its administrator's business; doctor advises

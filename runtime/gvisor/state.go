@@ -102,7 +102,7 @@ func adopt(r *Runtime) error {
 		if err != nil {
 			continue
 		}
-		s := r.newSandbox(id, filepath.Join(r.cfg.Dir, e.Name()))
+		s := newSandbox(r.watch, id, filepath.Join(r.cfg.Dir, e.Name()))
 		if _, err := os.Stat(s.dir); err != nil {
 			continue
 		}

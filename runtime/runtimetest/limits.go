@@ -40,6 +40,13 @@ func testLimitDisk(t *testing.T, s *suite) {
 	if err != nil || n > limit || n < limit/2 || r.status.Success() || why != "no space left on device" {
 		t.Errorf("with a limit of %d bytes fill gave %+v", limit, r)
 	}
+	if w, ok := s.Runtime.(interface {
+		Written(caisson.ID) (caisson.Size, error)
+	}); ok {
+		if took, err := w.Written(b.id); err != nil || took < caisson.Size(n) || took > limit+limit/4 {
+			t.Errorf("%d bytes take %v of the host's disk, %v", n, took, err)
+		}
+	}
 	if err := b.files().RemoveFile(b.ctx(), "/big", false); err != nil {
 		t.Fatalf("remove: %v", err)
 	}

@@ -1,0 +1,161 @@
+package sandboxes_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// disk is what a test says of the host's.
+type disk struct{ left atomic.Int64 }
+
+func (d *disk) free() (caisson.Size, error) { return caisson.Size(d.left.Load()), nil }
+
+// withDisk gives w a disk with that much left, of which a gigabyte is kept in reserve.
+func withDisk(w *world, left caisson.Size) *disk {
+	d := &disk{}
+	d.left.Store(int64(left))
+	must(w.t, w.Close())
+	w.config.Free, w.config.Limits.DiskReserve = d.free, 1<<30
+	w.boot()
+	return d
+}
+
+// asks is a request for a workspace over an empty directory.
+func asks(t *testing.T) *caisson.WorkspaceRequest {
+	t.Helper()
+	req, _ := asking(t, t.TempDir())
+	return req
+}
+
+// fill makes a file of that many bytes, all of which are on the disk.
+func fill(t *testing.T, name string, size int) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	must(t, err)
+	_, err = f.Write(make([]byte, size))
+	must(t, err)
+	must(t, f.Close())
+}
+
+func (w *world) wantReason(id caisson.ID, state caisson.State, words string) {
+	w.t.Helper()
+	sb, err := w.store.Sandboxes().Get(w.t.Context(), caisson.Everyone(), string(id))
+	must(w.t, err)
+	if sb.State != state || !strings.Contains(sb.Reason, words) || words == "" && sb.Reason != "" {
+		w.t.Errorf("the sandbox is %s, %q; want %s, %q", sb.State, sb.Reason, state, words)
+	}
+}
+
+// TestPromise9WorkspaceOverLimit: what a sandbox writes to its workspace has its limit of disk, and who is over it and does
+// not grow can tidy up.
+func TestPromise9WorkspaceOverLimit(t *testing.T) {
+	w, l := withLayers(t)
+	limit := caisson.Resources{Disk: 64 << 20}
+	sb := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
+	other := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
+	big := l.path(sb.Spec.Workspace, "upper/deep/er/big")
+	w.Look(t.Context())
+	fill(t, big, 60<<20)
+	w.Look(t.Context())
+	w.wantReason(sb.ID, caisson.Running, "")
+	fill(t, big, 8<<20)
+	w.Look(t.Context())
+	w.wantReason(sb.ID, caisson.Failed, "its workspace takes 68MiB of at most 64MiB")
+	w.wantReason(other.ID, caisson.Running, "")
+	if !slices.Contains(w.events(string(sb.ID)), "sandbox.failed") {
+		t.Error("no event tells of it")
+	}
+
+	// What is over it already when it is first seen can tidy up, as long as it does not grow.
+	big = l.path(other.Spec.Workspace, "upper/big")
+	fill(t, big, 70<<20)
+	w.restart()
+	w.Look(t.Context())
+	w.Look(t.Context())
+	w.wantReason(other.ID, caisson.Running, "")
+	fill(t, big, 1<<20)
+	w.Look(t.Context())
+	w.wantReason(other.ID, caisson.Failed, "at most 64MiB")
+	for _, id := range []caisson.ID{sb.ID, other.ID} {
+		must(t, w.Sandboxes().Remove(w.ctx(), string(id)))
+	}
+	l.settled()
+}
+
+// TestPromise9ManyFiles: files without content take room as well, and what is too deep to be counted is not allowed to hide anything.
+func TestPromise9ManyFiles(t *testing.T) {
+	w, l := withLayers(t)
+	limit := caisson.Resources{Disk: 64 << 20}
+	many := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
+	deep := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
+	w.Look(t.Context())
+	for i := range 20_000 {
+		must(t, os.Symlink("x", filepath.Join(l.path(many.Spec.Workspace, "upper"), "l"+strconv.Itoa(i))))
+	}
+	d, err := os.OpenRoot(l.path(deep.Spec.Workspace, "upper"))
+	must(t, err)
+	for range 1100 {
+		must(t, d.Mkdir("d", 0o755))
+		sub, err := d.OpenRoot("d")
+		must(t, err)
+		must(t, d.Close())
+		d = sub
+	}
+	must(t, d.Close())
+	w.Look(t.Context())
+	w.wantReason(many.ID, caisson.Failed, "at most 64MiB")
+	w.wantReason(deep.ID, caisson.Failed, "more than 1000 directories")
+}
+
+// TestPromise9FullDisk: when the disk is nearly full, whoever writes most just then is ended, and nobody else; nobody if it is not a
+// sandbox that fills it.
+func TestPromise9FullDisk(t *testing.T) {
+	w, l := withLayers(t)
+	d := withDisk(w, 100<<30)
+	writer := w.create(caisson.CreateRequest{Workspace: asks(t)})
+	large := w.create(caisson.CreateRequest{Workspace: asks(t)})
+	idle := w.create(caisson.CreateRequest{})
+	fill(t, l.path(large.Spec.Workspace, "upper/old"), 32<<20)
+	if w.Look(t.Context()) {
+		t.Error("the disk counts as nearly full")
+	}
+	d.left.Store(200 << 20)
+	if !w.Look(t.Context()) {
+		t.Error("the disk does not count as nearly full")
+	}
+	for _, id := range []caisson.ID{writer.ID, large.ID, idle.ID} {
+		w.wantReason(id, caisson.Running, "")
+	}
+	fill(t, l.path(writer.Spec.Workspace, "upper/new"), 8<<20)
+	fill(t, l.path(large.Spec.Workspace, "upper/new"), 2<<20)
+	w.Look(t.Context())
+	w.wantReason(writer.ID, caisson.Failed, "the host's disk has only 200")
+	w.wantReason(large.ID, caisson.Running, "")
+	w.wantReason(idle.ID, caisson.Running, "")
+}
+
+// TestGuardLooksAway: what is being changed, stands still or has just ended does not disturb a look.
+func TestGuardLooksAway(t *testing.T) {
+	w, l := withLayers(t)
+	sb := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: caisson.Resources{Disk: 64 << 20}})
+	w.Look(t.Context())
+	fill(t, l.path(sb.Spec.Workspace, "upper/big"), 70<<20)
+	_, err := w.Sandboxes().Suspend(w.ctx(), string(sb.ID))
+	must(t, err)
+	w.Look(t.Context())
+	w.wantReason(sb.ID, caisson.Suspended, "")
+	_, err = w.Sandboxes().Wake(w.ctx(), string(sb.ID))
+	must(t, err)
+	w.Look(t.Context()) // it has grown since it was last seen, before it stood still
+	w.wantReason(sb.ID, caisson.Failed, "at most 64MiB")
+	must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
+	w.Look(t.Context())
+}
