@@ -180,7 +180,7 @@ func hashOf(n gate.Node) string {
 func (c syncs) unsave(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is what recover looks for
-		if err := os.RemoveAll(dir + suffix); err != nil {
+		if err := removeTree(dir + suffix); err != nil {
 			return err
 		}
 	}
