@@ -221,7 +221,7 @@ func (e *Engine) money() (err error) {
 	}); err != nil {
 		return err
 	}
-	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Known: e.known, Log: e.cfg.Log}); err != nil {
+	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Owner: e.known, Log: e.cfg.Log}); err != nil {
 		return err
 	}
 	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{

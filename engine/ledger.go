@@ -99,22 +99,21 @@ func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 }
 
 // known says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
-func (e *Engine) known(g caisson.Guest) (string, bool) {
+func (e *Engine) known(g caisson.Guest) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	id := g.Sandbox
 	if id == "" {
-		account, err := e.Store.GatewayRuns().Owner(ctx, g.Run)
-		return account, err == nil
+		return e.Store.GatewayRuns().Owner(ctx, g.Run)
 	}
 	if account, ok := e.wires.owner(id); ok {
-		return account, true
+		return account, nil
 	}
 	sb, err := e.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
-		return "", false
+		return "", err
 	}
-	return sb.Account, true
+	return sb.Account, nil
 }
 
 // record opens the file in which a sandbox's calls of models are recorded. It goes with the sandbox.

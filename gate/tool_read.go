@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -126,9 +128,18 @@ func readComparison(r io.Reader, end comparisonEnd) (*Comparison, error) {
 		if err := dec.Decode(&d); err != nil {
 			return nil, caisson.Wrap(errors.Join(bad, err), caisson.Internal, "the comparison cannot be read; try again")
 		}
+		if !d.possible() {
+			return nil, bad
+		}
 		result.Differences = append(result.Differences, d)
 	}
 	return result, nil
+}
+
+// possible reports whether d has what whoever chooses among differences goes by: one step or two, or none, with paths beneath a directory. A
+// job may answer anything; whether a step can be applied is asked when it is to be.
+func (d *Difference) possible() bool {
+	return len(d.Steps) <= 2 && !slices.ContainsFunc(d.Steps, func(s Step) bool { return !fs.ValidPath(s.Path) || s.Path == "." })
 }
 
 // scratch makes a file in memory.

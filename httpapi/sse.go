@@ -14,6 +14,10 @@ import (
 // keepAlive is the time between comments on a quiet stream of events: proxies close what is silent for a minute.
 const keepAlive = 15 * time.Second
 
+// slowClient is how long a client may take to make room for an event. One that reads no more is taken for gone: what waits for it may hold what
+// others need, and net/http ends the request's context when it cannot write.
+const slowClient = time.Minute
+
 // sseWriter writes server-sent events; the header goes out with the first of them. Safe for concurrent use.
 type sseWriter struct {
 	mu      sync.Mutex
@@ -60,8 +64,12 @@ func (s *sseWriter) write(b []byte) error {
 		s.w.Header().Set("Content-Type", protocol.EventType)
 		s.w.WriteHeader(http.StatusOK)
 	}
+	s.ctl.SetWriteDeadline(time.Now().Add(slowClient)) // a writer without deadlines is one of a test
 	if _, s.err = s.w.Write(b); s.err == nil {
 		s.err = s.ctl.Flush()
+	}
+	if s.err == nil {
+		s.ctl.SetWriteDeadline(time.Time{}) // the connection may have more requests
 	}
 	return s.err
 }
@@ -96,11 +104,12 @@ func (s *sseWriter) keepAlive() (stop func()) {
 // was streamed is answered with a plain problem.
 func serveProgress[T any](rt *router, w http.ResponseWriter, r *http.Request, work func(context.Context, func(caisson.Progress)) (T, error)) error {
 	s := newSSEWriter(w)
-	stop := s.keepAlive()
-	v, err := work(r.Context(), func(p caisson.Progress) {
-		s.send(0, protocol.EventProgress, p) // a client that has gone ends the work through its context
-	})
-	stop()
+	v, err := func() (T, error) {
+		defer s.keepAlive()() // also if the work panics: nobody may write when the handler has returned
+		return work(r.Context(), func(p caisson.Progress) {
+			s.send(0, protocol.EventProgress, p) // a client that has gone ends the work through its context
+		})
+	}()
 	switch {
 	case err == nil:
 		return s.send(0, protocol.EventResult, v)

@@ -30,9 +30,12 @@ type BookConfig struct {
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
-	// Known returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required. Nothing
+	// Known returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required without Owner. Nothing
 	// else in g means anything. A call that claims to be of another's is dropped.
 	Known func(g caisson.Guest) (account string, ok bool)
+	// Owner takes Known's place where asking can fail. NotFound is nobody's; after any other error it is asked again, and
+	// until then nothing more is read.
+	Owner func(g caisson.Guest) (account string, err error)
 	// BootID returns what tells this boot of the machine from others; nil reads the kernel's.
 	BootID func() (string, error)
 	Now    func() time.Time // nil means time.Now
@@ -43,7 +46,7 @@ type BookConfig struct {
 type Book struct {
 	dir    *os.Root
 	store  caisson.LedgerStore
-	known  func(g caisson.Guest) (string, bool)
+	find   func(g caisson.Guest) (string, error) // BookConfig.Owner
 	bootID func() (string, error)
 	now    func() time.Time
 	log    *slog.Logger
@@ -54,7 +57,16 @@ type Book struct {
 
 // NewBook returns a book. Call Recover before the first Begin.
 func NewBook(c BookConfig) (*Book, error) {
-	if c.Dir == nil || c.Store == nil || c.Known == nil {
+	if c.Owner == nil && c.Known != nil {
+		c.Owner = func(g caisson.Guest) (string, error) {
+			account, ok := c.Known(g)
+			if !ok {
+				return "", caisson.Errorf(caisson.NotFound, "there is no such sandbox or run")
+			}
+			return account, nil
+		}
+	}
+	if c.Dir == nil || c.Store == nil || c.Owner == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a book needs a directory, a store and a way to know sandboxes")
 	}
 	if c.BootID == nil {
@@ -70,9 +82,21 @@ func NewBook(c BookConfig) (*Book, error) {
 		return nil, err
 	}
 	return &Book{
-		dir: c.Dir, store: c.Store, known: c.Known, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
+		dir: c.Dir, store: c.Store, find: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
 		journals: map[caisson.ID]*reader{},
 	}, nil
+}
+
+// owner says whose g is; ok is false if it is nobody's. The error is Unavailable, so that nobody takes it for the journal's fault.
+func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
+	account, err = b.find(g)
+	switch {
+	case err == nil:
+		return account, true, nil
+	case caisson.KindOf(err) == caisson.NotFound:
+		return "", false, nil
+	}
+	return "", false, caisson.Wrap(err, caisson.Unavailable, "whose calls those are cannot be looked up now; try again in a moment")
 }
 
 // kernelBootID returns the random id that the kernel has made at this boot.

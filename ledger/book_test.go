@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -201,6 +202,50 @@ func TestRemoteGuests(t *testing.T) {
 		t.Errorf("budget: %+v", b)
 	}
 	if !strings.Contains(w.log.String(), "a call was dropped") {
+		t.Error(w.log.String())
+	}
+}
+
+// TestOwnerUnknownNow: that nobody can say at present whose a call is does not make it nobody's, nor the journal a damaged one.
+func TestOwnerUnknownNow(t *testing.T) {
+	w := newWorld(t)
+	w.owner["run-1"] = "a"
+	w.budget("run/run-1", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	gw := w.gateway()
+	settle := func() {
+		must(t, get(gw.Reserve(t.Context(), call(caisson.Guest{Account: "a", Run: "run-1"}), demand(10, 90)))(t).Settle(answer(10, 5)))
+	}
+	blind := func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.blind = err
+	}
+	settle()
+	for _, err := range []error{context.DeadlineExceeded, errors.New("the disk does not answer")} {
+		blind(err)
+		if err := w.book.Ingest(t.Context()); caisson.KindOf(err) != caisson.Unavailable {
+			t.Errorf("ingest: %v", err)
+		}
+		if err := w.book.Recover(t.Context()); err != nil {
+			t.Error(err) // of journals that are in use it knows
+		}
+	}
+	// A daemon that starts then says so, and counts nothing as spent.
+	gw.die()
+	w.close()
+	w.open()
+	if err := w.book.Recover(t.Context()); caisson.KindOf(err) != caisson.Unavailable {
+		t.Errorf("recover: %v", err)
+	}
+	blind(nil)
+	w.restart()
+	if rows := w.rows(); len(rows) != 1 || rows[0].Run != "run-1" {
+		t.Errorf("rows: %+v", rows)
+	}
+	if b := w.look("run/run-1"); b.Used.Tokens != 15 || b.Held.Tokens != 0 {
+		t.Errorf("budget: %+v", b)
+	}
+	if strings.Contains(w.log.String(), "dropped") || strings.Contains(w.log.String(), "damaged") {
 		t.Error(w.log.String())
 	}
 }

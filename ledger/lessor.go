@@ -58,7 +58,11 @@ func (l lessor) check(account, budget string) error {
 		return caisson.Invalidf("account", "%.40q has not the budget %.80q", account, budget)
 	}
 	if kind == "sandbox" {
-		if owner, ok := l.book.known(caisson.Guest{Sandbox: caisson.ID(name)}); !ok || account != "" && account != owner {
+		owner, ok, err := l.book.owner(caisson.Guest{Sandbox: caisson.ID(name)})
+		if err != nil {
+			return err
+		}
+		if !ok || account != "" && account != owner {
 			return caisson.Errorf(caisson.NotFound, "there is no sandbox %.40q", name)
 		}
 	}

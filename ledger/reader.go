@@ -132,6 +132,9 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 		if err == nil {
 			err = r.apply(&c, rec, pending)
 		}
+		if caisson.KindOf(err) == caisson.Unavailable {
+			return c, err // nothing has been kept of it, and it is read again
+		}
 		if err != nil {
 			c.broken = err
 			break
@@ -165,7 +168,11 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 		if open != nil || len(r.begun)+len(pending) > maxBegun {
 			return errors.New("a call begins twice, or too many are under way")
 		}
-		o := begun{row: rec.call, lies: r.lies(&rec.call)}
+		lies, err := r.lies(&rec.call)
+		if err != nil {
+			return err
+		}
+		o := begun{row: rec.call, lies: lies}
 		// The host's clock was put right, or the process that wrote it has been taken over: in either case it was made by now.
 		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxSkew)) {
 			o.row.At = now
@@ -189,17 +196,19 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 }
 
 // lies reports whether a call cannot be what it says: the process that wrote it has been taken over.
-func (r *reader) lies(c *caisson.Call) bool {
-	account, ok := r.book.known(c.Guest)
+func (r *reader) lies(c *caisson.Call) (bool, error) {
+	account, ok, err := r.book.owner(c.Guest)
 	switch {
+	case err != nil:
+		return false, err
 	case ok && account == c.Account:
-		return false
+		return false, nil
 	case !ok && r.offset < r.known:
-		return false // it was believed when it was read first, and its sandbox has been removed since
+		return false, nil // it was believed when it was read first, and its sandbox has been removed since
 	}
 	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
 		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
-	return true
+	return true, nil
 }
 
 // commit makes c part of the store, and only then of r.

@@ -129,7 +129,10 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	case kind == "account":
 		b.Account = name
 	case kind == "sandbox":
-		account, ok := s.book.known(caisson.Guest{Sandbox: caisson.ID(name)})
+		account, ok, err := s.book.owner(caisson.Guest{Sandbox: caisson.ID(name)})
+		if err != nil {
+			return nil, err
+		}
 		if !ok || account != caller.Account && !caller.Local {
 			return nil, caisson.Errorf(caisson.NotFound, "there is no sandbox %s", name)
 		}

@@ -26,6 +26,7 @@ type world struct {
 
 	mu    sync.Mutex
 	owner map[caisson.ID]string
+	blind error // what asking for an owner fails with
 
 	store *sqlite.Store
 	book  *Book
@@ -85,7 +86,7 @@ func (w *world) open() {
 	}))(w.t)
 	w.root = get(os.OpenRoot(w.path))(w.t)
 	w.book = get(NewBook(BookConfig{
-		Dir: w.root, Store: w.store.Ledger(), Known: w.known, BootID: func() (string, error) { return w.boot, nil },
+		Dir: w.root, Store: w.store.Ledger(), Owner: w.known, BootID: func() (string, error) { return w.boot, nil },
 		Now: w.clock.Now, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	}))(w.t)
 }
@@ -109,15 +110,21 @@ func (w *world) restart() {
 	must(w.t, w.book.Recover(context.Background()))
 }
 
-func (w *world) known(g caisson.Guest) (string, bool) {
+func (w *world) known(g caisson.Guest) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.blind != nil {
+		return "", w.blind
+	}
 	id := g.Sandbox
 	if id == "" {
 		id = caisson.ID(g.Run)
 	}
 	account, ok := w.owner[id]
-	return account, ok
+	if !ok {
+		return "", caisson.Errorf(caisson.NotFound, "there is no %s", id)
+	}
+	return account, nil
 }
 
 // guest makes a sandbox and returns who speaks on its wire.

@@ -61,7 +61,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Gu
 	if c.seat = g.seats.take(guest, c.started); c.seat == nil {
 		return later(time.Second, "this sandbox has %d calls under way, which is the most it may have; wait for one to end", maxCalls)
 	}
-	defer func() { c.seat.leave(time.Now()) }()
+	defer func() { c.seat.leave(c.settled, time.Now()) }()
 	b := g.newBody(c.seat, guest.Account)
 	defer b.free()
 	if err := c.read(b); err != nil {
@@ -298,6 +298,7 @@ func (c *call) settle(o outcome) error {
 		return nil
 	}
 	c.settled = true
+	c.seat.settled()
 	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated = o.word, o.tokens, o.cost, o.estimated
 	if o.status != 0 {
 		c.row.Status = o.status

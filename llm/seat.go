@@ -12,6 +12,7 @@ import (
 
 const (
 	maxCalls      = 64        // of one sandbox at once
+	maxEnding     = 64        // besides, those of which only the answer's end is to be taken
 	maxHeader     = 32 << 10  // bytes of a request's headers
 	maxBody       = 32 << 20  // bytes of a request's body
 	maxSeatBody   = 64 << 20  // bytes of bodies of one sandbox at once
@@ -30,7 +31,8 @@ type seats struct {
 // A seat bounds one sandbox.
 type seat struct {
 	mu       sync.Mutex
-	calls    int
+	calls    int // that are not settled
+	ending   int // that are: their guest may have the whole answer before they know it
 	bytes    int64
 	used     time.Time
 	requests bucket
@@ -57,7 +59,7 @@ func (s *seats) take(g caisson.Guest, now time.Time) *seat {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.calls >= maxCalls {
+	if t.calls >= maxCalls || t.calls+t.ending >= maxCalls+maxEnding {
 		return nil
 	}
 	t.calls++
@@ -70,7 +72,7 @@ func (s *seats) sweep(now time.Time) {
 	s.swept = now
 	for key, t := range s.all {
 		t.mu.Lock()
-		idle := t.calls == 0 && now.Sub(t.used) > 2*time.Minute
+		idle := t.calls == 0 && t.ending == 0 && now.Sub(t.used) > 2*time.Minute
 		t.mu.Unlock()
 		if idle {
 			delete(s.all, key)
@@ -78,10 +80,23 @@ func (s *seats) sweep(now time.Time) {
 	}
 }
 
-func (t *seat) leave(now time.Time) {
+// settled is called once for a call that is, before its guest has the answer: who has that may make the next call.
+func (t *seat) settled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls--
+	t.ending++
+}
+
+// leave ends a call.
+func (t *seat) leave(settled bool, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if settled {
+		t.ending--
+	} else {
+		t.calls--
+	}
 	t.used = now
 }
 

@@ -119,7 +119,7 @@ func TestSeats(t *testing.T) {
 	if other == nil {
 		t.Fatal("others have to wait")
 	}
-	other.leave(now)
+	other.leave(false, now)
 	s.take(caisson.Guest{Account: "b"}, now.Add(time.Hour))
 	if len(s.all) != 2 {
 		t.Errorf("%d are remembered", len(s.all))

@@ -201,6 +201,59 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
+// slowEnd is a writer whose guest has the whole answer before the gateway gets to hear that it was written.
+type slowEnd struct {
+	http.ResponseWriter
+	end <-chan struct{}
+}
+
+func (w slowEnd) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.ResponseWriter.(http.Flusher).Flush()
+	<-w.end
+	return n, err
+}
+
+func (w slowEnd) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestFastGuest: who has the answer of a call may make the next one, though not without end if the gateway is never heard out.
+func TestFastGuest(t *testing.T) {
+	f := open(t, &mock{})
+	end := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(end) })
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.gateway.ServeHTTP(slowEnd{w, end}, r.WithContext(caisson.WithGuest(r.Context(), *f.guest)))
+	}))
+	defer front.Close()
+	defer goOn()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	post := func(body string) (int, string) {
+		resp, err := client.Post(front.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b := make([]byte, max(0, resp.ContentLength))
+		if _, err := io.ReadFull(resp.Body, b); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	for i := range 128 {
+		if status, body := post(hello); status != 200 {
+			t.Fatalf("call %d: %d %s", i, status, body)
+		}
+	}
+	if status, body := post(hello); status != 429 {
+		t.Errorf("with 128 answers that were not heard out: %d %s", status, body)
+	}
+	goOn()
+	poll.Until(t, patience, func() bool { status, _ := post(hello); return status == 200 })
+	if rows := len(f.meter.rows()); rows != 129 || !f.meter.quiet() {
+		t.Errorf("%d rows", rows)
+	}
+}
+
 // TestConfigure: calls under way end with what they began with.
 func TestConfigure(t *testing.T) {
 	p := newHang("text/event-stream", ": hi\n\n")

@@ -9,3 +9,10 @@ func (c *Core) Watched() (n int) {
 	}
 	return n
 }
+
+// Busy is how many streams and tries are under way.
+func (c *Core) Busy() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.jobs) + len(c.sending) + len(c.tries)
+}

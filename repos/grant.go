@@ -38,6 +38,8 @@ type grant struct {
 	// Pushed is what the run under way has pushed, the latest last.
 	Pushed []pushed  `json:"pushed,omitempty"`
 	At     time.Time `json:"at"`
+	// Cloning is whether the sandbox does not have its clone yet. What a daemon has left so is no grant.
+	Cloning bool `json:"cloning,omitempty"`
 }
 
 // pushed is one branch as a sandbox has left it.
@@ -115,7 +117,11 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 		return nil, err
 	}
 	if a.Dir != "" {
-		if err := c.grants.clone(ctx, r, g, a.Dir, start); err != nil {
+		err := c.grants.clone(ctx, r, g, a.Dir, start)
+		if err == nil {
+			_, err = c.grants.change(g, func(g *grant) { g.Cloning = false })
+		}
+		if err != nil {
 			return nil, errors.Join(err, c.grants.revoke(g))
 		}
 	}
@@ -152,7 +158,7 @@ func (c grants) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess)
 		return nil, "", err
 	}
 	if err := c.keep(g); err != nil {
-		return nil, "", err
+		return nil, "", errors.Join(err, os.RemoveAll(c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox)))) // it would be in the next one's way
 	}
 	c.event(as(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
 		"sandbox": string(g.Sandbox), "run": string(g.Run), "base": g.Base, "branch": g.Branch, "commit": g.From,
@@ -171,6 +177,9 @@ func author(r *caisson.Repo) (name, email string) {
 
 // again begins another run of a sandbox that has been let in.
 func (c grants) again(g *grant, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
+	if g.Cloning {
+		return nil, caisson.Errorf(caisson.Conflict, "repository %s is being cloned into sandbox %s; try again in a moment", g.Repo, g.Sandbox)
+	}
 	if a.Repo.Base != "" && a.Repo.Base != g.Base || a.Repo.Branch != "" && a.Repo.Branch != g.Branch {
 		return nil, caisson.Errorf(caisson.Conflict, "this session works on branch %s from %s; leave --branch and --base out, or begin another session", g.Branch, g.Base)
 	}
@@ -197,7 +206,7 @@ func (c grants) plan(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess)
 		commits[ref.Name] = ref.Commit
 	}
 	g = &grant{
-		Account: r.Account, Repo: r.Name, Sandbox: a.Sandbox, Run: a.Run, Session: a.Session, At: now(),
+		Account: r.Account, Repo: r.Name, Sandbox: a.Sandbox, Run: a.Run, Session: a.Session, At: now(), Cloning: a.Dir != "",
 		Base: cmp.Or(a.Repo.Base, r.Head), Branch: a.Repo.Branch,
 	}
 	if g.Base == "" {

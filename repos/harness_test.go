@@ -54,6 +54,7 @@ type world struct {
 	bare   string // the remote's repository
 	work   string // a work tree of it
 	limits repos.Limits
+	adapt  func(*repos.Config) // unless nil, before a core is made
 	secrets
 
 	mu     sync.Mutex
@@ -93,7 +94,7 @@ func (s secrets) Secret(_ context.Context, _, name string) (caisson.Secret, erro
 func (w *world) open() {
 	w.t.Helper()
 	runner := program.Runner(w.t)
-	core, err := repos.New(repos.Config{
+	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
 		Record: func(_ context.Context, e *caisson.Event) error {
 			w.mu.Lock()
@@ -102,7 +103,11 @@ func (w *world) open() {
 			return nil
 		},
 		Exec: w.exec, Limits: w.limits,
-	})
+	}
+	if w.adapt != nil {
+		w.adapt(&cfg)
+	}
+	core, err := repos.New(cfg)
 	w.must(err)
 	w.must(core.Reconcile(w.t.Context()))
 	w.core, w.api = core, core.Repos()

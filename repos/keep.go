@@ -76,6 +76,12 @@ func (c keeper) reconcile(ctx context.Context, account, repo string) error {
 			c.Log.ErrorContext(ctx, "a grant cannot be read; its sandbox has lost its repository", "repo", repo, "file", name, "err", err)
 			continue
 		}
+		if g.Cloning {
+			if err := c.grants.revoke(g); err != nil {
+				return err
+			}
+			continue
+		}
 		c.grants.know(g)
 	}
 	return nil

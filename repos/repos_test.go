@@ -257,42 +257,47 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// fullDisk is a store that cannot write that a delivery has been delivered, for a while.
+// fullDisk is a store that cannot write that a delivery is in a state, for a while.
 type fullDisk struct {
 	caisson.Store
-	left *atomic.Int32
+	state caisson.DeliveryState
+	left  *atomic.Int32
 }
 
 type fullDeliveries struct {
 	caisson.DeliveryStore
-	left *atomic.Int32
+	fullDisk
 }
 
 func (s fullDisk) Deliveries() caisson.DeliveryStore {
-	return fullDeliveries{s.Store.Deliveries(), s.left}
+	return fullDeliveries{s.Store.Deliveries(), s}
 }
 
 func (s fullDeliveries) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Delivery) error) (*caisson.Delivery, error) {
 	return s.DeliveryStore.Update(ctx, in, id, func(d *caisson.Delivery) error {
-		if err := change(d); err != nil || d.State != caisson.DeliveryDelivered || s.left.Add(-1) < 0 {
+		if err := change(d); err != nil || d.State != s.state || s.left.Add(-1) < 0 {
 			return err
 		}
 		return caisson.Errorf(caisson.Exhausted, "the disk is full")
 	})
 }
 
-// TestFullDisk: a delivery does not stay between two states because its outcome could not be stored at once.
+// TestFullDisk: a delivery does not stay between two states because what it is now could not be stored at once.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.end()
-	var left atomic.Int32
-	left.Store(3)
-	w.store = fullDisk{w.store, &left}
-	w.open()
-	id, dir, g := w.grant(caisson.RepoRequest{}, "")
-	w.does(id, dir, "echo b > b.txt")
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered || d.Attempts != 1 || w.at(g.Branch) != d.Commit || left.Load() >= 0 {
-		t.Errorf("the delivery is %+v, %d", d, left.Load())
+	for _, state := range []caisson.DeliveryState{caisson.DeliverySending, caisson.DeliveryDelivered} {
+		t.Run(string(state), func(t *testing.T) {
+			w := newWorld(t)
+			w.end()
+			var left atomic.Int32
+			left.Store(3)
+			w.store = fullDisk{w.store, state, &left}
+			w.open()
+			id, dir, g := w.grant(caisson.RepoRequest{}, "")
+			w.does(id, dir, "echo b > b.txt")
+			if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered || d.Attempts != 1 || w.at(g.Branch) != d.Commit || left.Load() >= 0 {
+				t.Errorf("the delivery is %+v, %d", d, left.Load())
+			}
+		})
 	}
 }

@@ -55,9 +55,7 @@ func (c sender) due(ctx context.Context) time.Time {
 	}
 	for _, d := range list {
 		if d.NextAt.After(now()) {
-			if d.NextAt.Before(next) {
-				next = d.NextAt
-			}
+			next = earlier(next, d.NextAt)
 			continue
 		}
 		tctx, stand, ok := c.sit(d)
@@ -65,6 +63,10 @@ func (c sender) due(ctx context.Context) time.Time {
 			continue // whoever has a place wakes the sender when it is free
 		}
 		d, err := c.claim(ctx, d.ID)
+		if err != nil && !errors.Is(err, errMoved) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			c.Log.ErrorContext(ctx, "a delivery could not be begun; trying again", "err", err)
+			next = earlier(next, now().Add(c.Limits.First)) // nothing else would wake the sender
+		}
 		if err != nil || !c.do(func(ctx context.Context) {
 			defer func() { stand(); c.wake() }()
 			c.try(ctx, tctx, d)
@@ -73,6 +75,13 @@ func (c sender) due(ctx context.Context) time.Time {
 		}
 	}
 	return next
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // sit takes a place to send d: neither an account nor a repository has all of them, so that a slow remote holds up only what is for it.

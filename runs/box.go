@@ -101,6 +101,7 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 			return false, nil
 		}
 		err = x.fork(ctx, snap, limits)
+		_, lost := errors.AsType[memoryLost](err)
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
 			return true, nil
@@ -108,6 +109,10 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 			continue // a newer one has just taken its place
 		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", explained(err):
 			return false, err // the host's or the request's fault, not the snapshot's
+		case again && !lost:
+			// Once may be a part of the host that was too slow or starts again, and a new snapshot costs minutes.
+			x.log.WarnContext(ctx, "a fork of the warm snapshot did not start; trying again", "snapshot", snap.ID, "err", err)
+			continue
 		}
 		x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
 		x.c.warmth.replace(x.agent, x.r.Account, snap)
@@ -144,6 +149,11 @@ func (x lodging) asOwner(ctx context.Context) context.Context {
 	return ctx
 }
 
+// memoryLost is why a fork has the snapshot's files only.
+type memoryLost string
+
+func (e memoryLost) Error() string { return string(e) }
+
 // fork makes the sandbox of the warm snapshot.
 func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
@@ -164,7 +174,7 @@ func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisso
 	x.box, x.warm = forks[0], true
 	if x.box.Reason != "" {
 		// It has the snapshot's files and not its memory: its service is not there.
-		err := errors.New(x.box.Reason)
+		var err error = memoryLost(x.box.Reason)
 		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.box.ID)); rerr != nil {
 			err = errors.Join(err, rerr)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/runtime/fake"
@@ -124,19 +125,20 @@ type (
 	templates interface{ caisson.Templates }
 )
 
-// steps are all that is asked of the lifecycle core, and of the store about runs, in the order in which it is asked.
+// steps are all that is asked of the lifecycle core, and of the store about runs, sessions and budgets, in the order in which it is asked.
 type steps struct {
-	before atomic.Pointer[func(ctx context.Context, op string)]
+	before atomic.Pointer[func(ctx context.Context, op string) error]
 }
 
-func (s *steps) take(ctx context.Context, op string) {
+func (s *steps) take(ctx context.Context, op string) error {
 	if f := s.before.Load(); f != nil {
-		(*f)(ctx, op)
+		return (*f)(ctx, op)
 	}
+	return nil
 }
 
-// on calls f before each step. nil for nothing.
-func (s *steps) on(f func(ctx context.Context, op string)) {
+// on calls f before each step; an error is its outcome. nil for nothing.
+func (s *steps) on(f func(ctx context.Context, op string) error) {
 	if f == nil {
 		s.before.Store(nil)
 		return
@@ -188,7 +190,9 @@ func (b *boxes) count(op string) int {
 }
 
 func (b *boxes) note(ctx context.Context, op string) error {
-	b.steps.take(ctx, op)
+	if err := b.steps.take(ctx, op); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	if b.ops == nil {
 		b.ops = map[string]int{}
@@ -237,6 +241,62 @@ func (b *boxes) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error)
 	return b.lifecycle.Pause(ctx, ref)
 }
 
+func (b *boxes) Get(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "get"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Get(ctx, ref)
+}
+
+func (b *boxes) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "start"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Start(ctx, ref)
+}
+
+func (b *boxes) Stop(ctx context.Context, ref string, grace time.Duration) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "stop"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Stop(ctx, ref, grace)
+}
+
+func (b *boxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error) {
+	if err := b.note(ctx, "resume"); err != nil {
+		return nil, err
+	}
+	return b.lifecycle.Resume(ctx, ref)
+}
+
+func (b *boxes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+	if err := b.note(ctx, "processes"); err != nil {
+		return nil, err
+	}
+	return b.processes.Processes(ctx, ref)
+}
+
+func (b *boxes) MakeDir(ctx context.Context, ref, dir string, parents bool) error {
+	if err := b.note(ctx, "make dir"); err != nil {
+		return err
+	}
+	return b.files.MakeDir(ctx, ref, dir, parents)
+}
+
+func (b *boxes) ListSnapshots(ctx context.Context, f caisson.Filter) ([]*caisson.Snapshot, bool, error) {
+	if err := b.note(ctx, "list snapshots"); err != nil {
+		return nil, false, err
+	}
+	return b.snapshots.ListSnapshots(ctx, f)
+}
+
+func (b *boxes) RemoveSnapshot(ctx context.Context, ref string) error {
+	if err := b.note(ctx, "remove snapshot"); err != nil {
+		return err
+	}
+	return b.snapshots.RemoveSnapshot(ctx, ref)
+}
+
 func (b *boxes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
 	if err := b.note(ctx, "exec"); err != nil {
 		return nil, err
@@ -280,6 +340,9 @@ func (b *boxes) GetTemplate(ctx context.Context, name string) (*caisson.Template
 }
 
 func (b *boxes) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
+	if err := b.note(ctx, "set policy"); err != nil {
+		return nil, err
+	}
 	return b.core.Policies().SetPolicy(ctx, ref, p)
 }
 
@@ -324,6 +387,9 @@ type runStore struct {
 }
 
 func (f runStore) Insert(ctx context.Context, r *caisson.Run, live int) error {
+	if err := f.s.steps.take(ctx, "store: insert run"); err != nil {
+		return err
+	}
 	if err := f.s.note("insert", r); err != nil {
 		return err
 	}
@@ -331,12 +397,16 @@ func (f runStore) Insert(ctx context.Context, r *caisson.Run, live int) error {
 }
 
 func (f runStore) Get(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.Run, error) {
-	f.s.steps.take(ctx, "get run")
+	if err := f.s.steps.take(ctx, "store: get run"); err != nil {
+		return nil, err
+	}
 	return f.RunStore.Get(ctx, in, id)
 }
 
 func (f runStore) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Run) error) (*caisson.Run, error) {
-	f.s.steps.take(ctx, "update run")
+	if err := f.s.steps.take(ctx, "store: update run"); err != nil {
+		return nil, err
+	}
 	return f.RunStore.Update(ctx, in, id, func(r *caisson.Run) error {
 		if err := change(r); err != nil {
 			return err
@@ -346,18 +416,81 @@ func (f runStore) Update(ctx context.Context, in caisson.Scope, id caisson.ID, c
 }
 
 func (f runStore) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
-	f.s.steps.take(ctx, "append events")
+	if err := f.s.steps.take(ctx, "store: append events"); err != nil {
+		return err
+	}
 	if err := f.s.note("append", &caisson.Run{ID: run}); err != nil {
 		return err
 	}
 	return f.RunStore.Append(ctx, run, events)
 }
 
+func (f runStore) List(ctx context.Context, in caisson.Scope, flt caisson.RunFilter) ([]*caisson.Run, bool, error) {
+	if err := f.s.steps.take(ctx, "store: list runs"); err != nil {
+		return nil, false, err
+	}
+	return f.RunStore.List(ctx, in, flt)
+}
+
 func (f runStore) LastEvent(ctx context.Context, run caisson.ID) (int64, error) {
+	if err := f.s.steps.take(ctx, "store: last event"); err != nil {
+		return 0, err
+	}
 	if err := f.s.note("last event", &caisson.Run{ID: run}); err != nil {
 		return 0, err
 	}
 	return f.RunStore.LastEvent(ctx, run)
+}
+
+func (s *store) Sessions() caisson.Table[caisson.Session] {
+	return sessionStore{s.Store.Sessions(), s.steps}
+}
+
+type sessionStore struct {
+	caisson.Table[caisson.Session]
+	steps *steps
+}
+
+func (f sessionStore) Insert(ctx context.Context, s *caisson.Session) error {
+	if err := f.steps.take(ctx, "store: insert session"); err != nil {
+		return err
+	}
+	return f.Table.Insert(ctx, s)
+}
+
+func (f sessionStore) Get(ctx context.Context, in caisson.Scope, ref string) (*caisson.Session, error) {
+	if err := f.steps.take(ctx, "store: get session"); err != nil {
+		return nil, err
+	}
+	return f.Table.Get(ctx, in, ref)
+}
+
+func (f sessionStore) Update(ctx context.Context, in caisson.Scope, ref string, change func(*caisson.Session) error) (*caisson.Session, error) {
+	if err := f.steps.take(ctx, "store: update session"); err != nil {
+		return nil, err
+	}
+	return f.Table.Update(ctx, in, ref, change)
+}
+
+func (s *store) Ledger() caisson.LedgerStore { return ledgerStore{s.Store.Ledger(), s.steps} }
+
+type ledgerStore struct {
+	caisson.LedgerStore
+	steps *steps
+}
+
+func (f ledgerStore) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Budget) (*caisson.Budget, error) {
+	if err := f.steps.take(ctx, "store: put budget"); err != nil {
+		return nil, err
+	}
+	return f.LedgerStore.PutBudget(ctx, in, b)
+}
+
+func (f ledgerStore) DeleteBudget(ctx context.Context, in caisson.Scope, key string) error {
+	if err := f.steps.take(ctx, "store: delete budget"); err != nil {
+		return err
+	}
+	return f.LedgerStore.DeleteBudget(ctx, in, key)
 }
 
 // gateway serves every model there is.

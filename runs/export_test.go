@@ -27,3 +27,13 @@ func (c *Core) Watched() int {
 	defer c.streams.mu.Unlock()
 	return len(c.streams.wake)
 }
+
+// Idle reports whether nothing is under way, what runs leave behind and warm snapshots included.
+func (c *Core) Idle() bool {
+	c.mu.Lock()
+	busy := len(c.live) + len(c.leaving)
+	c.mu.Unlock()
+	c.warmth.mu.Lock()
+	defer c.warmth.mu.Unlock()
+	return busy+len(c.warmth.making)+len(c.warmth.soon) == 0
+}

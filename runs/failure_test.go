@@ -166,6 +166,36 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestTidyingFails: what cannot be taken away or given back at once is a moment later.
+func TestTidyingFails(t *testing.T) {
+	w := newWorld(t)
+	for op, nth := range map[string]int64{"remove": 1, "store: delete budget": 2, "store: update session": 2} {
+		t.Run(op, func(t *testing.T) {
+			var n atomic.Int64
+			w.steps.on(func(_ context.Context, did string) error {
+				if did == op && n.Add(1) == nth {
+					return caisson.Wrap(errInjected, caisson.Unavailable, "not now")
+				}
+				return nil
+			})
+			defer w.steps.on(nil)
+			req := caisson.RunRequest{Prompt: "x", Limits: caisson.AgentLimits{Calls: 3}}
+			if op != "store: update session" {
+				wantAnswer(t, w.do(req), "you said x")
+				w.empty()
+				return
+			}
+			req.Session = "s"
+			r := w.do(req)
+			wantAnswer(t, r, "you said x")
+			if s := w.session("s"); s.Run != "" || s.Sandbox != r.Sandbox {
+				t.Errorf("the session is %+v", s)
+			}
+			must(t, w.Runs().RemoveSession(w.ctx(), r.Session))
+		})
+	}
+}
+
 // TestTimeout: an agent that does not notice is ended with the run's time, of which it was told a tenth less.
 func TestTimeout(t *testing.T) {
 	w := newWorld(t)
@@ -204,73 +234,6 @@ func TestIgnoresTerm(t *testing.T) {
 	must(t, receive(t, done))
 	wantFailed(t, w.ended(r.ID), caisson.RunAborted, "cancelled")
 	w.empty()
-}
-
-// TestCancelAnywhere: before whichever step of its way a run is cancelled, it ends once, as it is recorded, and leaves nothing.
-func TestCancelAnywhere(t *testing.T) {
-	for name, req := range map[string]caisson.RunRequest{
-		"alone":              {Prompt: "x"},
-		"with a service":     {Prompt: "x", Agent: "served"},
-		"in a session":       {Prompt: "x", Session: "s"},
-		"that starts others": {Prompt: "x", Agent: "boss"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
-			w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
-			if req.Session != "" {
-				wantAnswer(t, w.do(req), "you said x") // so that there is a sandbox to take up again
-			}
-			at := 1
-			for cancelled := true; cancelled; at++ {
-				cancelled = w.cancelAt(at, req)
-			}
-			if at < 10 {
-				t.Errorf("a run has %d steps only", at)
-			}
-		})
-	}
-}
-
-// cancelAt starts a run and cancels it before its step of that number, and reports false if it had ended before.
-func (w *world) cancelAt(step int, req caisson.RunRequest) bool {
-	w.t.Helper()
-	var n atomic.Int64
-	reached, asked := make(chan string, 1), make(chan error, 1)
-	id := make(chan caisson.ID, 1)
-	w.steps.on(func(ctx context.Context, op string) {
-		if n.Add(1) != int64(step) {
-			return
-		}
-		reached <- op
-		go func() { asked <- second(w.Runs().CancelRun(w.ctx(), <-id)) }()
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond): // a step that is not given up, or is not the run's own
-		}
-	})
-	r := w.start(req)
-	id <- r.ID
-	r = w.ended(r.ID)
-	w.steps.on(nil)
-	select {
-	case op := <-reached:
-		if err := <-asked; err != nil && caisson.KindOf(err) != caisson.Conflict {
-			w.t.Errorf("step %d, %s: %v", step, op, err)
-		}
-		if r.State == caisson.RunFailed {
-			wantFailed(w.t, r, caisson.RunAborted, "cancelled")
-		} else {
-			wantAnswer(w.t, r, "you said x")
-		}
-		if req.Session == "" {
-			w.empty()
-		}
-		return true
-	default:
-		wantAnswer(w.t, r, "you said x")
-		return false
-	}
 }
 
 // TestCancel cancels a run where it is, twice at once.

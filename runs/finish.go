@@ -107,9 +107,8 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
-	if err := x.c.sessions.unclaim(ctx, x.r, x.sessionBox()); err != nil {
-		// Whoever needs it next sees that this run has ended.
-		x.log.ErrorContext(ctx, "a session could not be given back", "session", x.r.Session, "err", err)
+	if err := x.persist(ctx, "what a session goes on with", func() error { return x.c.sessions.unclaim(ctx, x.r, x.sessionBox()) }); err != nil {
+		x.log.ErrorContext(ctx, "a session is given back by the next daemon", "session", x.r.Session, "err", err)
 	}
 	if err := x.persist(ctx, "the end of a run", func() error { return x.rec.end(ctx, last(&x.result)) }); err != nil {
 		x.log.ErrorContext(ctx, "the end of a run is told by the next daemon", "err", err)
@@ -175,7 +174,7 @@ func (x outcome) clear(ctx context.Context, final bool) {
 			close(gone)
 		}()
 		if x.box != nil && x.mine {
-			if err := c.Sandboxes.Remove(ctx, string(x.box.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			if err := x.insist(func() error { return c.Sandboxes.Remove(ctx, string(x.box.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
 				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.box.ID, "err", err)
 				// As long as it is there, it must not call models, and least of all without a bound.
 				if _, err := c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
@@ -188,7 +187,7 @@ func (x outcome) clear(ctx context.Context, final bool) {
 			x.recount(ctx)
 			x.leaveRepo(ctx)
 		}
-		if err := c.budgets.dropBudget(ctx, x.r); err != nil {
+		if err := x.insist(func() error { return c.budgets.dropBudget(ctx, x.r) }); err != nil {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)
 		}
 		if final {
@@ -199,6 +198,26 @@ func (x outcome) clear(ctx context.Context, final bool) {
 	}
 	if !c.do(work) {
 		work() // the daemon is ending, and waits for this attempt
+	}
+}
+
+// insistTime bounds how long it is tried to take away what a run has left.
+const insistTime = time.Minute
+
+// insist does f again while what is to go does not: what stands in the way for a moment must not cost the host a sandbox until the next daemon
+// looks. It gives up when the daemon ends.
+func (x outcome) insist(f func() error) error {
+	end := time.Now().Add(insistTime)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := f()
+		if err == nil || caisson.KindOf(err) == caisson.NotFound || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-x.c.ctx.Done():
+			return err
+		}
 	}
 }
 

@@ -180,7 +180,10 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 		r.Session = s.ID
 		var box *caisson.Sandbox
 		if r.Sandbox != "" { // the daemon ended before it could say so
-			box = &caisson.Sandbox{ID: r.Sandbox}
+			box, err = c.Store.Sandboxes().Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // with the volume that it has
+			if err != nil && caisson.KindOf(err) != caisson.NotFound {
+				return err
+			}
 		}
 		return c.sessions.unclaim(ctx, r, box)
 	})

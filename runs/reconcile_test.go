@@ -110,6 +110,26 @@ func TestRestartAtTheEnd(t *testing.T) {
 	}
 }
 
+// TestRestartVolume: a session that a daemon gives back for one that died goes on in its volume, also when its sandbox is lost later.
+func TestRestartVolume(t *testing.T) {
+	w, v := withVolumes(t)
+	r := w.do(caisson.RunRequest{Prompt: "keep", Session: "s", Kind: caisson.WorkspaceVolume, Source: "data"})
+	wantAnswer(t, r, "kept")
+	w.down()
+	// The daemon came to the result only.
+	_, err := w.store.Sessions().Update(w.ctx(), caisson.In("local"), string(r.Session), func(s *caisson.Session) error {
+		s.Run, s.Sandbox, s.Volume, s.Runs = r.ID, "", "", 0
+		return nil
+	})
+	must(t, err)
+	w.up()
+	if s := w.session("s"); s.Run != "" || s.Sandbox != r.Sandbox || s.Volume != got(v.GetVolume(w.ctx(), "data"))(t).ID {
+		t.Errorf("the session is %+v", s)
+	}
+	must(t, w.life.Sandboxes().Remove(w.ctx(), string(r.Sandbox)))
+	wantAnswer(t, w.turn("look"), "it")
+}
+
 // TestRestartSession: a conversation keeps its files if the daemon ends in the middle of a run.
 func TestRestartSession(t *testing.T) {
 	w := newWorld(t)

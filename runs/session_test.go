@@ -357,7 +357,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	box := w.turn("one").Sandbox
-	for _, op := range []string{"wake", "assign"} {
+	for _, op := range []string{"wake", "assign", "processes"} {
 		reached := make(chan bool, 1)
 		first := true
 		w.boxes.on(func(ctx context.Context, did string) error {
@@ -381,6 +381,12 @@ func TestSessionTakenUpInVain(t *testing.T) {
 		wantAnswer(t, again, "you said two")
 		if again.Sandbox != box {
 			t.Errorf("%s: the session is in another sandbox", op)
+		}
+		// What the run had not looked at yet is not what it has left behind.
+		got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
+		list := got(w.life.Processes().Processes(w.ctx(), string(box)))(t)
+		if !slices.ContainsFunc(list, func(p caisson.ProcessInfo) bool { return p.Command == "service" }) {
+			t.Errorf("%s: the service has ended", op)
 		}
 	}
 }

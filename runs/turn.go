@@ -296,14 +296,17 @@ const (
 	maxSaid = 400             // how much of a driver's last words is shown, in bytes
 )
 
-// pids returns the processes that a sandbox has.
+// pids returns the processes that a sandbox has; nil if that is not known.
 func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
 	list, err := c.Sandboxes.Processes(ctx, string(box))
+	if err != nil {
+		return nil, err // not none: all that it has would count as the agent's
+	}
 	pids := make(map[int]bool, len(list))
 	for _, p := range list {
 		pids[p.PID] = true
 	}
-	return pids, err
+	return pids, nil
 }
 
 // logs are what the agent's program wrote, in files.

@@ -19,7 +19,12 @@ type places struct{ runs.Workspaces }
 // begin with look say how large it is.
 func withVolumes(t *testing.T) (*world, *volumes.Service) {
 	t.Helper()
-	w := newWorld(t)
+	return plan{}.withVolumes(t)
+}
+
+func (p plan) withVolumes(t *testing.T) (*world, *volumes.Service) {
+	t.Helper()
+	w := p.world(t)
 	core, err := volumes.New(volumes.Config{Dir: w.lconf.Dir, Store: w.store, Record: func(ctx context.Context, list []*caisson.Event) error {
 		return w.store.Events().AppendAll(ctx, list)
 	}})

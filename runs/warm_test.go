@@ -178,13 +178,19 @@ func TestWarmFails(t *testing.T) {
 	w.empty()
 }
 
-// TestWarmBroken: a snapshot that does not start is replaced, and the run does without.
+// TestWarmBroken: a snapshot that does not start, twice, is replaced, and the run does without.
 func TestWarmBroken(t *testing.T) {
 	w := newWorld(t)
 	w.put(warmAgent())
 	got(w.Agents().WarmAgent(w.ctx(), "claw", nil))(t)
 	old := w.snapshots()
-	w.boxes.fail("fork", 1, errInjected)
+	for _, err := range []error{errInjected, caisson.Errorf(caisson.Unavailable, "the wire starts again")} {
+		w.boxes.fail("fork", 1, err)
+		if r := w.claw("zero"); !r.Result.Warm || !slices.Equal(w.snapshots(), old) {
+			t.Errorf("%v, once: warm: %v, the snapshots were %v and are %v", err, r.Result.Warm, old, w.snapshots())
+		}
+	}
+	w.boxes.fail("fork", 2, errInjected)
 	r := w.claw("one")
 	wantAnswer(t, r, "you said one")
 	if r.Result.Warm || !strings.Contains(types(w.events(r.ID)), "warning") {
@@ -197,7 +203,9 @@ func TestWarmBroken(t *testing.T) {
 	// One that comes up without its memory is none.
 	w.eventually(func() bool { return slices.Contains(w.recorded("claw"), "agent.snapshot.broken") })
 	old = w.snapshots()
-	w.rt.FailNext(fake.OpRestore, caisson.Errorf(caisson.Invalid, "the checkpoint is damaged"))
+	for range 2 {
+		w.rt.FailNext(fake.OpRestore, caisson.Errorf(caisson.Invalid, "the checkpoint is damaged"))
+	}
 	r = w.claw("three")
 	wantAnswer(t, r, "you said three")
 	if r.Result.Warm {

@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -48,7 +49,9 @@ func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, 
 	var err error
 	switch {
 	case sb.State == caisson.Running && memory:
-		err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true)
+		if err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
+			err = errors.Join(err, s.c.host.letGoOn(ctx, sb.ID)) // it may stand still all the same
+		}
 	case sb.State == caisson.Running:
 		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
 	default:

@@ -148,10 +148,10 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 			return nil, err
 		}
 	}
+	back.Push(func() error { return l.c.network.forgetBudget(clean, sb) })
 	if err := l.c.network.budget(ctx, sb); err != nil {
 		return nil, err
 	}
-	back.Push(func() error { return l.c.network.forgetBudget(clean, sb) })
 	state := caisson.Created
 	if !req.NoStart {
 		if err := l.c.host.run(ctx, sb, from); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,41 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 		return nil, err
 	}
 	defer release()
+	if l.c.isUnclear(sb.ID) {
+		if err := l.settle(ctx, sb.ID); err != nil {
+			return nil, err
+		}
+	}
 	return l.changeLocked(ctx, sb.ID, v, act)
+}
+
+// settle finds out what became of a change whose outcome could not be stored, as the next daemon would: its sandbox is not to wait for
+// that. The caller holds the lock, so that no change is under way.
+func (l *Lifecycle) settle(ctx context.Context, id caisson.ID) error {
+	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
+		return err // of what was to be made, or to go, there is nothing to use
+	}
+	list, err := l.c.Runtime.List(ctx)
+	if err != nil {
+		return err
+	}
+	var found caisson.RuntimeSandbox
+	if i := slices.IndexFunc(list, func(r caisson.RuntimeSandbox) bool { return r.ID == id }); i >= 0 {
+		found = list[i]
+	}
+	if err := (&reconciler{l.c}).settle(ctx, sb, found); err != nil {
+		return err
+	}
+	if sb, err = l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+		return err
+	}
+	if wired(sb) {
+		l.c.watches.rewatch(sb)
+	}
+	l.c.deadlines.arm(sb)
+	l.c.setUnclear(id, false)
+	return nil
 }
 
 // changeLocked is change for who holds the sandbox's lock already.
@@ -68,6 +103,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 			}
 			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
+		l.c.setUnclear(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
 	begins := to == caisson.Running && v != caisson.VerbWake // else what ran runs on, and has been followed all the time
@@ -79,6 +115,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		return nil
 	})
 	if err != nil {
+		l.c.setUnclear(id, true)
 		return nil, err
 	}
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
@@ -141,11 +178,11 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 				return err
 			}
 		}
-		if err := c.Sandboxes().end(ctx, sb.ID, grace); err != nil {
-			// It runs, if it was suspended too.
-			return becameError{err, caisson.Running}
+		err := c.Sandboxes().end(ctx, sb.ID, grace)
+		if b := (becameError{}); err == nil || errors.As(err, &b) {
+			return err
 		}
-		return nil
+		return becameError{err, caisson.Running} // if it was suspended too
 	})
 }
 
@@ -160,7 +197,11 @@ func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration)
 		return err
 	}
 	l.c.watches.unwatch(id)
-	return l.c.host.halt(ctx, id)
+	err := l.c.host.halt(ctx, id)
+	if err != nil && l.c.host.ended(id) {
+		return becameError{err, caisson.Stopped} // its files are saved; what else it has on the host goes with its next start
+	}
+	return err
 }
 
 // stopPaused keeps the files of a paused sandbox and drops its memory.
@@ -233,14 +274,15 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	})
 	if err != nil {
 		if sb.State != caisson.Suspended {
-			// A failed checkpoint leaves the sandbox running; one that failed later has left it standing still.
-			_ = l.c.Runtime.Thaw(context.WithoutCancel(ctx), sb.ID)
+			// It stands still if the checkpoint was made, or perhaps made.
+			return l.goesOn(ctx, sb.ID, err)
 		}
 		return err
 	}
 	l.c.watches.unwatch(sb.ID)
 	if err := l.c.host.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
-		return becameError{err, caisson.Failed}
+		// All of it is saved, and what is left stands still: that goes before it continues.
+		return becameError{err, caisson.Paused}
 	}
 	return nil
 }
@@ -375,6 +417,7 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
 		return err
 	}
+	l.c.setUnclear(id, false)
 	sb.Reason = reason
 	l.c.event(ctx, sb, "sandbox.removed", reasonData(sb))
 	return nil

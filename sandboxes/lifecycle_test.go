@@ -347,3 +347,22 @@ func TestRacingWithoutRemoval(t *testing.T) {
 		t.Errorf("%s: pause %v, files %v", s, w.has(sb.ID, "pause"), w.has(sb.ID, "files.tar"))
 	}
 }
+
+// TestFailedExpiryIsRepeated: a sandbox whose time is over goes in the end, whatever its removal fails at.
+func TestFailedExpiryIsRepeated(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"destroy": func(w *world) { w.runtime.FailNext(fake.OpDestroy, errInjected) },
+		"note":    func(w *world) { w.store.failOn("update", 2) }, // the first is that of the deadline
+		"delete":  func(w *world) { w.store.failOn("delete", 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := plan{wires: true}.world(t)
+			w.RetryDue(time.Millisecond)
+			sb := w.create(caisson.CreateRequest{})
+			spoil(w)
+			must(t, failed(w.Sandboxes().Extend(w.ctx(), string(sb.ID), nil, ptr(caisson.Duration(time.Millisecond)))))
+			waitFor(t, func() bool { return w.state(sb.ID) == "" })
+			w.settles()
+		})
+	}
+}

@@ -130,7 +130,12 @@ func (p *pool) fill(ctx context.Context, name string) error {
 	for {
 		tpl, err := p.c.Templates().template(ctx, name)
 		if caisson.KindOf(err) == caisson.NotFound {
-			return nil
+			// Whoever has removed it may not have seen what has just been made.
+			_, caller, err := scope(ctx)
+			if err != nil {
+				return err
+			}
+			return p.drain(ctx, caller.Account, name)
 		}
 		if err != nil {
 			return err

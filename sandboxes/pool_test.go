@@ -165,3 +165,16 @@ func TestPoolIsAccounts(t *testing.T) {
 	}
 	w.filled(2)
 }
+
+// TestTemplateRemovedWhileItsPoolFills: what is being made for the pool then is nobody's, and goes.
+func TestTemplateRemovedWhileItsPoolFills(t *testing.T) {
+	w := plan{wires: true}.world(t)
+	w.store.call("insert", func() {
+		if err := w.Templates().RemoveTemplate(w.ctx(), "tpl"); err != nil {
+			t.Error(err)
+		}
+	})
+	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "debian:12", Pool: 1}))(t)
+	waitFor(t, func() bool { return slices.Contains(w.events(""), "sandbox.removed") })
+	w.settles()
+}

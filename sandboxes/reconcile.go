@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,8 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			// One that cannot be mended is no reason to keep all others from their users. It can still be removed.
+			// One that cannot be mended is no reason to keep all others from their users. It can still be removed, and its next change tries again.
+			c.setUnclear(sb.ID, true)
 			c.Log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
 	}
@@ -213,6 +215,9 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	for _, r := range list {
 		ids = append(ids, r.ID)
 	}
+	ids = append(ids, c.host.remaining()...)
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	boxDirs, err := os.ReadDir(filepath.Join(c.Dir, "sandboxes"))
 	if err != nil {
 		return nil, err

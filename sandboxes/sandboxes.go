@@ -112,12 +112,13 @@ type Core struct {
 	spaces    workspaces
 	decisions *decisions
 
-	mu     sync.Mutex
-	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
-	closed bool                // guarded by mu
-	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
-	ctx    context.Context     // ends with Close; for work that outlives a request
-	stop   context.CancelCauseFunc
+	mu      sync.Mutex
+	hidden  map[caisson.ID]bool // in use, but not in the store; guarded by mu
+	unclear map[caisson.ID]bool // the outcome of their last change could not be stored; guarded by mu
+	closed  bool                // guarded by mu
+	wg      sync.WaitGroup      // goroutines of this core; none is added once closed
+	ctx     context.Context     // ends with Close; for work that outlives a request
+	stop    context.CancelCauseFunc
 }
 
 // New returns a Core. It touches neither store nor host: call Reconcile before use.
@@ -136,11 +137,11 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
-	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}}
+	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}, unclear: map[caisson.ID]bool{}}
+	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}, remains: map[caisson.ID]bool{}}
 	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
-	c.deadlines = &deadlines{c: c, timers: map[caisson.ID]*time.Timer{}}
+	c.deadlines = &deadlines{c: c, retry: dueRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	c.guard = &guard{c: c}
 	// The core's own lifetime, not a request's: it carries no caller.
@@ -187,6 +188,22 @@ func (c *Core) hide(id caisson.ID) (show func()) {
 		defer c.mu.Unlock()
 		delete(c.hidden, id)
 	}
+}
+
+// setUnclear notes whether the outcome of a sandbox's last change could not be stored.
+func (c *Core) setUnclear(id caisson.ID, unclear bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.unclear, id)
+	if unclear {
+		c.unclear[id] = true
+	}
+}
+
+func (c *Core) isUnclear(id caisson.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unclear[id]
 }
 
 // scope is what the caller in ctx may touch.

@@ -285,10 +285,10 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if err := s.c.spaces.lay(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
+	back.Push(func() error { return s.c.network.forgetBudget(clean, sb) })
 	if err := s.c.network.budget(ctx, sb); err != nil {
 		return nil, err
 	}
-	back.Push(func() error { return s.c.network.forgetBudget(clean, sb) })
 	var reason string
 	if from.memory {
 		reason, err = s.c.host.runFrom(ctx, sb, dir)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,11 +32,20 @@ type host struct {
 	mu       sync.Mutex
 	starting map[caisson.ID]bool         // admitted, and perhaps not yet in the runtime's list; guarded by mu
 	promised map[caisson.ID]caisson.Size // memory of the host that restored sandboxes will have; guarded by mu
+	remains  map[caisson.ID]bool         // could not be ended, or not freed of all they had; guarded by mu
 }
 
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
 func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
 	h.c.guests.dropGuest(sb.ID) // a stand-in from when it did not run
+	h.mu.Lock()
+	remains := h.remains[sb.ID]
+	h.mu.Unlock()
+	if remains {
+		if err := h.halt(ctx, sb.ID); err != nil {
+			return err
+		}
+	}
 	var netns *os.File
 	var wire errgroup.Group // comes up while the rest is got ready
 	wire.Go(func() (err error) {
@@ -97,10 +108,34 @@ func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spe
 func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	h.c.guests.dropGuest(id)
 	h.c.spaces.keepWriters(ctx, id)
-	if err := h.c.Runtime.Destroy(ctx, id); err != nil || h.c.Wires == nil {
-		return err
+	err := h.c.Runtime.Destroy(ctx, id)
+	if h.c.Wires != nil && (err == nil || h.ended(id)) {
+		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
 	}
-	return h.c.Wires.Detach(ctx, id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.remains, id)
+	if err != nil {
+		h.remains[id] = true
+	}
+	return err
+}
+
+// remaining returns the sandboxes of which a halt has left something.
+func (h *host) remaining() []caisson.ID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.remains))
+}
+
+// ended reports whether a sandbox has no process any more, though the runtime may still have something of it.
+func (h *host) ended(id caisson.ID) bool {
+	select {
+	case <-h.c.Runtime.Done(id):
+		return true
+	default:
+		return false
+	}
 }
 
 // runtimeSpec translates a sandbox for the runtime. release closes what it opened, and may be called in any case.

@@ -2,6 +2,7 @@ package sandboxes_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -201,4 +202,32 @@ func TestSuspendedOfAnotherBuild(t *testing.T) {
 	wantKind(t, err, caisson.Conflict)
 	got(w.Sandboxes().Stop(w.ctx(), string(sb.ID), 0))(t)
 	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
+}
+
+// TestStandsStillAndMayNot: what was to go on after a failure, and could not be made to, is suspended, and can be woken.
+func TestStandsStillAndMayNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault fake.Op
+		do    func(*world, string) error
+	}{
+		"suspend": {fake.OpFreeze, func(w *world, id string) error { return failed(w.Sandboxes().Suspend(w.ctx(), id)) }},
+		"pause":   {fake.OpCheckpoint, func(w *world, id string) error { return failed(w.Sandboxes().Pause(w.ctx(), id)) }},
+		"snapshot": {fake.OpCheckpoint, func(w *world, id string) error {
+			return failed(w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{}))
+		}},
+		"fork": {fake.OpCheckpoint, func(w *world, id string) error { return failed(w.Snapshots().Fork(w.ctx(), id, caisson.ForkRequest{})) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := plan{wires: true}.world(t)
+			sb := w.create(caisson.CreateRequest{})
+			w.runtime.FailNext(c.fault, errInjected)
+			w.runtime.FailNext(fake.OpThaw, errInjected)
+			if err := c.do(w, string(sb.ID)); !errors.Is(err, errInjected) {
+				t.Fatalf("error is %v", err)
+			}
+			w.wantState(sb.ID, caisson.Suspended)
+			got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
+			w.goesOn(sb.ID)
+		})
+	}
 }

@@ -21,12 +21,13 @@ func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }
 
-// pauseRetry is when a pause that was due and failed is tried again.
-const pauseRetry = time.Minute
+// dueRetry is when what was due and failed is tried again.
+const dueRetry = time.Minute
 
 // deadlines are the timers for ttl and hard ttl.
 type deadlines struct {
-	c *Core
+	c     *Core
+	retry time.Duration
 
 	mu     sync.Mutex
 	timers map[caisson.ID]*time.Timer // guarded by mu
@@ -76,6 +77,7 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
 	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
+		d.later(ctx, id, err)
 		return
 	}
 	lock := d.c.locks.acquire
@@ -84,16 +86,18 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 	}
 	release, err := lock(ctx, id)
 	if err != nil {
+		d.later(ctx, id, err)
 		return
 	}
 	defer release()
 	if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+		d.later(ctx, id, err)
 		return
 	}
 	switch {
 	case due(sb.RemoveAt):
 		if err := d.c.Sandboxes().remove(ctx, id, "hard ttl of "+sb.Spec.HardTTL.String()+" reached"); err != nil {
-			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be removed", "sandbox", id, "err", err)
+			d.later(ctx, id, err)
 		}
 		return
 	case due(sb.PauseAt) && wired(sb):
@@ -104,9 +108,10 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 		if err != nil {
 			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be paused", "sandbox", id, "err", err)
 			if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+				d.later(ctx, id, err)
 				return
 			}
-			again := now().Add(pauseRetry)
+			again := now().Add(d.retry)
 			sb.PauseAt = &again // for the timer only; the hard ttl stays what it is
 		}
 	}
@@ -114,4 +119,14 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 		sb.PauseAt = nil
 	}
 	d.arm(sb)
+}
+
+// later tries again what was due for a sandbox and failed: nobody else does.
+func (d *deadlines) later(ctx context.Context, id caisson.ID, err error) {
+	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
+		return // it is gone, or the next daemon arms it
+	}
+	d.c.Log.ErrorContext(ctx, "what is due for a sandbox whose time is over could not be done; it is tried again", "sandbox", id, "err", err)
+	again := now().Add(d.retry)
+	d.arm(&caisson.Sandbox{ID: id, RemoveAt: &again}) // for the timer only
 }

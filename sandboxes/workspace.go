@@ -189,7 +189,7 @@ func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() er
 	if err == nil {
 		err = do()
 	}
-	return errors.Join(err, w.c.host.thaw(context.WithoutCancel(ctx), id))
+	return errors.Join(err, w.c.host.letGoOn(ctx, id))
 }
 
 // forkable says whether a fork of from can have the workspace that it asks for, or be without one.

@@ -126,27 +126,33 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			list = append(list, gate.Applied{Path: step.Path, Node: step.After})
 		}
 	}
-	c.syncs.rebase(ctx, w, host, list)
+	if err := c.syncs.rebase(ctx, w, host, list); err != nil {
+		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
+	}
 	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+		if !w.SyncedAt.Before(receipt.At) {
+			return errUnchanged // an undo of it was not done, and what waits now is not what waited then
+		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceResting && w.Changes == 0 {
 			w.State = caisson.WorkspaceSettled
 		}
 		return nil
 	})
+	if errors.Is(err, errUnchanged) {
+		return nil
+	}
 	return err
 }
 
-// rebase says what later changes are compared with. That it fails is logged: they clash then where they need not.
-func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) {
+// rebase says what later changes are compared with.
+func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
-	if err == nil {
-		err = c.Tool.Rebase(ctx, host, base, list)
-		base.Close()
-	}
 	if err != nil {
-		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
+		return err
 	}
+	defer base.Close()
+	return c.Tool.Rebase(ctx, host, base, list)
 }
 
 // entriesOf says what a sync writes, path by path.
@@ -180,7 +186,7 @@ func hashOf(n gate.Node) string {
 func (c syncs) unsave(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is what recover looks for
-		if err := os.RemoveAll(dir + suffix); err != nil {
+		if err := removeTree(dir + suffix); err != nil {
 			return err
 		}
 	}

@@ -81,7 +81,7 @@ func (c laying) startOver(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
 	}
-	base, err := os.OpenRoot(c.dir(w.ID, baseDir))
+	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
 		return err
 	}
@@ -116,5 +116,5 @@ func (c laying) removeCopy(w *caisson.Workspace) error {
 	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
 		return nil
 	}
-	return os.RemoveAll(c.dir(w.ID, copyDir))
+	return removeTree(c.dir(w.ID, copyDir))
 }

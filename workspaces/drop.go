@@ -81,7 +81,7 @@ func (s *syncing) drop(ctx context.Context, list []dropping) error {
 			}
 		}
 		for _, name := range d.paths {
-			if err := upper.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := removeIn(upper, name, s.c.dir(s.w.ID, droppedDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

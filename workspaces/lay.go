@@ -67,7 +67,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	}
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return l.c.Store.Workspaces().Delete(clean, caisson.Everyone(), w.ID) })
-	back.Push(func() error { return os.RemoveAll(l.c.dir(w.ID)) })
+	back.Push(func() error { return removeTree(l.c.dir(w.ID)) })
 	if err := l.c.laying.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
 		return nil, diskFull(err)
 	}

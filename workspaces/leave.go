@@ -24,7 +24,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(dir)
+			_ = removeTree(dir) // the error that there is says more
 		}
 	}()
 	if w.Kind == caisson.WorkspaceDirect {

@@ -61,7 +61,7 @@ func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
 	for _, e := range entries {
 		if !known[e.Name()] {
 			c.Log.WarnContext(ctx, "removed a directory of no workspace", "name", e.Name())
-			err = errors.Join(err, os.RemoveAll(filepath.Join(c.Dir, topDir, e.Name())))
+			err = errors.Join(err, removeTree(filepath.Join(c.Dir, topDir, e.Name())))
 		}
 	}
 	c.clean(ctx, now())

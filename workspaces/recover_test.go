@@ -112,6 +112,10 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.edit(ws, map[string]string{"f": "b"})
 	receipt, err := w.sync(ws, pick(t, w.review(ws)))
 	w.must(err)
+	w.edit(ws, map[string]string{"g": "new"})
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(ws.Sandbox)))
+	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.shows(ws, "added g")
 	w.tool = &dying{Tool: real, before: true}
 	w.open()
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
@@ -120,6 +124,9 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.open()
 	w.must(w.core.Reconcile(t.Context()))
 	w.wantFiles(dir, map[string]string{"f": "b"})
+	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.Changes != 1 { // or it would be forgotten too early
+		t.Errorf("with a change that waits it is %s, with %d changes", got.State, got.Changes)
+	}
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
 	w.must(err)
 	w.wantFiles(dir, map[string]string{"f": "a"})

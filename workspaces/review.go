@@ -277,7 +277,7 @@ func (c reviews) forget(w, id caisson.ID) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, os.RemoveAll(dir))
+	return errors.Join(err, removeTree(dir))
 }
 
 // forgetAll removes all reviews of a workspace.

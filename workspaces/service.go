@@ -3,7 +3,6 @@ package workspaces
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -71,7 +70,7 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		return nil, err
 	}
 	defer wake()
-	upper, err := os.OpenRoot(g.c.dir(w.ID, upperDir))
+	upper, err := openDir(g.c.dir(w.ID, upperDir), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -96,26 +95,6 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		g.c.event(ctx, w, "workspace.reset", nil)
 	}
 	return w, err
-}
-
-// empty removes what is in dir.
-func empty(dir *os.Root) error {
-	f, err := dir.Open(".")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for {
-		names, err := f.Readdirnames(1000)
-		for _, name := range names {
-			if err := dir.RemoveAll(name); err != nil {
-				return err
-			}
-		}
-		if len(names) == 0 || err != nil {
-			return nil // io.EOF, or the directory says so again below
-		}
-	}
 }
 
 // idle keeps the sandbox of w from being started until wake, or refuses because it may be using its layers.
@@ -173,7 +152,7 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	c.event(ctx, w, "workspace.removed", nil)
-	return os.RemoveAll(c.dir(id))
+	return removeTree(c.dir(id))
 }
 
 // ListReceipts implements [caisson.Workspaces].

@@ -126,7 +126,7 @@ func (c boxing) endTrial(t *trial) error {
 	c.trials.mu.Lock()
 	delete(c.trials.byID, t.w.ID)
 	c.trials.mu.Unlock()
-	return os.RemoveAll(c.dir(t.w.ID))
+	return removeTree(c.dir(t.w.ID))
 }
 
 // removeTime bounds the end of a sandbox that a command ran in.

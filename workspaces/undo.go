@@ -76,6 +76,19 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if err := writeJSON(c.dir(w.ID, declinedFile), list); err != nil {
 		return nil, err
 	}
+	var p pendingSync
+	if err := readJSON(c.dir(w.ID, savedDir, string(receipt.ID)+pendingSuffix), &p); err != nil {
+		return nil, err
+	}
+	back := make([]gate.Applied, len(p.Steps))
+	for i, step := range p.Steps {
+		step.Before.Mode &= 0o777
+		back[i] = gate.Applied{Path: step.Path, Node: step.Before}
+	}
+	// Otherwise what is in the sandbox would be what was applied, and no change: it would be forgotten. recover tries again.
+	if err := c.syncs.rebase(ctx, w, host, back); err != nil {
+		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
+	}
 	fresh := false
 	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.Everyone(), receipt.ID, func(r *caisson.SyncReceipt) error {
 		if fresh = r.State != caisson.ReceiptUndone; fresh {
@@ -86,30 +99,22 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if err != nil {
 		return nil, err
 	}
-	var p pendingSync
-	if err := readJSON(c.dir(w.ID, savedDir, string(r.ID)+pendingSuffix), &p); err != nil {
-		return nil, err
-	}
-	back := make([]gate.Applied, len(p.Steps))
-	for i, step := range p.Steps {
-		step.Before.Mode &= 0o777
-		back[i] = gate.Applied{Path: step.Path, Node: step.Before}
-	}
-	c.syncs.rebase(ctx, w, host, back)
 	if fresh {
 		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
 	}
-	if err := c.syncs.unsave(w.ID, r.ID); err != nil {
-		return nil, err
-	}
-	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
-		w.Changes += len(r.Entries)
+	// Before nobody knows of it any more: what waits in a settled workspace is forgotten soon.
+	if _, err := c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+		if fresh {
+			w.Changes += len(r.Entries)
+		}
 		if w.State == caisson.WorkspaceSettled {
 			w.State = caisson.WorkspaceResting
 		}
 		return nil
-	})
-	return r, err
+	}); err != nil {
+		return nil, err
+	}
+	return r, c.syncs.unsave(w.ID, r.ID)
 }
 
 // pending returns the receipts of syncs and undos of which the store does not know what has become of them.

@@ -16,6 +16,7 @@
 //	    frozen/<rv>/         a copy of what the sandbox had written at a review; <rv>.json says what was found in it
 //	    saved/<rc>/          what a sync has replaced, and its journal; <rc>.json says what it is to do until the store knows
 //	                         what has become of it, and is <rc>.done afterwards
+//	    dropped              a change on its way out of the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash

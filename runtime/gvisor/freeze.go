@@ -93,10 +93,24 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	if err == nil {
 		err = do()
 	}
-	if !s.frozen.known || (stay && err == nil) {
-		return err
+	switch {
+	case stay && err == nil:
+		return nil
+	case !s.frozen.known:
+		return errors.Join(err, s.goOn(ctx))
 	}
 	return errors.Join(err, s.pause(ctx, false))
+}
+
+// goOn lets the sandbox go on if it stands still after a pause that failed: nobody else knows of it. s.frozen's lock must be held.
+func (s *sandbox) goOn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
+	defer cancel()
+	state, err := s.processState(ctx, initPID)
+	if err != nil || state != 'D' {
+		return nil // why the pause failed says more
+	}
+	return s.pause(ctx, false)
 }
 
 // Freeze implements [caisson.Freezer].

@@ -1,0 +1,167 @@
+package llm_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/llm"
+)
+
+// way is the way of a call, step by step.
+type way struct {
+	n     atomic.Int64
+	at    int64
+	here  func(step string) // called before step number at
+	begun atomic.Bool       // something was reserved
+}
+
+func (w *way) step(name string) {
+	if w.n.Add(1) == w.at {
+		w.here(name)
+	}
+}
+
+// wayMeter is a meter on the way.
+type wayMeter struct {
+	*meter
+	way *way
+}
+
+func (m wayMeter) Reserve(ctx context.Context, c caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
+	m.way.step("reserve")
+	if err := ctx.Err(); err != nil {
+		return nil, err // as the ledger's does while it waits
+	}
+	r, err := m.meter.Reserve(ctx, c, d)
+	m.way.begun.Store(true)
+	m.way.step("reserved")
+	return wayReserved{r, m.way}, err
+}
+
+type wayReserved struct {
+	caisson.Reservation
+	way *way
+}
+
+func (r wayReserved) Settle(c caisson.Call) error {
+	r.way.step("settle")
+	err := r.Reservation.Settle(c)
+	r.way.step("settled")
+	return err
+}
+
+// wayWriter is the guest's connection on the way.
+type wayWriter struct {
+	http.ResponseWriter
+	way *way
+}
+
+func (w wayWriter) Write(p []byte) (int, error) {
+	w.way.step("write")
+	return w.ResponseWriter.Write(p)
+}
+
+func (w wayWriter) Flush() { w.ResponseWriter.(http.Flusher).Flush() }
+
+func (w wayWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// asking is the context of a request.
+type asking struct{ context.Context }
+
+// TestGoneAnywhere: before whichever step of its call a guest goes away, or its sandbox ends, the call has one row if it had begun and none if not,
+// and leaves nothing.
+func TestGoneAnywhere(t *testing.T) {
+	large := `{"model":"small","messages":[{"role":"user","content":"` + strings.Repeat("a", 2<<20) + `"}]}`
+	for name, body := range map[string]string{"plain": hello, "stream": `{"stream":true,` + hello[1:], "large": large} {
+		for _, ended := range []bool{false, true} {
+			if name == "large" && ended {
+				continue // parsing takes its time
+			}
+			t.Run(fmt.Sprintf("%s, ended %v", name, ended), func(t *testing.T) {
+				for at, more := int64(1), true; more; at++ {
+					if at > 100 {
+						t.Fatal("no end of steps")
+					}
+					more = goneAt(t, at, body, ended)
+					if !more && at < 8 {
+						t.Errorf("a call has %d steps only", at-1)
+					}
+				}
+			})
+		}
+	}
+}
+
+// goneAt makes a call and goes away before its step of that number; false if it had no such step.
+func goneAt(t *testing.T, at int64, body string, ended bool) bool {
+	w := &way{at: at}
+	var over atomic.Bool
+	var asked atomic.Pointer[asking]
+	reached := make(chan string, 1)
+	provider := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.step("arrived")
+		new(mock).ServeHTTP(wayWriter{rw, w}, r)
+		w.step("answered")
+	})
+	f := open(t, provider, func(f *fixture) {
+		f.config.Meter = wayMeter{f.meter, w}
+		dial := f.config.Dial
+		f.config.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			w.step("dial")
+			return dial(ctx, network, addr)
+		}
+		f.config.Grant = func(context.Context, caisson.Guest) *caisson.ModelGrant {
+			if over.Load() {
+				return nil
+			}
+			return f.grant
+		}
+		f.config.Timeouts = llm.Timeouts{Linger: patience}
+	})
+	front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Store(&asking{r.Context()})
+		w.step("come")
+		f.gateway.ServeHTTP(wayWriter{rw, w}, r.WithContext(caisson.WithGuest(r.Context(), *f.guest)))
+	}))
+	defer front.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.here = func(step string) {
+		over.Store(ended)
+		cancel()
+		reached <- step
+		select {
+		case <-asked.Load().Done():
+		case <-time.After(20 * time.Millisecond): // it is not heard of as long as nobody reads
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/chat/completions", strings.NewReader(body))
+	if resp, err := client.Do(req); err == nil {
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	front.Close() // waits for the call
+	step := "none"
+	select {
+	case step = <-reached:
+	default:
+	}
+	poll.Until(t, patience, func() bool { calls, bytes, parses := f.gateway.Held(); return calls == 0 && bytes == 0 && parses == 0 })
+	rows := f.meter.rows()
+	if begun := w.begun.Load(); !f.meter.quiet() || len(rows) > 1 || begun != (len(rows) == 1) {
+		t.Errorf("before step %d, %s: begun %v, %d rows, settled %v", at, step, begun, len(rows), f.meter.quiet())
+	}
+	return step != "none"
+}

@@ -1,0 +1,380 @@
+package runs_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/runs"
+)
+
+// Everywhere takes minutes. What has gone wrong somewhere has a test of its own.
+var everywhereFlag = flag.Bool("everywhere", false, "disturb runs before each step, and not only before every tenth, and let each fail for every kind of reason")
+
+// A way is one that runs take from their start to what is left of them.
+type way struct {
+	name   string
+	req    caisson.RunRequest
+	sleeps caisson.State // how the session's sandbox sleeps before; "" if the session is a new one
+}
+
+// ways are all of them.
+var ways = []way{
+	{name: "alone", req: caisson.RunRequest{Agent: "echo", Prompt: "look"}},
+	{name: "with a service", req: caisson.RunRequest{Agent: "served", Prompt: "look"}},
+	{name: "in a new session", req: caisson.RunRequest{Agent: "served", Prompt: "look", Session: "s"}},
+	{name: "in a suspended session", req: caisson.RunRequest{Agent: "served", Prompt: "look", Session: "s"}, sleeps: caisson.Suspended},
+	{name: "in a paused session", req: caisson.RunRequest{Agent: "served", Prompt: "look", Session: "s"}, sleeps: caisson.Paused},
+	{name: "in a stopped session", req: caisson.RunRequest{Agent: "served", Prompt: "look", Session: "s"}, sleeps: caisson.Stopped},
+	{name: "forked from a warm snapshot", req: caisson.RunRequest{Agent: "claw", Prompt: "look"}},
+	{name: "with another within it", req: caisson.RunRequest{Agent: "boss", Prompt: "lead"}},
+	{name: "in a volume", req: inVolume("look", "data")},
+	{name: "in a session with a volume", req: caisson.RunRequest{
+		Agent: "served", Prompt: "look", Session: "s", Kind: caisson.WorkspaceVolume, Source: "data",
+	}, sleeps: caisson.Suspended},
+	{name: "on a repository", req: caisson.RunRequest{Agent: "echo", Prompt: "look", Repo: &caisson.RepoRequest{Name: "r"}}},
+}
+
+// relay lets every sandbox into every repository, where each run leaves something.
+type relay struct {
+	steps *steps
+
+	mu         sync.Mutex
+	in         map[caisson.ID]bool              // sandboxes; guarded by mu
+	deliveries map[caisson.ID]*caisson.Delivery // guarded by mu
+}
+
+func (l *relay) CheckRepo(context.Context, string, caisson.RepoRequest) error { return nil }
+
+func (l *relay) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGrant, error) {
+	if err := l.steps.take(ctx, "relay: grant"); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.in[a.Sandbox] = true
+	return &caisson.RepoGrant{}, ctx.Err()
+}
+
+func (l *relay) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
+	if err := l.steps.take(ctx, "relay: deliver"); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.in[h.Sandbox] {
+		return nil, nil
+	}
+	d := &caisson.Delivery{ID: caisson.NewID(caisson.DeliveryPrefix), Repo: h.Repo.Name, State: caisson.DeliveryDelivered}
+	l.deliveries[d.ID] = d
+	return d, nil
+}
+
+func (l *relay) Await(ctx context.Context, id caisson.ID, _ time.Duration) (*caisson.Delivery, error) {
+	if err := l.steps.take(ctx, "relay: await"); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deliveries[id], nil
+}
+
+func (l *relay) Leave(ctx context.Context, box caisson.ID) error {
+	if err := l.steps.take(ctx, "relay: leave"); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.in, box)
+	return nil
+}
+
+// A trail is a world in which runs take one way again and again, and something happens to each before another of its steps.
+type trail struct {
+	*world
+	way
+	relay *relay
+	box   caisson.ID // the session's; "" if it has none yet
+}
+
+func newTrail(t *testing.T, v way) *trail {
+	t.Helper()
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		t.Setenv("TMPDIR", "/dev/shm") // a run makes the store wait for the disk some twenty times
+	}
+	w, _ := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.withVolumes(t)
+	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
+	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
+	w.put(warmAgent())
+	x := &trail{world: w, way: v, relay: &relay{steps: &w.steps, in: map[caisson.ID]bool{}, deliveries: map[caisson.ID]*caisson.Delivery{}}}
+	w.down()
+	w.config.Relay = x.relay
+	w.up()
+	w.on("look", func(v *turn) int {
+		r, err := w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
+		if err != nil {
+			return 1
+		}
+		ctx := caisson.WithCaller(v.ctx, caisson.Caller{Account: r.Account, Local: true})
+		list, err := w.life.Processes().Processes(ctx, string(r.Sandbox))
+		if err != nil {
+			return 1
+		}
+		services := 0
+		for _, p := range list {
+			if p.Command == "service" {
+				services++
+			}
+		}
+		v.text(fmt.Sprintf("%d services", services))
+		return v.end(nil)
+	})
+	w.on("lead", func(v *turn) int {
+		r, err := w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
+		if err != nil {
+			return 1
+		}
+		ctx := caisson.WithGuest(v.ctx, caisson.Guest{Account: r.Account, Sandbox: r.Sandbox, Run: string(r.ID), Attempt: r.Attempt})
+		o, err := w.Guests().StartGuestRun(ctx, caisson.RunRequest{Agent: "echo", Prompt: "x"})
+		for err == nil && v.ctx.Err() == nil && !o.State.Ended() {
+			time.Sleep(time.Millisecond)
+			o, err = w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), o.ID)
+		}
+		v.text("led")
+		return v.end(nil)
+	})
+	return x
+}
+
+// answer is what runs of this way say.
+func (x *trail) answer() string {
+	switch x.req.Agent {
+	case "boss":
+		return "led"
+	case "echo":
+		return "0 services"
+	}
+	return "1 services"
+}
+
+// begin brings about what a run of this way finds.
+func (x *trail) begin() {
+	x.t.Helper()
+	if x.req.Agent == "claw" && len(x.snapshots()) == 0 {
+		got(x.Agents().WarmAgent(x.ctx(), "claw", nil))(x.t)
+	}
+	if x.sleeps == "" {
+		return
+	}
+	if x.box == "" {
+		wantAnswer(x.t, x.do(x.req), x.answer())
+		x.box = x.session("s").Sandbox
+	}
+	idle := map[caisson.State]time.Duration{caisson.Suspended: 0, caisson.Paused: 2 * time.Hour, caisson.Stopped: 6 * time.Hour}[x.sleeps]
+	must(x.t, x.Settle(x.ctx(), x.session("s").UsedAt.Add(idle)))
+	if have := x.world.box(x.box).State; have != x.sleeps {
+		x.t.Fatalf("the session's sandbox is %s", have)
+	}
+}
+
+// take takes the way once; at is called before the step of that number, if there is one so far. It returns when nothing is under way any more.
+func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan caisson.ID) error) (r *caisson.Run, op string) {
+	x.t.Helper()
+	var n atomic.Int64
+	var reached atomic.Pointer[string]
+	id := make(chan caisson.ID, 1)
+	x.steps.on(func(ctx context.Context, op string) error {
+		if n.Add(1) != int64(step) {
+			return nil
+		}
+		reached.Store(&op)
+		return at(ctx, op, id)
+	})
+	r, err := x.Runs().StartRun(x.ctx(), x.req)
+	if err == nil {
+		id <- r.ID
+	}
+	close(id)
+	x.eventually(x.Idle)
+	x.steps.on(nil)
+	if p := reached.Load(); p != nil {
+		op = *p
+	}
+	if err != nil && op == "" {
+		x.t.Fatal(err)
+	}
+	return r, op
+}
+
+// check checks what holds whatever happened to a run. lost says that its session may have lost its sandbox.
+func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
+	x.t.Helper()
+	unended := []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}
+	list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.Everyone(), caisson.RunFilter{States: unended, Limit: 100})
+	must(x.t, err)
+	for _, o := range list {
+		x.t.Fatalf("run %s is left %s", o.ID, o.State)
+	}
+	var but []caisson.ID
+	if r != nil {
+		r = x.ended(r.ID)
+		if r.State == caisson.RunSucceeded {
+			wantAnswer(x.t, r, x.answer())
+		}
+		if d := r.Result.Delivery; d != nil && d.State == caisson.DeliveryFailed {
+			but = append(but, r.Sandbox) // it has what nobody else has
+		}
+	}
+	if x.req.Session != "" {
+		next := x.do(x.req)
+		wantAnswer(x.t, next, x.answer())
+		s := x.session("s")
+		if s.Run != "" || s.Sandbox != next.Sandbox || x.req.Kind == caisson.WorkspaceVolume && s.Volume == "" {
+			x.t.Errorf("the session is %+v", s)
+		}
+		if x.box != "" && s.Sandbox != x.box && !lost {
+			x.t.Errorf("the session has lost its sandbox %s", x.box)
+		}
+		if x.sleeps == "" {
+			must(x.t, x.Runs().RemoveSession(x.ctx(), s.ID))
+		} else {
+			x.box = s.Sandbox
+			but = append(but, s.Sandbox)
+		}
+	}
+	x.empty(but...)
+	for _, id := range but {
+		if sb := x.world.box(id); sb.Assigned != nil {
+			x.t.Errorf("sandbox %s still serves %s", id, sb.Assigned.Run)
+		}
+		if id != x.box {
+			must(x.t, x.life.Sandboxes().Remove(x.ctx(), string(id)))
+		}
+	}
+	return r
+}
+
+// everywhere calls f with one step after another, of each way, until it reports that there is none of that number.
+func everywhere(t *testing.T, f func(x *trail, step int) bool) {
+	for i, v := range ways {
+		t.Run(v.name, func(t *testing.T) {
+			x := newTrail(t, v)
+			at := 1
+			for ; !t.Failed(); at++ {
+				if (*everywhereFlag || (at+i)%10 == 0) && !f(x, at) {
+					break
+				}
+			}
+			if at < 15 && !t.Failed() {
+				t.Errorf("a run has %d steps only", at)
+			}
+		})
+	}
+}
+
+// TestCancelAnywhere: before whichever step of its way a run is cancelled, it ends once, as it is recorded, and leaves nothing.
+func TestCancelAnywhere(t *testing.T) {
+	everywhere(t, func(x *trail, step int) bool {
+		x.begin()
+		asked := make(chan error, 1)
+		r, op := x.take(step, func(ctx context.Context, op string, id <-chan caisson.ID) error {
+			go func() {
+				if id := <-id; id != "" {
+					asked <- second(x.Runs().CancelRun(x.ctx(), id))
+					return
+				}
+				asked <- nil
+			}()
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond): // a step that is not given up, or is not the run's own
+			}
+			return nil
+		})
+		if op != "" {
+			if err := receive(x.t, asked); err != nil {
+				x.t.Error(err)
+			}
+		}
+		r = x.check(r, false)
+		if r.State == caisson.RunFailed {
+			wantFailed(x.t, r, caisson.RunAborted, "cancelled")
+		}
+		if x.t.Failed() {
+			x.t.Errorf("cancelled before step %d, %s; events %s", step, op, types(x.events(r.ID)))
+		}
+		return op != ""
+	})
+}
+
+// TestFailAnywhere: whichever step of its way fails once, a run ends once, as it is recorded, and leaves nothing. All ways together have
+// steps fail for every kind of reason.
+func TestFailAnywhere(t *testing.T) {
+	kinds := []caisson.Kind{caisson.Internal, caisson.Unavailable, caisson.Conflict, caisson.NotFound, caisson.Exhausted}
+	turn := 0
+	everywhere(t, func(x *trail, step int) (reached bool) {
+		turn++
+		for i, kind := range kinds {
+			if !*everywhereFlag && i != turn%len(kinds) {
+				continue
+			}
+			x.begin()
+			r, op := x.take(step, func(_ context.Context, op string, _ <-chan caisson.ID) error {
+				kind := kind
+				if kind == caisson.NotFound && op == "remove" || strings.HasPrefix(op, "store: ") && (kind == caisson.NotFound || kind == caisson.Conflict) {
+					kind = caisson.Internal // it would be a lie
+				}
+				return caisson.Wrap(errInjected, kind, "injected: %s", op)
+			})
+			x.check(r, kind == caisson.NotFound)
+			if x.t.Failed() {
+				x.t.Errorf("step %d, %s, failed as %s", step, op, kind)
+				return false
+			}
+			reached = reached || op != ""
+		}
+		return reached
+	})
+}
+
+// TestCloseAnywhere: before whichever step of a run the daemon ends, the next one ends the run or goes on with it, and nothing is left.
+func TestCloseAnywhere(t *testing.T) {
+	everywhere(t, func(x *trail, step int) bool {
+		x.begin()
+		closed := make(chan error, 1)
+		r, op := x.take(step, func(ctx context.Context, op string, id <-chan caisson.ID) error {
+			go func() { closed <- x.Close() }()
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+			return nil
+		})
+		if op != "" {
+			must(x.t, receive(x.t, closed))
+		}
+		if r == nil {
+			list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.Everyone(), caisson.RunFilter{Limit: 1})
+			must(x.t, err)
+			if len(list) > 0 && !list[0].State.Ended() {
+				r = list[0]
+			}
+		}
+		x.restart()
+		x.eventually(x.Idle)
+		if r = x.check(r, false); r != nil && r.State == caisson.RunFailed {
+			wantFailed(x.t, r, caisson.RunInternal, "daemon ended")
+		}
+		if x.t.Failed() {
+			x.t.Errorf("closed before step %d, %s", step, op)
+		}
+		return op != ""
+	})
+}

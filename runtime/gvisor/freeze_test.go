@@ -1,0 +1,110 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/boot"
+)
+
+// stubborn is the main process of a sandbox that stands still as often as it was paused, and does not say so the first time.
+type stubborn struct {
+	mu     sync.Mutex
+	paused int // guarded by mu
+	asked  int // guarded by mu
+}
+
+// listen serves the control protocol until the test ends.
+func (f *stubborn) listen(t *testing.T) *controls {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for f.answer(c) {
+				}
+			}()
+		}
+	}()
+	c := &controls{socket: socket}
+	t.Cleanup(c.close)
+	return c
+}
+
+// answer takes one call, and reports false if the connection is to end with it.
+func (f *stubborn) answer(c *net.UnixConn) bool {
+	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
+	var req struct{ Method string }
+	if err != nil || json.Unmarshal(b[:n], &req) != nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch req.Method {
+	case boot.ContMgrPause:
+		f.paused++
+		if f.asked++; f.asked == 1 {
+			return false
+		}
+	case boot.ContMgrResume:
+		f.paused--
+	case boot.FsRead:
+		state := 'S'
+		if f.paused > 0 {
+			state = 'D'
+		}
+		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil || len(msgs) != 1 {
+			return false
+		}
+		fds, err := unix.ParseUnixRights(&msgs[0])
+		if err != nil || len(fds) != 1 {
+			return false
+		}
+		w := os.NewFile(uintptr(fds[0]), "w")
+		fmt.Fprintf(w, "1 (init) %c 0 1 1", state)
+		w.Close()
+	}
+	_, err = c.Write([]byte(`{"success":true,"result":null}`))
+	return err == nil
+}
+
+func (f *stubborn) pauses() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.paused
+}
+
+// TestPauseThatFailsDoesNotLast: what has paused a sandbox for a moment only, and was not told so, lets it go on.
+func TestPauseThatFailsDoesNotLast(t *testing.T) {
+	f := &stubborn{}
+	s := &sandbox{frozen: newFreezer(), control: f.listen(t)}
+	did := 0
+	do := func() error { did++; return nil }
+	if err := s.whileFrozen(t.Context(), false, do); err == nil || did != 0 {
+		t.Errorf("a pause without an answer: %v, and %d things were done", err, did)
+	}
+	if n := f.pauses(); n != 0 {
+		t.Errorf("the sandbox was paused %d times more than it was let go on", n)
+	}
+	if err := s.whileFrozen(t.Context(), false, do); err != nil || did != 1 || f.pauses() != 0 {
+		t.Errorf("the next one: %v, %d things were done, paused %d times", err, did, f.pauses())
+	}
+}

@@ -1,0 +1,861 @@
+package sandboxes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/sandboxes"
+	"github.com/caisson-dev/caisson/volumes"
+)
+
+// spoiler counts the steps: all that a core asks of its store, runtime, wires, images, workspaces and volumes on behalf of a context that was marked, in
+// the order in which it asks. One of them can be spoilt.
+type spoiler struct {
+	mu     sync.Mutex
+	taken  int    // guarded by mu
+	at     int    // the number of the step to be spoilt, from 1; guarded by mu
+	how    spoil  // guarded by mu
+	cancel func() // ends the marked context; guarded by mu
+	hit    string // the step that was spoilt, "" for none yet; guarded by mu
+}
+
+// spoil is what happens to a step.
+type spoil string
+
+const (
+	cancelled spoil = "is cancelled before" // the caller goes; the step is taken
+	fails     spoil = "fails"               // the step is not taken
+	failsLate spoil = "fails late"          // it is taken, and its outcome does not get through: only where another process takes it
+)
+
+type markKey struct{}
+
+// arm spoils a step to come, and returns the context whose steps are counted.
+func (s *spoiler) arm(ctx context.Context, at int, how spoil) context.Context {
+	ctx, cancel := context.WithCancel(context.WithValue(ctx, markKey{}, s))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken, s.at, s.how, s.cancel, s.hit = 0, at, how, cancel, ""
+	return ctx
+}
+
+// disarm returns which step was spoilt, "" for none.
+func (s *spoiler) disarm() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = 0
+	s.cancel()
+	return s.hit
+}
+
+// spoilt says what to do to a step.
+func (s *spoiler) spoilt(ctx context.Context, op string) spoil {
+	if ctx.Value(markKey{}) == nil {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.how == failsLate && !strings.HasPrefix(op, "runtime ") && !strings.HasPrefix(op, "wire ") {
+		return ""
+	}
+	if s.taken++; s.taken != s.at {
+		return ""
+	}
+	s.hit = op
+	if s.how == cancelled {
+		s.cancel()
+	}
+	return s.how
+}
+
+func (s *spoiler) take(ctx context.Context, op string, do func() error) error {
+	how := s.spoilt(ctx, op)
+	if how == fails {
+		return errInjected
+	}
+	err := do()
+	if err == nil && how == failsLate {
+		err = errInjected
+	}
+	return err
+}
+
+// taking is take for a step that yields something.
+func taking[T any](ctx context.Context, s *spoiler, op string, do func() (T, error)) (v T, err error) {
+	err = s.take(ctx, op, func() error {
+		v, err = do()
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return v, nil
+}
+
+type stepStore struct {
+	caisson.Store
+	s *spoiler
+}
+
+func (f stepStore) Sandboxes() caisson.Table[caisson.Sandbox] {
+	return stepTable[caisson.Sandbox]{f.Store.Sandboxes(), f.s, "sandbox"}
+}
+
+func (f stepStore) Snapshots() caisson.Table[caisson.Snapshot] {
+	return stepTable[caisson.Snapshot]{f.Store.Snapshots(), f.s, "snapshot"}
+}
+
+func (f stepStore) Templates() caisson.Table[caisson.Template] {
+	return stepTable[caisson.Template]{f.Store.Templates(), f.s, "template"}
+}
+
+func (f stepStore) Images() caisson.Table[caisson.Image] {
+	return stepTable[caisson.Image]{f.Store.Images(), f.s, "image"}
+}
+
+func (f stepStore) Volumes() caisson.Table[caisson.Volume] {
+	return stepTable[caisson.Volume]{f.Store.Volumes(), f.s, "volume"}
+}
+
+func (f stepStore) Accounts() caisson.AccountStore { return stepAccounts{f.Store.Accounts(), f.s} }
+func (f stepStore) Events() caisson.EventStore     { return stepEvents{f.Store.Events(), f.s} }
+func (f stepStore) Ledger() caisson.LedgerStore    { return stepLedger{f.Store.Ledger(), f.s} }
+
+type stepTable[T any] struct {
+	caisson.Table[T]
+	s    *spoiler
+	kind string
+}
+
+func (f stepTable[T]) Insert(ctx context.Context, obj *T) error {
+	return f.s.take(ctx, "insert "+f.kind, func() error { return f.Table.Insert(ctx, obj) })
+}
+
+func (f stepTable[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, error) {
+	return taking(ctx, f.s, "get "+f.kind, func() (*T, error) { return f.Table.Get(ctx, in, ref) })
+}
+
+func (f stepTable[T]) List(ctx context.Context, in caisson.Scope, by caisson.Filter) (page []*T, more bool, err error) {
+	err = f.s.take(ctx, "list "+f.kind, func() error {
+		page, more, err = f.Table.List(ctx, in, by)
+		return err
+	})
+	return page, more, err
+}
+
+func (f stepTable[T]) Update(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
+	return taking(ctx, f.s, "update "+f.kind, func() (*T, error) { return f.Table.Update(ctx, in, ref, change) })
+}
+
+func (f stepTable[T]) Delete(ctx context.Context, in caisson.Scope, ref string) error {
+	return f.s.take(ctx, "delete "+f.kind, func() error { return f.Table.Delete(ctx, in, ref) })
+}
+
+type stepAccounts struct {
+	caisson.AccountStore
+	s *spoiler
+}
+
+func (f stepAccounts) Ensure(ctx context.Context, name string) (*caisson.Account, error) {
+	return taking(ctx, f.s, "ensure account", func() (*caisson.Account, error) { return f.AccountStore.Ensure(ctx, name) })
+}
+
+func (f stepAccounts) Get(ctx context.Context, name string) (*caisson.Account, error) {
+	return taking(ctx, f.s, "get account", func() (*caisson.Account, error) { return f.AccountStore.Get(ctx, name) })
+}
+
+type stepEvents struct {
+	caisson.EventStore
+	s *spoiler
+}
+
+func (f stepEvents) AppendAll(ctx context.Context, list []*caisson.Event) error {
+	return f.s.take(ctx, "append event "+list[0].Type, func() error { return f.EventStore.AppendAll(ctx, list) })
+}
+
+type stepLedger struct {
+	caisson.LedgerStore
+	s *spoiler
+}
+
+func (f stepLedger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Budget) (*caisson.Budget, error) {
+	return taking(ctx, f.s, "put budget", func() (*caisson.Budget, error) { return f.LedgerStore.PutBudget(ctx, in, b) })
+}
+
+func (f stepLedger) DeleteBudget(ctx context.Context, in caisson.Scope, key string) error {
+	return f.s.take(ctx, "delete budget", func() error { return f.LedgerStore.DeleteBudget(ctx, in, key) })
+}
+
+type stepRuntime struct {
+	*testRuntime
+	s *spoiler
+}
+
+func (r stepRuntime) Create(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec) error {
+	return r.s.take(ctx, "runtime create", func() error { return r.testRuntime.Create(ctx, id, spec) })
+}
+
+func (r stepRuntime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
+	return r.s.take(ctx, "runtime restore", func() error { return r.testRuntime.Restore(ctx, id, spec, dir) })
+}
+
+func (r stepRuntime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error {
+	how := r.s.spoilt(ctx, "runtime checkpoint")
+	switch how {
+	case fails:
+		return errInjected
+	case failsLate:
+		keep = false // before it was let go on
+	}
+	err := r.testRuntime.Checkpoint(ctx, id, dir, keep)
+	if err == nil && how == failsLate {
+		err = errInjected
+	}
+	return err
+}
+
+func (r stepRuntime) SaveFiles(ctx context.Context, id caisson.ID, f *os.File) error {
+	return r.s.take(ctx, "runtime save files", func() error { return r.testRuntime.SaveFiles(ctx, id, f) })
+}
+
+func (r stepRuntime) Destroy(ctx context.Context, id caisson.ID) error {
+	return r.s.take(ctx, "runtime destroy", func() error { return r.testRuntime.Destroy(ctx, id) })
+}
+
+func (r stepRuntime) Freeze(ctx context.Context, id caisson.ID) error {
+	return r.s.take(ctx, "runtime freeze", func() error { return r.testRuntime.Freeze(ctx, id) })
+}
+
+func (r stepRuntime) Thaw(ctx context.Context, id caisson.ID) error {
+	return r.s.take(ctx, "runtime thaw", func() error { return r.testRuntime.Thaw(ctx, id) })
+}
+
+func (r stepRuntime) Signal(ctx context.Context, id caisson.ID, pid, signal int) error {
+	return r.s.take(ctx, "runtime signal", func() error { return r.testRuntime.Signal(ctx, id, pid, signal) })
+}
+
+func (r stepRuntime) List(ctx context.Context) ([]caisson.RuntimeSandbox, error) {
+	return taking(ctx, r.s, "runtime list", func() ([]caisson.RuntimeSandbox, error) { return r.testRuntime.List(ctx) })
+}
+
+func (r stepRuntime) Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
+	return taking(ctx, r.s, "runtime processes", func() ([]caisson.ProcessInfo, error) { return r.testRuntime.Processes(ctx, id) })
+}
+
+func (r stepRuntime) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
+	return taking(ctx, r.s, "runtime writers", func() (*caisson.Writers, error) { return r.testRuntime.Writers(ctx, id, target) })
+}
+
+func (r stepRuntime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+	how := r.s.spoilt(ctx, "runtime exec "+e.Command[0])
+	if how == fails {
+		return nil, errInjected
+	}
+	p, err := r.testRuntime.Exec(ctx, id, e)
+	if err == nil && how == failsLate {
+		p.Close()
+		return nil, errInjected
+	}
+	if err != nil {
+		return nil, err
+	}
+	return stepProcess{p, r.s}, nil
+}
+
+type stepProcess struct {
+	caisson.Process
+	s *spoiler
+}
+
+func (p stepProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	return taking(ctx, p.s, "runtime wait", func() (caisson.ExitStatus, error) { return p.Process.Wait(ctx) })
+}
+
+type stepWires struct {
+	*wires
+	s *spoiler
+}
+
+func (w stepWires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
+	how := w.s.spoilt(ctx, "wire attach")
+	if how == fails {
+		return nil, errInjected
+	}
+	f, err := w.wires.Attach(ctx, id, spec)
+	if err == nil && how == failsLate {
+		f.Close()
+		return nil, errInjected
+	}
+	return f, err
+}
+
+func (w stepWires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+	return w.s.take(ctx, "wire configure", func() error { return w.wires.Configure(ctx, id, spec) })
+}
+
+func (w stepWires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
+	return w.s.take(ctx, "wire reattach", func() error { return w.wires.Reattach(ctx, id, netns, spec) })
+}
+
+func (w stepWires) Detach(ctx context.Context, id caisson.ID) error {
+	return w.s.take(ctx, "wire detach", func() error { return w.wires.Detach(ctx, id) })
+}
+
+type stepImages struct {
+	*images
+	s *spoiler
+}
+
+func (i stepImages) Host(ctx context.Context) (*caisson.Image, error) {
+	return taking(ctx, i.s, "host image", func() (*caisson.Image, error) { return i.images.Host(ctx) })
+}
+
+func (i stepImages) Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error) {
+	return taking(ctx, i.s, "pull image", func() (*caisson.Image, error) { return i.images.Pull(ctx, req, account, progress) })
+}
+
+func (i stepImages) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
+	err = i.s.take(ctx, "freeze image", func() error {
+		digest, dir, err = i.images.Freeze(ctx, account, archive)
+		return err
+	})
+	return digest, dir, err
+}
+
+type stepLayers struct {
+	*layers
+	s *spoiler
+}
+
+func (l stepLayers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (*caisson.Workspace, error) {
+	defer req.Directory.Close()
+	return taking(ctx, l.s, "lay workspace", func() (*caisson.Workspace, error) { return l.layers.Lay(ctx, sb, req) })
+}
+
+func (l stepLayers) Open(ctx context.Context, id caisson.ID) (caisson.RuntimeMount, error) {
+	return taking(ctx, l.s, "open workspace", func() (caisson.RuntimeMount, error) { return l.layers.Open(ctx, id) })
+}
+
+func (l stepLayers) Capture(ctx context.Context, id caisson.ID, dir string) error {
+	return l.s.take(ctx, "capture workspace", func() error { return l.layers.Capture(ctx, id, dir) })
+}
+
+func (l stepLayers) Leave(ctx context.Context, id caisson.ID) error {
+	return l.s.take(ctx, "leave workspace", func() error { return l.layers.Leave(ctx, id) })
+}
+
+// stepWorld is a world with all there is, whose steps can be spoilt.
+type stepWorld struct {
+	*world
+	*spoiler
+	layers  *layers
+	volumes *volumes.Core
+	fds     []string
+}
+
+// Room for what the tests make at the same time, and little more: places and memory that nobody gives back are soon missed.
+const (
+	stepPlaces = 8
+	stepMemory = 128 << 10
+)
+
+func newStepWorld(t *testing.T) *stepWorld {
+	t.Helper()
+	w := plan{wires: true}.world(t)
+	must(t, w.Close())
+	s := &stepWorld{world: w, spoiler: &spoiler{}}
+	s.layers = &layers{t: t, dir: t.TempDir(), w: w, spaces: map[caisson.ID]*space{}, fail: map[string]error{}}
+	store := stepStore{w.store, s.spoiler}
+	var err error
+	s.volumes, err = volumes.New(volumes.Config{Dir: w.dir, Store: store, Record: func(ctx context.Context, list []*caisson.Event) error {
+		return store.Events().AppendAll(ctx, list)
+	}})
+	must(t, err)
+	must(t, s.volumes.Reconcile(t.Context()))
+	t.Cleanup(func() { must(t, s.volumes.Close()) })
+	w.config.Store, w.config.Runtime, w.config.Wires = store, stepRuntime{w.runtime, s.spoiler}, stepWires{w.wires, s.spoiler}
+	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Holds()
+	w.config.Egress, w.config.Gateway = policies{}, gateway{}
+	w.config.Limits = limitsWithBudget()
+	w.config.Limits.MaxSandboxes, w.config.Limits.MemoryReserve = stepPlaces, 1<<20
+	w.config.Available = func() (caisson.Size, error) { return 1<<20 + stepMemory, nil }
+	w.boot()
+	s.fds = s.open()
+	return s
+}
+
+// open returns what this process has open of the world's directories and wires.
+func (w *stepWorld) open() (names []string) {
+	w.t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(w.t, err)
+	for _, fd := range fds {
+		name, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && (strings.HasPrefix(name, w.dir) || strings.HasPrefix(name, w.layers.dir) || name == os.DevNull) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// request is what a sandbox of that kind is made with.
+func (w *stepWorld) request(kind string) caisson.CreateRequest {
+	w.t.Helper()
+	req := caisson.CreateRequest{
+		Command: command("counter", "/count"), Models: &caisson.ModelGrant{Models: []string{"small"}}, Policy: allowOnly("example.com"),
+	}
+	switch kind {
+	case "workspace":
+		req.Workspace, _ = asking(w.t, project(w.t, "task"))
+	case "volume":
+		req.Workspace = inVolume("vol")
+	case "placeholder":
+		req.Placeholder = "/workspace"
+	}
+	return req
+}
+
+// subject makes a sandbox of that kind in a state, with a file in it.
+func (w *stepWorld) subject(kind string, s caisson.State) caisson.ID {
+	w.t.Helper()
+	req := w.request(kind)
+	req.NoStart = s == caisson.Created
+	sb := w.create(req)
+	id, l := string(sb.ID), w.Sandboxes()
+	if s == caisson.Created {
+		return sb.ID
+	}
+	w.write(id, "/root/kept", "kept")
+	switch s {
+	case caisson.Paused:
+		got(l.Pause(w.ctx(), id))(w.t)
+	case caisson.Suspended:
+		got(l.Suspend(w.ctx(), id))(w.t)
+	case caisson.Stopped:
+		got(l.Stop(w.ctx(), id, 0))(w.t)
+	}
+	w.wantState(sb.ID, s)
+	return sb.ID
+}
+
+// runsOn brings a sandbox to run from whatever state it is in, as a user would, and says why it cannot.
+func (w *stepWorld) runsOn(id caisson.ID, was caisson.State) (err error) {
+	ref, l := string(id), w.Sandboxes()
+	for range 100 {
+		switch s := w.state(id); s {
+		case caisson.Running:
+			var p caisson.Process
+			if p, err = w.Processes().Exec(w.ctx(), ref, caisson.ExecRequest{Command: command("echo")}); err == nil {
+				p.Close()
+				if was == caisson.Created {
+					return nil
+				}
+				r, err := w.Files().ReadFile(w.ctx(), ref, "/root/kept", 0, 0)
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				b, err := io.ReadAll(r)
+				if err == nil && string(b) != "kept" {
+					err = fmt.Errorf("its file holds %q", b)
+				}
+				return err
+			}
+			time.Sleep(10 * time.Millisecond) // it may have died just now, which is not known yet
+		case caisson.Created, caisson.Stopped:
+			_, err = l.Start(w.ctx(), ref)
+		case caisson.Paused:
+			_, err = l.Resume(w.ctx(), ref)
+		case caisson.Suspended:
+			_, err = l.Wake(w.ctx(), ref)
+		case caisson.Failed:
+			sb, err := l.Get(w.ctx(), ref)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("it has failed: %s", sb.Reason)
+		case "":
+			return errors.New("it is gone")
+		default:
+			_, err = l.Stop(w.ctx(), ref, 0)
+		}
+	}
+	return fmt.Errorf("it is %s: %w", w.state(id), err)
+}
+
+// clean removes all sandboxes and snapshots, and checks that nothing of them is left.
+func (w *stepWorld) clean(hit string) error {
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	for _, b := range boxes {
+		if b.Pooled {
+			continue
+		}
+		if err := w.Sandboxes().Remove(w.ctx(), string(b.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return fmt.Errorf("remove %s, which is %s: %w", b.ID, b.State, err)
+		}
+	}
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	for _, s := range snaps {
+		if err := w.Snapshots().RemoveSnapshot(w.ctx(), string(s.ID)); err != nil {
+			return err
+		}
+	}
+	vols, _, err := w.volumes.Volumes().ListVolumes(w.ctx(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	for _, v := range vols {
+		if err := w.volumes.Volumes().RemoveVolume(w.ctx(), string(v.ID)); err != nil {
+			return err
+		}
+	}
+	garbage, err := w.CollectGarbage(w.ctx())
+	if hit == "runtime destroy" || hit == "wire detach" { // what is in no table is found to be garbage then
+		garbage, err = w.CollectGarbage(w.ctx())
+	}
+	if err != nil || len(garbage) > 0 {
+		return fmt.Errorf("garbage: %v, %w", garbage, err)
+	}
+	if b := w.budgets(); len(b) > 0 {
+		return fmt.Errorf("budgets are left: %v", b)
+	}
+	w.layers.mu.Lock()
+	defer w.layers.mu.Unlock()
+	for id, s := range w.layers.spaces {
+		if s.left == 0 {
+			return fmt.Errorf("workspace %s of %s was not left", id, s.sandbox)
+		}
+	}
+	clear(w.layers.spaces)
+	return nil
+}
+
+// settled waits until nothing of the world is open that was not at its start: what ends in the background takes a moment.
+func (w *stepWorld) settled() {
+	w.t.Helper()
+	var open []string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if open = w.open(); slices.Equal(open, w.fds) && len(w.rows()) == 0 && w.images.held() == 0 {
+			break
+		}
+	}
+	if !slices.Equal(open, w.fds) {
+		w.t.Errorf("open are %v, and were %v", open, w.fds)
+	}
+	if rows := w.rows(); len(rows) > 0 {
+		w.t.Errorf("the store has %v", rows)
+	}
+	w.holds()
+	if n := w.images.held(); n != 0 {
+		w.t.Errorf("layers are held %d times", n)
+	}
+}
+
+// operation is what is spoilt at each of its steps.
+type operation struct {
+	name string
+	kind string        // of its subject; see request
+	from caisson.State // of its subject; "" if it has none
+	do   func(ctx context.Context, w *stepWorld, id string) error
+	// ready is called before, unspoilt; nil for nothing.
+	ready func(w *stepWorld, id string)
+}
+
+func changing(f func(caisson.Sandboxes, context.Context, string) (*caisson.Sandbox, error)) func(context.Context, *stepWorld, string) error {
+	return func(ctx context.Context, w *stepWorld, id string) error { return failed(f(w.Sandboxes(), ctx, id)) }
+}
+
+// failed is the error of a call that yields something else, too.
+func failed[T any](_ T, err error) error { return err }
+
+func operations() (list []operation) {
+	stop := func(s caisson.Sandboxes, ctx context.Context, ref string) (*caisson.Sandbox, error) {
+		return s.Stop(ctx, ref, 50*time.Millisecond)
+	}
+	for _, kind := range []string{"plain", "workspace", "volume", "placeholder"} {
+		list = append(list, operation{name: "create", kind: kind, do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Sandboxes().Create(ctx, w.request(kind)))
+		}})
+	}
+	for _, kind := range []string{"plain", "workspace", "volume"} {
+		list = append(list,
+			operation{name: "start", kind: kind, from: caisson.Created, do: changing(caisson.Sandboxes.Start)},
+			operation{name: "start again", kind: kind, from: caisson.Stopped, do: changing(caisson.Sandboxes.Start)},
+			operation{name: "stop", kind: kind, from: caisson.Running, do: changing(stop)},
+			operation{name: "remove", kind: kind, from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+				return w.Sandboxes().Remove(ctx, id)
+			}},
+		)
+	}
+	for _, kind := range []string{"plain", "workspace"} {
+		list = append(list,
+			operation{name: "pause", kind: kind, from: caisson.Running, do: changing(caisson.Sandboxes.Pause)},
+			operation{name: "resume", kind: kind, from: caisson.Paused, do: changing(caisson.Sandboxes.Resume)},
+			operation{name: "snapshot", kind: kind, from: caisson.Running, do: snapshot(false)},
+			operation{name: "snapshot of a paused one", kind: kind, from: caisson.Paused, do: snapshot(false)},
+			operation{name: "snapshot of files", kind: kind, from: caisson.Running, do: snapshot(true)},
+		)
+	}
+	fork := func(n int) func(context.Context, *stepWorld, string) error {
+		return func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Snapshots().Fork(ctx, id, caisson.ForkRequest{Count: n, Models: &caisson.ModelGrant{Models: []string{"small"}}}))
+		}
+	}
+	return append(list,
+		operation{name: "create not started", do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Sandboxes().Create(ctx, caisson.CreateRequest{NoStart: true}))
+		}},
+		operation{name: "create from an image", do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Sandboxes().Create(ctx, caisson.CreateRequest{Image: "debian:12"}))
+		}},
+		operation{name: "create from a snapshot", from: caisson.Running, ready: func(w *stepWorld, id string) {
+			got(w.Snapshots().Snapshot(w.ctx(), id, caisson.SnapshotRequest{Name: "snap"}))(w.t)
+		}, do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Sandboxes().Create(ctx, caisson.CreateRequest{Snapshot: "snap"}))
+		}},
+		operation{name: "stop", from: caisson.Suspended, do: changing(stop)},
+		operation{name: "stop", from: caisson.Paused, do: changing(stop)},
+		operation{name: "pause", from: caisson.Suspended, do: changing(caisson.Sandboxes.Pause)},
+		operation{name: "suspend", from: caisson.Running, do: changing(caisson.Sandboxes.Suspend)},
+		operation{name: "wake", from: caisson.Suspended, do: changing(caisson.Sandboxes.Wake)},
+		operation{name: "fork", from: caisson.Running, do: fork(2)},
+		operation{name: "fork", from: caisson.Paused, do: fork(1)},
+		operation{name: "fork", from: caisson.Stopped, do: fork(1)},
+		operation{name: "fork with a workspace", kind: "placeholder", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			req, _ := asking(w.t, project(w.t, "task"))
+			return failed(w.Snapshots().Fork(ctx, id, caisson.ForkRequest{Workspace: req}))
+		}},
+		operation{name: "fork with a volume", kind: "placeholder", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Snapshots().Fork(ctx, id, caisson.ForkRequest{Workspace: inVolume("vol")}))
+		}},
+		operation{name: "remove", from: caisson.Paused, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return w.Sandboxes().Remove(ctx, id)
+		}},
+		operation{name: "exec", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			p, err := w.Processes().Exec(ctx, id, caisson.ExecRequest{Command: command("echo")})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			return failed(p.Wait(ctx))
+		}},
+		operation{name: "exec, detached", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Processes().Exec(ctx, id, caisson.ExecRequest{Command: command("sleep", "1h"), Detach: true}))
+		}},
+		operation{name: "write a file", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Files().WriteFile(ctx, id, "/root/other", 0, strings.NewReader("x")))
+		}},
+		operation{name: "list files", from: caisson.Paused, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Files().ListFiles(ctx, id, "/root"))
+		}},
+		operation{name: "assign", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Assign(ctx, caisson.ID(id), assignment()))
+		}},
+		operation{name: "set policy", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.Policies().SetPolicy(ctx, id, *allowOnly("example.org")))
+		}},
+		operation{name: "build a template", ready: func(w *stepWorld, _ string) {
+			got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Setup: []caisson.SetupStep{
+				{Run: command("echo", "hello"), Files: []caisson.SeedFile{{Path: "/root/seed", Data: time.Now().String()}}},
+			}}))(w.t)
+		}, do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Templates().BuildTemplate(ctx, "tpl", caisson.RegistryAuth{}, nil))
+		}},
+		operation{name: "claim", ready: func(w *stepWorld, _ string) {
+			got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "ready", Image: "host", Pool: 1}))(w.t)
+			w.filled(1)
+		}, do: func(ctx context.Context, w *stepWorld, _ string) error {
+			return failed(w.Sandboxes().Create(ctx, caisson.CreateRequest{Template: "ready", Models: &caisson.ModelGrant{Models: []string{"small"}}}))
+		}},
+		operation{name: "collect garbage", from: caisson.Running, do: func(ctx context.Context, w *stepWorld, id string) error {
+			return failed(w.CollectGarbage(ctx))
+		}},
+	)
+}
+
+func snapshot(files bool) func(context.Context, *stepWorld, string) error {
+	return func(ctx context.Context, w *stepWorld, id string) error {
+		return failed(w.Snapshots().Snapshot(ctx, id, caisson.SnapshotRequest{FilesOnly: files}))
+	}
+}
+
+// TestSpoiltAnywhere spoils each operation at each of its steps. Afterwards what was there goes on, with its files, what was to be made
+// is whole or not there, and when all is removed nothing is left.
+func TestSpoiltAnywhere(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		t.Setenv("TMPDIR", "/dev/shm") // there is much to sync, and nothing of it is to be kept
+	}
+	for _, op := range operations() {
+		t.Run(strings.Join(slices.DeleteFunc([]string{op.name, op.kind, string(op.from)}, func(s string) bool { return s == "" }), ", "), func(t *testing.T) {
+			w := newStepWorld(t)
+			for _, how := range []spoil{cancelled, fails, failsLate} {
+				at := 1
+				for op.spoil(w, at, how) {
+					at++
+				}
+				if at == 1 && how != failsLate {
+					t.Errorf("where one %s, it has no steps", how)
+				}
+			}
+		})
+	}
+}
+
+// spoil spoils the operation's step of that number, and reports false if it has no such step.
+func (op operation) spoil(w *stepWorld, at int, how spoil) bool {
+	t := w.t
+	t.Helper()
+	var id caisson.ID
+	if op.from != "" {
+		id = w.subject(op.kind, op.from)
+	}
+	if op.ready != nil {
+		op.ready(w, string(id))
+	}
+	before := w.rows()
+	ctx := w.arm(w.ctx(), at, how)
+	ended := make(chan error, 1)
+	go func() { ended <- op.do(ctx, w, string(id)) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+		t.Fatalf("step %d: it does not end", at)
+	}
+	hit := w.disarm()
+	where := fmt.Sprintf("step %d, %s, %s: the operation says %v", at, hit, how, err)
+	if hit == "" && err != nil {
+		t.Errorf("unspoilt: %v", err)
+	}
+	after := w.rows()
+	for name, s := range after {
+		if _, was := before[name]; !was && err != nil && !isPooled(name) {
+			t.Errorf("%s; there is %s, which is %s", where, name, s)
+		}
+	}
+	if id != "" && op.name != "remove" {
+		if rerr := w.runsOn(id, op.from); rerr != nil {
+			t.Errorf("%s; the sandbox does not go on: %v", where, rerr)
+		}
+	}
+	if op.name == "claim" {
+		must(t, w.Templates().RemoveTemplate(w.ctx(), "ready"))
+		poll.Until(t, patience, func() bool { return !slices.ContainsFunc(slices.Collect(maps.Keys(w.rows())), isPooled) })
+	}
+	if cerr := w.clean(hit); cerr != nil {
+		t.Errorf("%s; %v", where, cerr)
+	}
+	w.settled()
+	if t.Failed() {
+		t.Fatal(where)
+	}
+	return hit != ""
+}
+
+func isPooled(row string) bool { return strings.HasPrefix(row, "pooled ") }
+
+// rows returns the sandboxes and snapshots that the store has, with their states.
+func (w *stepWorld) rows() map[string]caisson.State {
+	all := map[string]caisson.State{}
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	for _, b := range boxes {
+		kind := "sandbox "
+		if b.Pooled {
+			kind = "pooled "
+		}
+		all[kind+string(b.ID)] = b.State
+	}
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	must(w.t, err)
+	for _, s := range snaps {
+		all["snapshot "+string(s.ID)] = ""
+	}
+	return all
+}
+
+// TestSpoiltReconciliation spoils what a daemon does at its start at each of its steps. If it says that it cannot start, the next one
+// can; afterwards what was there goes on.
+func TestSpoiltReconciliation(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		t.Setenv("TMPDIR", "/dev/shm")
+	}
+	w := newStepWorld(t)
+	for _, how := range []spoil{cancelled, fails, failsLate} {
+		at := 1
+		for w.spoilReconciliation(at, how) {
+			at++
+		}
+		if at < 10 {
+			t.Errorf("where one %s, it has %d steps only", how, at-1)
+		}
+	}
+}
+
+// during says in the store that a change of a sandbox is under way.
+func (w *stepWorld) during(id caisson.ID, s caisson.State) caisson.ID {
+	w.t.Helper()
+	must(w.t, failed(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(id), func(sb *caisson.Sandbox) error {
+		sb.State = s
+		return nil
+	})))
+	return id
+}
+
+func (w *stepWorld) spoilReconciliation(at int, how spoil) bool {
+	t := w.t
+	t.Helper()
+	goOn := map[caisson.ID]caisson.State{}
+	for kind, s := range map[string]caisson.State{"plain": caisson.Suspended, "workspace": caisson.Running, "placeholder": caisson.Paused, "volume": caisson.Stopped} {
+		goOn[w.subject(kind, s)] = s
+	}
+	goOn[w.during(w.subject("plain", caisson.Running), caisson.Pausing)] = caisson.Running
+	goOn[w.during(w.subject("plain", caisson.Stopped), caisson.Starting)] = caisson.Stopped
+	w.during(w.subject("plain", caisson.Stopped), caisson.Removing)
+	w.during(w.subject("plain", caisson.Created), caisson.Creating)
+
+	next := func(ctx context.Context) error {
+		must(t, w.Close())
+		w.runtime = &testRuntime{Runtime: w.runtime.Reopen()}
+		w.config.Runtime = stepRuntime{w.runtime, w.spoiler}
+		w.wires.forget()
+		core, err := sandboxes.New(w.config)
+		must(t, err)
+		w.Core = core
+		return failed(core.Reconcile(ctx, func(caisson.ID) (*os.File, error) { return os.Open(os.DevNull) }))
+	}
+	err := next(w.arm(w.ctx(), at, how))
+	hit := w.disarm()
+	where := fmt.Sprintf("step %d, %s, %s: the start says %v", at, hit, how, err)
+	if err != nil {
+		if err := next(w.ctx()); err != nil {
+			t.Errorf("%s; the next one: %v", where, err)
+		}
+	}
+	for id, s := range goOn {
+		if err := w.runsOn(id, s); err != nil {
+			t.Errorf("%s; a sandbox that was %s does not go on: %v", where, s, err)
+		}
+	}
+	if err := w.clean(hit); err != nil {
+		t.Errorf("%s; %v", where, err)
+	}
+	w.settled()
+	if t.Failed() {
+		t.Fatal(where)
+	}
+	return hit != ""
+}

@@ -1,0 +1,120 @@
+package workspaces_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// deep makes directories in the layer of a workspace, each in the one before, more than a path can have names.
+func (w *world) deep(ws *caisson.Workspace, name string) {
+	w.t.Helper()
+	fd, err := unix.Open(filepath.Join(w.data, "workspaces", string(ws.ID), "layers/upper"), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	w.must(err)
+	for i := range 2500 {
+		if i > 0 {
+			name = "d"
+		}
+		w.must(unix.Mkdirat(fd, name, 0o755))
+		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		w.must(err)
+		w.must(unix.Fchown(next, w.base, w.base))
+		w.must(unix.Close(fd))
+		fd = next
+	}
+	w.must(unix.Close(fd))
+}
+
+// descriptors are those that this process has.
+func descriptors(t *testing.T) []int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []int
+	for _, e := range names {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// withFewDescriptors calls f while this process can have not many more descriptors than it has.
+func withFewDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var had unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &had); err != nil {
+		t.Fatal(err)
+	}
+	few := had
+	few.Cur = uint64(slices.Max(descriptors(t)) + 200)
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &had, nil); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	f()
+}
+
+// TestDeep: a tree that is deeper than the daemon may have descriptors is dropped, reset and removed like any other.
+func TestDeep(t *testing.T) {
+	w := newWorld(t)
+	dir := w.tree(map[string]string{"f": "a"})
+	outside := filepath.Join(t.TempDir(), "outside")
+	w.must(os.WriteFile(outside, []byte("the host's"), 0o644))
+	ws := w.lay(dir)
+	w.inside(ws, func(in string) {
+		put(t, in, map[string]string{"moved-1/moved-2": "x", "link": "->" + outside, "up": "->../../.."}) // names that a removal uses
+	})
+
+	w.deep(ws, "dropped")
+	d := w.review(ws)
+	req := caisson.SyncRequest{Review: d.Review}
+	for _, ch := range d.Changes {
+		req.Drop = append(req.Drop, ch.Path)
+	}
+	withFewDescriptors(t, func() {
+		_, err := w.sync(ws, req)
+		w.must(err)
+	})
+	w.shows(ws)
+
+	w.deep(ws, "reset")
+	withFewDescriptors(t, func() {
+		_, err := w.gate.Reset(w.ctx(), string(ws.ID))
+		w.must(err)
+	})
+	w.shows(ws)
+
+	w.deep(ws, "removed")
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(ws.Sandbox)))
+	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	withFewDescriptors(t, func() { w.must(w.gate.RemoveWorkspace(w.ctx(), string(ws.ID))) })
+	if _, err := os.Lstat(filepath.Join(w.data, "workspaces", string(ws.ID))); !os.IsNotExist(err) {
+		t.Errorf("the workspace's directory: %v", err)
+	}
+
+	lost := w.lay(dir)
+	w.deep(lost, "lost")
+	w.must(w.store.Workspaces().Delete(t.Context(), caisson.Everyone(), lost.ID))
+	w.must(w.core.Close())
+	w.open()
+	withFewDescriptors(t, func() { w.must(w.core.Reconcile(t.Context())) })
+	if _, err := os.Lstat(filepath.Join(w.data, "workspaces", string(lost.ID))); !os.IsNotExist(err) {
+		t.Errorf("the directory of no workspace: %v", err)
+	}
+	if b, err := os.ReadFile(outside); err != nil || string(b) != "the host's" {
+		t.Errorf("a file outside holds %q, %v", b, err)
+	}
+}

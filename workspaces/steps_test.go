@@ -1,0 +1,281 @@
+package workspaces_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/workspaces"
+)
+
+// What happens at a step.
+const (
+	failing    = "fails"            // it is not done
+	losing     = "loses its answer" // it is done, and nobody is told
+	cancelling = "is cancelled"     // who asked for all of it goes away just before
+)
+
+// steps are all that a core asks of its store and of jobs, in the order in which it is asked. At one of them something happens.
+type steps struct {
+	mu     sync.Mutex
+	at     int                // the number of that step, from 1; 0 for none; guarded by mu
+	what   string             // guarded by mu
+	cancel context.CancelFunc // of who asks; guarded by mu
+	op     string             // what that step was; "" if it was not reached; guarded by mu
+}
+
+// as returns the context of somebody who asks.
+func (s *steps) as(ctx context.Context) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, s.cancel = context.WithCancel(ctx)
+	return ctx
+}
+
+// without calls f, whose steps do not count.
+func (s *steps) without(f func()) {
+	s.mu.Lock()
+	at := s.at
+	s.at = 0
+	s.mu.Unlock()
+	f()
+	s.mu.Lock()
+	s.at = at
+	s.mu.Unlock()
+}
+
+func (s *steps) take(op string) (what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, stores, _ := strings.Cut(op, " ") // which does what it says, or nothing
+	if s.at == 0 || s.what == losing && stores != "" {
+		return ""
+	}
+	if s.at--; s.at > 0 {
+		return ""
+	}
+	s.op = op
+	if s.what == cancelling {
+		s.cancel()
+	}
+	return s.what
+}
+
+func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
+	var none T
+	err := caisson.Errorf(caisson.Internal, "the step %s went wrong", op)
+	switch s.take(op) {
+	case failing:
+		return none, err
+	case losing:
+		if v, err := do(); err != nil {
+			return v, err
+		}
+		return none, err
+	}
+	return do()
+}
+
+type stepTool struct {
+	workspaces.Tool
+	s *steps
+}
+
+func (t stepTool) Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error {
+	_, err := step(t.s, "rebase", func() (int, error) { return 0, t.Tool.Rebase(ctx, host, base, applied) })
+	return err
+}
+func (t stepTool) Freeze(ctx context.Context, upper, dst *os.File, limits gate.FreezeLimits) (entries int, cut bool, err error) {
+	entries, err = step(t.s, "freeze", func() (int, error) {
+		n, c, err := t.Tool.Freeze(ctx, upper, dst, limits)
+		cut = c
+		return n, err
+	})
+	return entries, cut, err
+}
+func (t stepTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error) {
+	return step(t.s, "compare", func() (*gate.Comparison, error) { return t.Tool.Compare(ctx, host, manifest, base, frozen, opts) })
+}
+func (t stepTool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error {
+	_, err := step(t.s, "check", func() (int, error) { return 0, t.Tool.Check(ctx, host, frozen, changes, rules) })
+	return err
+}
+func (t stepTool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error) {
+	return step(t.s, "apply", func() (gate.Outcome, error) { return t.Tool.Apply(ctx, host, saved, frozen, plan) })
+}
+func (t stepTool) Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error) {
+	return step(t.s, "recover", func() (gate.Outcome, error) { return t.Tool.Recover(ctx, host, saved) })
+}
+func (t stepTool) Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, error) {
+	return step(t.s, "undo", func() (gate.Outcome, error) { return t.Tool.Undo(ctx, host, saved) })
+}
+
+type stepStore struct {
+	caisson.Store
+	s *steps
+}
+
+func (s stepStore) Workspaces() caisson.WorkspaceStore {
+	return stepWorkspaces{s.Store.Workspaces(), s.s}
+}
+
+type stepWorkspaces struct {
+	caisson.WorkspaceStore
+	s *steps
+}
+
+func (t stepWorkspaces) Get(ctx context.Context, in caisson.Scope, ref string) (*caisson.Workspace, error) {
+	return step(t.s, "get workspace", func() (*caisson.Workspace, error) { return t.WorkspaceStore.Get(ctx, in, ref) })
+}
+func (t stepWorkspaces) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Workspace) error) (*caisson.Workspace, error) {
+	return step(t.s, "update workspace", func() (*caisson.Workspace, error) { return t.WorkspaceStore.Update(ctx, in, id, change) })
+}
+func (t stepWorkspaces) InsertReceipt(ctx context.Context, r *caisson.SyncReceipt) error {
+	_, err := step(t.s, "insert receipt", func() (int, error) { return 0, t.WorkspaceStore.InsertReceipt(ctx, r) })
+	return err
+}
+func (t stepWorkspaces) GetReceipt(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.SyncReceipt, error) {
+	return step(t.s, "get receipt", func() (*caisson.SyncReceipt, error) { return t.WorkspaceStore.GetReceipt(ctx, in, id) })
+}
+func (t stepWorkspaces) UpdateReceipt(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.SyncReceipt) error) (*caisson.SyncReceipt, error) {
+	return step(t.s, "update receipt", func() (*caisson.SyncReceipt, error) { return t.WorkspaceStore.UpdateReceipt(ctx, in, id, change) })
+}
+
+// TestAnywhere: whatever happens at whichever step of a diff, a sync, an undo and a reset, the directory has all of it or nothing, the next
+// try does it, once, and nobody is kept waiting.
+func TestAnywhere(t *testing.T) {
+	for _, what := range []string{failing, losing, cancelling} {
+		t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+			w, s := newWorld(t), &steps{}
+			w.tool, w.store = stepTool{w.tool, s}, stepStore{w.store, s}
+			w.open()
+			at := 1
+			for op := "?"; op != ""; at++ {
+				s.mu.Lock()
+				s.at, s.what, s.op = at, what, ""
+				s.mu.Unlock()
+				w.liveThrough(s)
+				op = s.op
+				t.Logf("step %d: %s", at, op)
+			}
+			if at < 5 {
+				t.Error("there are no steps")
+			}
+		})
+	}
+}
+
+// liveThrough is a life of a workspace in which something may happen once.
+func (w *world) liveThrough(s *steps) {
+	w.t.Helper()
+	old, now := map[string]string{"a": "a\n", "d/b": "b\n"}, map[string]string{"a": "A\n", "d/b": "b\n", "n/c": "c\n"}
+	dir := w.tree(old)
+	var ws *caisson.Workspace
+	s.without(func() { // how a workspace is made is not among these steps
+		ws = w.lay(dir)
+		w.edit(ws, map[string]string{"a": "A\n", "n/c": "c\n"})
+	})
+	ask := func() context.Context { return s.as(w.ctx()) }
+
+	var d *caisson.Diff
+	diff := func() (err error) {
+		d, err = w.gate.Diff(ask(), string(ws.ID), caisson.DiffRequest{Freeze: true})
+		return err
+	}
+	sync := func() error {
+		req := pick(w.t, d)
+		req.Directory = handle(w.t, dir)
+		_, err := w.gate.Sync(ask(), string(ws.ID), req)
+		return err
+	}
+	if diff() != nil {
+		w.whole(ws)
+		w.must(diff())
+	}
+	if sync() != nil {
+		if got := have(w.t, dir); got["a"] != "a\n" && got["a"] != "A\n" {
+			w.t.Fatalf("%s: the directory has %q", s.op, got)
+		}
+		_, _ = w.gate.Sync(w.ctx(), string(ws.ID), caisson.SyncRequest{Auto: true, Directory: handle(w.t, dir)})
+	}
+	w.wantFiles(dir, now)
+	receipts, _, err := w.gate.ListReceipts(w.ctx(), caisson.WorkspaceFilter{Workspace: ws.ID})
+	w.must(err)
+	if len(receipts) != 1 || w.told(ws, "sync.applied") != 1 {
+		w.t.Fatalf("%s: %d receipts, %d events", s.op, len(receipts), w.told(ws, "sync.applied"))
+	}
+	w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.Everyone(), string(ws.Sandbox)))
+	if w.core.Layers().Leave(ask(), ws.ID) != nil {
+		w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	}
+	w.whole(ws)
+
+	undo := func() error {
+		_, err := w.gate.Undo(ask(), receipts[0].ID, handle(w.t, dir))
+		return err
+	}
+	if undo() != nil {
+		if err := undo(); err != nil {
+			w.wants(err, caisson.Conflict, "undone already")
+		}
+	}
+	w.wantFiles(dir, old)
+	s.without(func() {
+		if got := w.get(ws); got.State != caisson.WorkspaceResting || w.told(ws, "sync.undone") != 1 {
+			w.t.Fatalf("%s: after an undo it is %s, %d events", s.op, got.State, w.told(ws, "sync.undone"))
+		}
+		w.shows(ws, "added n", "added n/c", "modified a")
+	})
+
+	reset := func() error {
+		_, err := w.gate.Reset(ask(), string(ws.ID))
+		return err
+	}
+	if reset() != nil {
+		w.must(reset())
+	}
+	s.without(func() { w.shows(ws) })
+	w.whole(ws)
+	if left, err := os.ReadDir(filepath.Join(w.data, "workspaces", string(ws.ID), "saved")); err != nil || len(left) > 0 {
+		w.t.Errorf("%s: what was saved is left: %v, %v", s.op, left, err)
+	}
+	for _, fd := range descriptors(w.t) {
+		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+		if strings.HasPrefix(name, dir) || strings.Contains(name, string(ws.ID)) {
+			w.t.Errorf("%s: %s is open", s.op, name)
+		}
+	}
+}
+
+// told is how many events of a kind a workspace has had.
+func (w *world) told(ws *caisson.Workspace, kind string) (n int) {
+	for _, e := range w.saw(kind) {
+		if e.Subject == string(ws.ID) {
+			n++
+		}
+	}
+	return n
+}
+
+// whole waits until nobody looks at anything, and no review is there but those that were kept.
+func (w *world) whole(ws *caisson.Workspace) {
+	w.t.Helper()
+	poll.Until(w.t, patience, func() bool {
+		list, err := os.ReadDir(filepath.Join(w.data, "workspaces", string(ws.ID), "frozen"))
+		w.must(err)
+		kept := 0
+		for _, e := range list {
+			if strings.HasSuffix(e.Name(), ".json") {
+				kept++
+			}
+		}
+		return len(list) == 2*kept && w.core.Busy() == 0
+	})
+}
