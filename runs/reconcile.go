@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -189,26 +190,36 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 	})
 }
 
-// reconcileBoxes removes the sandboxes that no run and no session accounts for any more, and what warm snapshots were being made in.
+// reconcileBoxes removes the sandboxes that no run and no session accounts for any more, and what warm snapshots were being made in. One that
+// cannot be removed is in no other's way.
 func (c restart) reconcileBoxes(ctx context.Context) error {
-	return c.eachBox(ctx, caisson.Everyone(), nil, func(sb *caisson.Sandbox) error {
-		run, ours := sb.Labels[labelRun]
-		_, warming := sb.Labels[labelKey]
-		if !ours && !warming {
-			return nil
+	var failed error
+	err := c.eachBox(ctx, caisson.Everyone(), nil, func(sb *caisson.Sandbox) error {
+		if err := c.reconcileBox(ctx, sb); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("sandbox %s: %w", sb.ID, err))
 		}
-		ctx := caisson.WithCaller(ctx, caisson.Caller{Account: sb.Account, Local: true})
-		if ours {
-			keep, err := c.accounted(ctx, sb, caisson.ID(run))
-			if err != nil {
-				return err
-			}
-			if keep {
-				return c.quiet(ctx, sb)
-			}
-		}
-		return c.remove(ctx, sb.ID)
+		return ctx.Err()
 	})
+	return errors.Join(err, failed)
+}
+
+func (c restart) reconcileBox(ctx context.Context, sb *caisson.Sandbox) error {
+	run, ours := sb.Labels[labelRun]
+	_, warming := sb.Labels[labelKey]
+	if !ours && !warming {
+		return nil
+	}
+	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: sb.Account, Local: true})
+	if ours {
+		keep, err := c.accounted(ctx, sb, caisson.ID(run))
+		if err != nil {
+			return err
+		}
+		if keep {
+			return c.quiet(ctx, sb)
+		}
+	}
+	return c.remove(ctx, sb.ID)
 }
 
 // quiet makes a sandbox that stays serve nobody. That of a session stands still between runs: one that does not was being taken up, and what

@@ -208,6 +208,22 @@ func TestRestartRemains(t *testing.T) {
 	}
 }
 
+// TestRestartRemainsFail: what of an earlier daemon cannot be removed is in no other's way.
+func TestRestartRemainsFail(t *testing.T) {
+	w := newWorld(t)
+	var ids []caisson.ID
+	for range 3 {
+		ids = append(ids, got(w.life.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Labels: map[string]string{"caisson/warm": "key"}}))(t).ID)
+	}
+	must(t, w.Close())
+	w.boxes.fail("remove", 1, errInjected)
+	w.Core = runs.New(w.config)
+	must(t, w.Reconcile(w.t.Context()))
+	w.empty(ids[0])
+	w.restart()
+	w.empty()
+}
+
 // TestRestartStoreFails: a daemon that cannot end what another one left serves others all the same, and the next one can end it.
 func TestRestartStoreFails(t *testing.T) {
 	w := newWorld(t)

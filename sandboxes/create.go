@@ -3,7 +3,6 @@ package sandboxes
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/undo"
@@ -133,7 +132,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	}
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return l.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
-	back.Push(func() error { return os.RemoveAll(l.c.sandboxDir(sb.ID)) })
+	back.Push(func() error { return l.c.removeSandboxDir(clean, sb.ID) })
 	if err := l.c.makeDir(sb); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sandboxes
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 	"github.com/caisson-dev/caisson/internal/hostdir"
 )
 
@@ -31,6 +33,11 @@ const (
 type dirs struct{ root string }
 
 func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
+
+// removeSandboxDir removes a sandbox's directory; in its placeholder guests may have written.
+func (d dirs) removeSandboxDir(ctx context.Context, id caisson.ID) error {
+	return guesttree.Remove(ctx, d.sandboxDir(id))
+}
 
 func (d dirs) snapshotDir(id caisson.ID) string {
 	return filepath.Join(d.root, "snapshots", string(id))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -193,7 +192,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 	end := func() {
 		defer show()
 		ctx := context.WithoutCancel(ctx)
-		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), os.RemoveAll(gs.c.sandboxDir(sb.ID))); err != nil {
+		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), gs.c.removeSandboxDir(ctx, sb.ID)); err != nil {
 			gs.c.Log.ErrorContext(ctx, "a stand-in could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/diskuse"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // A guard looks what sandboxes write to the host's disk, and ends those that fill it: as the kernel does with memory, which has no way
@@ -32,7 +32,7 @@ const (
 	lookTight = time.Second     // when the disk is nearly full
 	lookShare = 20              // looking takes at most one part of so many of the time
 	countTime = 5 * time.Second // for what one sandbox has written; there is at least what was counted by then
-	deepest   = 1000            // directories in one another
+	deepest   = 300             // directories in one another; what is deeper does not pass the gate anyway
 	leastFile = 4 << 10         // what a file takes at least: its inode and its name count, too
 	leastMore = 1 << 20         // growth of less is not what fills a disk
 )
@@ -146,8 +146,8 @@ func (g *guard) written(ctx context.Context, sb *caisson.Sandbox) (w written, er
 	defer dir.Close()
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	n, err := diskuse.Dir(ctx, dir, deepest)
-	w.layer, w.deep = caisson.Size(max(n.Bytes, n.Files*leastFile)), errors.Is(err, diskuse.ErrDeep)
+	n, err := guesttree.Count(ctx, dir, deepest)
+	w.layer, w.deep = caisson.Size(max(n.Bytes, n.Files*leastFile)), errors.Is(err, guesttree.ErrDeep)
 	if w.deep || ctx.Err() != nil {
 		err = nil // there is at least so much
 	}

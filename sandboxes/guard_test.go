@@ -102,7 +102,7 @@ func TestPromise9ManyFiles(t *testing.T) {
 	}
 	d, err := os.OpenRoot(l.path(deep.Spec.Workspace, "upper"))
 	must(t, err)
-	for range 1100 {
+	for range 400 {
 		must(t, d.Mkdir("d", 0o755))
 		sub, err := d.OpenRoot("d")
 		must(t, err)
@@ -112,7 +112,7 @@ func TestPromise9ManyFiles(t *testing.T) {
 	must(t, d.Close())
 	w.Look(t.Context())
 	w.wantReason(many.ID, caisson.Failed, "at most 64MiB")
-	w.wantReason(deep.ID, caisson.Failed, "more than 1000 directories")
+	w.wantReason(deep.ID, caisson.Failed, "more than 300 directories")
 }
 
 // TestPromise9FullDisk: when the disk is nearly full, whoever writes most just then is ended, and nobody else; nobody if it is not a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,41 +32,12 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 		return nil, err
 	}
 	defer release()
-	if l.c.isUnclear(sb.ID) {
-		if err := l.settle(ctx, sb.ID); err != nil {
+	if l.c.unclear.has(sb.ID) {
+		if err := (&reconciler{l.c}).clear(ctx, sb.ID); err != nil {
 			return nil, err
 		}
 	}
 	return l.changeLocked(ctx, sb.ID, v, act)
-}
-
-// settle finds out what became of a change whose outcome could not be stored, as the next daemon would: its sandbox is not to wait for
-// that. The caller holds the lock, so that no change is under way.
-func (l *Lifecycle) settle(ctx context.Context, id caisson.ID) error {
-	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
-	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
-		return err // of what was to be made, or to go, there is nothing to use
-	}
-	list, err := l.c.Runtime.List(ctx)
-	if err != nil {
-		return err
-	}
-	var found caisson.RuntimeSandbox
-	if i := slices.IndexFunc(list, func(r caisson.RuntimeSandbox) bool { return r.ID == id }); i >= 0 {
-		found = list[i]
-	}
-	if err := (&reconciler{l.c}).settle(ctx, sb, found); err != nil {
-		return err
-	}
-	if sb, err = l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
-		return err
-	}
-	if wired(sb) {
-		l.c.watches.rewatch(sb)
-	}
-	l.c.deadlines.arm(sb)
-	l.c.setUnclear(id, false)
-	return nil
 }
 
 // changeLocked is change for who holds the sandbox's lock already.
@@ -103,7 +73,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 			}
 			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
-		l.c.setUnclear(id, serr != nil)
+		l.c.unclear.set(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
 	begins := to == caisson.Running && v != caisson.VerbWake // else what ran runs on, and has been followed all the time
@@ -115,7 +85,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		return nil
 	})
 	if err != nil {
-		l.c.setUnclear(id, true)
+		l.c.unclear.set(id, true)
 		return nil, err
 	}
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
@@ -275,7 +245,7 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	if err != nil {
 		if sb.State != caisson.Suspended {
 			// It stands still if the checkpoint was made, or perhaps made.
-			return l.goesOn(ctx, sb.ID, err)
+			return l.c.host.goesOn(ctx, sb.ID, err)
 		}
 		return err
 	}
@@ -408,7 +378,7 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.spaces.leave(ctx, sb); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(l.c.sandboxDir(id)); err != nil {
+	if err := l.c.removeSandboxDir(ctx, id); err != nil {
 		return err
 	}
 	if err := l.c.network.forgetBudget(ctx, sb); err != nil {
@@ -417,7 +387,7 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
 		return err
 	}
-	l.c.setUnclear(id, false)
+	l.c.unclear.set(id, false)
 	sb.Reason = reason
 	l.c.event(ctx, sb, "sandbox.removed", reasonData(sb))
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // reconciler finds out what became of what an earlier daemon was doing.
@@ -39,7 +40,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 				return nil, context.Cause(ctx)
 			}
 			// One that cannot be mended is no reason to keep all others from their users. It can still be removed, and its next change tries again.
-			c.setUnclear(sb.ID, true)
+			c.unclear.set(sb.ID, true)
 			c.Log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
 	}
@@ -67,6 +68,35 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	}
 	c.do(c.guard.run)
 	return garbage, r.refillPools(ctx)
+}
+
+// clear finds out what became of a change whose outcome could not be stored, as the next daemon would: its sandbox is not to wait for
+// that. The caller holds the lock, so that no change is under way.
+func (r *reconciler) clear(ctx context.Context, id caisson.ID) error {
+	sb, err := r.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
+		return err // of what was to be made, or to go, there is nothing to use
+	}
+	list, err := r.c.Runtime.List(ctx)
+	if err != nil {
+		return err
+	}
+	var found caisson.RuntimeSandbox
+	if i := slices.IndexFunc(list, func(x caisson.RuntimeSandbox) bool { return x.ID == id }); i >= 0 {
+		found = list[i]
+	}
+	if err := r.settle(ctx, sb, found); err != nil {
+		return err
+	}
+	if sb, err = r.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+		return err
+	}
+	if wired(sb) {
+		r.c.watches.rewatch(sb)
+	}
+	r.c.deadlines.arm(sb)
+	r.c.unclear.set(id, false)
+	return nil
 }
 
 func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
@@ -215,7 +245,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	for _, r := range list {
 		ids = append(ids, r.ID)
 	}
-	ids = append(ids, c.host.remaining()...)
+	ids = append(ids, c.host.remains.list()...)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	boxDirs, err := os.ReadDir(filepath.Join(c.Dir, "sandboxes"))
@@ -280,7 +310,7 @@ func (r *reconciler) known(ctx context.Context) (map[caisson.ID]bool, error) {
 // sweep removes what is called name below kind, and notes it in found.
 func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
 	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
-	return os.RemoveAll(filepath.Join(r.c.Dir, kind, name))
+	return guesttree.Remove(context.Background(), filepath.Join(r.c.Dir, kind, name))
 }
 
 // sweepParts removes what a crash has left half-written of a sandbox.

@@ -24,8 +24,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -111,14 +113,14 @@ type Core struct {
 	network   network
 	spaces    workspaces
 	decisions *decisions
+	unclear   marks // the outcome of their last change could not be stored
 
-	mu      sync.Mutex
-	hidden  map[caisson.ID]bool // in use, but not in the store; guarded by mu
-	unclear map[caisson.ID]bool // the outcome of their last change could not be stored; guarded by mu
-	closed  bool                // guarded by mu
-	wg      sync.WaitGroup      // goroutines of this core; none is added once closed
-	ctx     context.Context     // ends with Close; for work that outlives a request
-	stop    context.CancelCauseFunc
+	mu     sync.Mutex
+	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
+	closed bool                // guarded by mu
+	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
+	ctx    context.Context     // ends with Close; for work that outlives a request
+	stop   context.CancelCauseFunc
 }
 
 // New returns a Core. It touches neither store nor host: call Reconcile before use.
@@ -137,8 +139,8 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}, unclear: map[caisson.ID]bool{}}
-	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}, remains: map[caisson.ID]bool{}}
+	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
+	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}}
 	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
 	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
 	c.deadlines = &deadlines{c: c, retry: dueRetry, timers: map[caisson.ID]*time.Timer{}}
@@ -190,20 +192,34 @@ func (c *Core) hide(id caisson.ID) (show func()) {
 	}
 }
 
-// setUnclear notes whether the outcome of a sandbox's last change could not be stored.
-func (c *Core) setUnclear(id caisson.ID, unclear bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.unclear, id)
-	if unclear {
-		c.unclear[id] = true
+// marks are sandboxes of which something is to be remembered until it is seen to.
+type marks struct {
+	mu  sync.Mutex
+	ids map[caisson.ID]bool // guarded by mu
+}
+
+func (m *marks) set(id caisson.ID, to bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ids == nil {
+		m.ids = map[caisson.ID]bool{}
+	}
+	delete(m.ids, id)
+	if to {
+		m.ids[id] = true
 	}
 }
 
-func (c *Core) isUnclear(id caisson.ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unclear[id]
+func (m *marks) has(id caisson.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ids[id]
+}
+
+func (m *marks) list() []caisson.ID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.ids))
 }
 
 // scope is what the caller in ctx may touch.

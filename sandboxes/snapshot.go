@@ -275,7 +275,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	back.Push(func() error { return s.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
-	back.Push(func() error { return os.RemoveAll(s.c.sandboxDir(sb.ID)) })
+	back.Push(func() error { return s.c.removeSandboxDir(clean, sb.ID) })
 	if err := s.c.makeDir(sb); err != nil {
 		return nil, err
 	}

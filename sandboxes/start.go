@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,16 +30,14 @@ type host struct {
 	mu       sync.Mutex
 	starting map[caisson.ID]bool         // admitted, and perhaps not yet in the runtime's list; guarded by mu
 	promised map[caisson.ID]caisson.Size // memory of the host that restored sandboxes will have; guarded by mu
-	remains  map[caisson.ID]bool         // could not be ended, or not freed of all they had; guarded by mu
+
+	remains marks // could not be ended, or not freed of all they had
 }
 
 // run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
 func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
 	h.c.guests.dropGuest(sb.ID) // a stand-in from when it did not run
-	h.mu.Lock()
-	remains := h.remains[sb.ID]
-	h.mu.Unlock()
-	if remains {
+	if h.remains.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
 		}
@@ -112,20 +108,8 @@ func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	if h.c.Wires != nil && (err == nil || h.ended(id)) {
 		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.remains, id)
-	if err != nil {
-		h.remains[id] = true
-	}
+	h.remains.set(id, err != nil)
 	return err
-}
-
-// remaining returns the sandboxes of which a halt has left something.
-func (h *host) remaining() []caisson.ID {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Collect(maps.Keys(h.remains))
 }
 
 // ended reports whether a sandbox has no process any more, though the runtime may still have something of it.

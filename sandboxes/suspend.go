@@ -13,7 +13,7 @@ func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, 
 		// Its answer would never come.
 		l.c.guests.dropGuest(sb.ID)
 		if err := l.c.host.freeze(ctx, sb.ID); err != nil {
-			return l.goesOn(ctx, sb.ID, err)
+			return l.c.host.goesOn(ctx, sb.ID, err)
 		}
 		return nil
 	})
@@ -21,9 +21,9 @@ func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, 
 
 // goesOn lets a sandbox go on that a failed change of one that ran may have left standing still, and returns that change's error. If it
 // cannot it says that the sandbox is suspended, as far as is known: then it can be woken.
-func (l *Lifecycle) goesOn(ctx context.Context, id caisson.ID, err error) error {
-	terr := l.c.host.thaw(context.WithoutCancel(ctx), id)
-	if terr == nil || l.c.host.ended(id) {
+func (h *host) goesOn(ctx context.Context, id caisson.ID, err error) error {
+	terr := h.thaw(context.WithoutCancel(ctx), id)
+	if terr == nil || h.ended(id) {
 		return err
 	}
 	return becameError{errors.Join(err, terr), caisson.Suspended}

@@ -304,7 +304,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	defer t.c.hide(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	back.Push(func() error { return os.RemoveAll(t.c.sandboxDir(sb.ID)) })
+	back.Push(func() error { return t.c.removeSandboxDir(context.WithoutCancel(ctx), sb.ID) })
 	if err := t.c.makeDir(sb); err != nil {
 		return rootfs, err
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/diskuse"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // Bounds of counting what is in a volume.
@@ -109,7 +109,7 @@ func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 }
 
 // count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.
-func (c *Core) count(ctx context.Context, id caisson.ID) (t diskuse.Count, at time.Time, err error) {
+func (c *Core) count(ctx context.Context, id caisson.ID) (t guesttree.Tally, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.counts.bound)
 	defer cancel()
 	data, err := c.openData(id, unix.O_RDONLY)
@@ -118,8 +118,8 @@ func (c *Core) count(ctx context.Context, id caisson.ID) (t diskuse.Count, at ti
 	}
 	defer data.Close()
 	at = now()
-	t, err = diskuse.Dir(ctx, data, countDepth)
-	if errors.Is(err, diskuse.ErrDeep) || ctx.Err() != nil {
+	t, err = guesttree.Count(ctx, data, countDepth)
+	if errors.Is(err, guesttree.ErrDeep) || ctx.Err() != nil {
 		err = errTooMuch
 	}
 	return t, at, err

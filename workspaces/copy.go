@@ -8,6 +8,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // copyDir has the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host's directory, and goes when
@@ -86,7 +87,7 @@ func (c laying) startOver(w *caisson.Workspace) error {
 		return err
 	}
 	defer base.Close()
-	if err := empty(base); err != nil {
+	if err := guesttree.Empty(context.Background(), base); err != nil {
 		return err
 	}
 	c.do(func(ctx context.Context) { c.laying.keepBase(ctx, w) })

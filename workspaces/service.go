@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // Gate implements [caisson.Workspaces].
@@ -75,7 +76,7 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		return nil, err
 	}
 	defer upper.Close()
-	if err := empty(upper); err != nil {
+	if err := guesttree.Empty(ctx, upper); err != nil {
 		return nil, err
 	}
 	if err := g.c.laying.startOver(w); err != nil {

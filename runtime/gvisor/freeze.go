@@ -97,13 +97,13 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	case stay && err == nil:
 		return nil
 	case !s.frozen.known:
-		return errors.Join(err, s.goOn(ctx))
+		return errors.Join(err, goOn(ctx, s))
 	}
 	return errors.Join(err, s.pause(ctx, false))
 }
 
-// goOn lets the sandbox go on if it stands still after a pause that failed: nobody else knows of it. s.frozen's lock must be held.
-func (s *sandbox) goOn(ctx context.Context) error {
+// goOn lets a sandbox go on if it stands still after a pause that failed: nobody else knows of it. s.frozen's lock must be held.
+func goOn(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()
 	state, err := s.processState(ctx, initPID)

@@ -1,4 +1,4 @@
-package diskuse_test
+package guesttree_test
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/caisson-dev/caisson/internal/diskuse"
+	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-func TestDir(t *testing.T) {
+func TestCount(t *testing.T) {
 	top := t.TempDir()
 	must := func(err error) {
 		t.Helper()
@@ -32,20 +32,20 @@ func TestDir(t *testing.T) {
 	dir, err := os.Open(top)
 	must(err)
 	defer dir.Close()
-	n, err := diskuse.Dir(t.Context(), dir, 4)
+	n, err := guesttree.Count(t.Context(), dir, 4)
 	if err != nil || n.Files != 7 || n.Bytes < 100<<10 || n.Bytes > 200<<10 {
 		t.Errorf("there is %+v, %v", n, err)
 	}
 	_, err = dir.Seek(0, 0)
 	must(err)
-	if n, err := diskuse.Dir(t.Context(), dir, 3); !errors.Is(err, diskuse.ErrDeep) || n.Files == 0 {
+	if n, err := guesttree.Count(t.Context(), dir, 3); !errors.Is(err, guesttree.ErrDeep) || n.Files == 0 {
 		t.Errorf("three deep: %+v, %v", n, err)
 	}
 	_, err = dir.Seek(0, 0)
 	must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := diskuse.Dir(ctx, dir, 4); !errors.Is(err, context.Canceled) {
+	if _, err := guesttree.Count(ctx, dir, 4); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }

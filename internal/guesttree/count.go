@@ -1,5 +1,6 @@
-// Package diskuse counts what directories take on disk that somebody else writes to meanwhile, who may mean harm.
-package diskuse
+// Package guesttree is what the host does itself with directories in which guests write, who may mean harm: it counts and removes what is in
+// them, of any depth and width. Whatever looks into files is done by jobs without privileges.
+package guesttree
 
 import (
 	"context"
@@ -14,11 +15,8 @@ import (
 // ErrDeep ends a count: there are more directories in one another than it follows.
 var ErrDeep = errors.New("there are too many directories in one another to count")
 
-// batch is how many names are read at a time: a directory may have any number of them.
-const batch = 1024
-
-// A Count is what was found.
-type Count struct {
+// A Tally is what was found.
+type Tally struct {
 	Files int64 // and directories, but for the one that was counted
 	Bytes int64 // that they take on disk; a file with several names counts once
 
@@ -26,11 +24,11 @@ type Count struct {
 	linked map[uint64]bool // files with more than one name, by inode
 }
 
-// Dir counts what is in dir, on the same file system, down to depth directories in one another, each of which is open meanwhile. It
+// Count counts what is in dir, on the same file system, down to depth directories in one another, each of which is open meanwhile. It
 // follows no symlink. What goes away meanwhile does not count. With an error, such as ctx's, the count is what it had come to: there
 // is at least so much.
-func Dir(ctx context.Context, dir *os.File, depth int) (Count, error) {
-	c := Count{linked: map[uint64]bool{}}
+func Count(ctx context.Context, dir *os.File, depth int) (Tally, error) {
+	c := Tally{linked: map[uint64]bool{}}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return c, os.NewSyscallError("fstat", err)
@@ -41,7 +39,7 @@ func Dir(ctx context.Context, dir *os.File, depth int) (Count, error) {
 	return c, err
 }
 
-func (c *Count) add(ctx context.Context, dir *os.File, depth int) error {
+func (c *Tally) add(ctx context.Context, dir *os.File, depth int) error {
 	if depth == 0 {
 		return ErrDeep
 	}
@@ -64,7 +62,7 @@ func (c *Count) add(ctx context.Context, dir *os.File, depth int) error {
 	}
 }
 
-func (c *Count) addEntry(ctx context.Context, dir *os.File, name string, depth int) error {
+func (c *Tally) addEntry(ctx context.Context, dir *os.File, name string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
 		return nil
@@ -83,14 +81,13 @@ func (c *Count) addEntry(ctx context.Context, dir *os.File, name string, depth i
 	if !isDir {
 		return nil
 	}
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	sub, err := openAt(dir, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return nil // it is something else by now
 	case err != nil:
-		return os.NewSyscallError("openat", err)
+		return err
 	}
-	sub := os.NewFile(uintptr(fd), name)
 	defer sub.Close()
 	return c.add(ctx, sub, depth-1)
 }
