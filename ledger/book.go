@@ -30,11 +30,9 @@ type BookConfig struct {
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
-	// Known returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required without Owner. Nothing
-	// else in g means anything. A call that claims to be of another's is dropped.
-	Known func(g caisson.Guest) (account string, ok bool)
-	// Owner takes Known's place where asking can fail. NotFound is nobody's; after any other error it is asked again, and
-	// until then nothing more is read.
+	// Owner returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required. Nothing else in g
+	// means anything. A call that claims to be of another's is dropped, as is one of nobody's, which NotFound says. After any other
+	// error it is asked again, and until then nothing more is read.
 	Owner func(g caisson.Guest) (account string, err error)
 	// BootID returns what tells this boot of the machine from others; nil reads the kernel's.
 	BootID func() (string, error)
@@ -57,15 +55,6 @@ type Book struct {
 
 // NewBook returns a book. Call Recover before the first Begin.
 func NewBook(c BookConfig) (*Book, error) {
-	if c.Owner == nil && c.Known != nil {
-		c.Owner = func(g caisson.Guest) (string, error) {
-			account, ok := c.Known(g)
-			if !ok {
-				return "", caisson.Errorf(caisson.NotFound, "there is no such sandbox or run")
-			}
-			return account, nil
-		}
-	}
 	if c.Dir == nil || c.Store == nil || c.Owner == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a book needs a directory, a store and a way to know sandboxes")
 	}

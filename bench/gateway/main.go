@@ -60,7 +60,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	guest := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: caisson.LocalAccount}
 	book, err := ledger.NewBook(ledger.BookConfig{
 		Dir: root, Store: store.Ledger(), Log: log,
-		Known: func(caisson.Guest) (string, bool) { return guest.Account, true },
+		Owner: func(caisson.Guest) (string, error) { return guest.Account, nil },
 	})
 	if err != nil {
 		return err
