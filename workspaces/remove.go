@@ -2,6 +2,8 @@ package workspaces
 
 import (
 	"context"
+	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -11,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// droppedDir has a change that is being dropped, on its way out of the layer.
+// droppedDir has what is being dropped, on its way out of the layer.
 const droppedDir = "dropped"
 
 // removeTree removes what is at a path of Caisson's own, in which a sandbox may have written. It is not given up in the midst.
@@ -37,4 +39,28 @@ func removeIn(root *os.Root, name, aside string) error {
 		return &fs.PathError{Op: "rename", Path: name, Err: err}
 	}
 	return removeTree(aside)
+}
+
+// emptyIn removes all that is in root, each entry as removeIn does: a removal that does not come to its end leaves nothing there that the
+// sandbox has not made, which would be taken for its changes.
+func emptyIn(root *os.Root, aside string) error {
+	for {
+		dir, err := root.Open(".") // from the beginning: entries go
+		if err != nil {
+			return err
+		}
+		names, err := dir.Readdirnames(1000)
+		dir.Close()
+		if len(names) == 0 && errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := removeIn(root, name, aside); err != nil {
+				return err
+			}
+		}
+	}
 }

@@ -1,10 +1,12 @@
 package workspaces_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -116,5 +118,41 @@ func TestDeep(t *testing.T) {
 	}
 	if b, err := os.ReadFile(outside); err != nil || string(b) != "the host's" {
 		t.Errorf("a file outside holds %q, %v", b, err)
+	}
+}
+
+// endsAfter is a context that has ended once it was asked so many times.
+type endsAfter struct {
+	context.Context
+	left atomic.Int32
+}
+
+func (c *endsAfter) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestResetEndsAnywhere: a reset whose caller goes leaves nothing in the layer that the sandbox has not made.
+func TestResetEndsAnywhere(t *testing.T) {
+	w := newWorld(t)
+	ws := w.lay(w.tree(map[string]string{"f": "a"}))
+	upper := filepath.Join(w.data, "workspaces", string(ws.ID), "layers/upper")
+	for asked := range int32(20) {
+		w.inside(ws, func(in string) { put(t, in, map[string]string{"a/b/c/d": "x", "a/e/f/g": "x", "h/i/j": "x"}) })
+		ctx := &endsAfter{Context: w.ctx()}
+		ctx.left.Store(asked)
+		_, err := w.gate.Reset(ctx, string(ws.ID))
+		list, rerr := os.ReadDir(upper)
+		w.must(rerr)
+		for _, e := range list {
+			if e.Name() != "a" && e.Name() != "h" {
+				t.Fatalf("after %d looks at the context, %v: the layer has %s", asked, err, e.Name())
+			}
+		}
+		_, err = w.gate.Reset(w.ctx(), string(ws.ID))
+		w.must(err)
+		w.shows(ws)
 	}
 }

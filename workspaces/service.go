@@ -3,9 +3,9 @@ package workspaces
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
 // Gate implements [caisson.Workspaces].
@@ -71,12 +71,12 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		return nil, err
 	}
 	defer wake()
-	upper, err := openDir(g.c.dir(w.ID, upperDir), 0)
+	upper, err := os.OpenRoot(g.c.dir(w.ID, upperDir))
 	if err != nil {
 		return nil, err
 	}
 	defer upper.Close()
-	if err := guesttree.Empty(ctx, upper); err != nil {
+	if err := emptyIn(upper, g.c.dir(w.ID, droppedDir)); err != nil {
 		return nil, err
 	}
 	if err := g.c.laying.startOver(w); err != nil {
