@@ -35,7 +35,8 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # How gVisor takes over system calls: auto, systrap or ptrace. auto is systrap where it works.
 #platform: auto
 
-# What all sandboxes together must leave to the rest of the machine.
+# What all sandboxes together must leave to the rest of the machine: else no more start. When less than half of diskReserve is left,
+# the one that writes most is ended.
 #limits:
 #  maxSandboxes: 1000
 #  memoryReserve: 512MiB
