@@ -3,6 +3,7 @@ package repos
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,7 +128,11 @@ func (c keeper) release(ctx context.Context, g *grant) error {
 	c.mu.Unlock()
 	defer c.space.forget(g.Account)
 	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
-	return errors.Join(os.RemoveAll(store), os.Remove(store+".json"))
+	err = os.Remove(store + ".json")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the sweep and Leave may both have found the grant before either had the lock
+	}
+	return errors.Join(os.RemoveAll(store), err)
 }
 
 // needed reports whether a delivery needs what a sandbox has pushed.

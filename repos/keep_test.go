@@ -33,6 +33,19 @@ func TestViewsGo(t *testing.T) {
 	})
 }
 
+// TestLeaveReleased: a sandbox may leave whose store the sweep has released in the meantime.
+func TestLeaveReleased(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, _, _ := w.grant(caisson.RepoRequest{}, "")
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	w.must(os.Remove(filepath.Join(w.data, "relay", "local", "app", "stores", string(id)+".json")))
+	w.must(w.core.Leave(t.Context(), id))
+	if w.exists("stores", string(id)) {
+		t.Error("the store of a sandbox that has gone is left")
+	}
+}
+
 // TestSlowRemote: a remote that does not answer holds up nothing of other repositories.
 func TestSlowRemote(t *testing.T) {
 	t.Parallel()
