@@ -49,6 +49,8 @@ type Config struct {
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
 	Relay              RelayConfig
+	// LockWait is how long New waits for a daemon that holds the data directory to end; 0 for not at all.
+	LockWait time.Duration
 	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
 	CredentialKey credential.KeySource
 	Version       string
@@ -107,7 +109,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	e := &Engine{cfg: cfg, started: time.Now().UTC()}
-	if e.unlock, err = lockDir(cfg.Dir); err != nil {
+	if e.unlock, err = lockDir(ctx, cfg.Dir, cfg.LockWait); err != nil {
 		return nil, err
 	}
 	back.Push(e.unlock)
@@ -382,17 +384,26 @@ func hardenProcess() error {
 	return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 }
 
-// lockDir holds the data directory until unlock.
-func lockDir(dir string) (unlock func() error, err error) {
+// lockDir holds the data directory until unlock. If another process holds it, lockDir waits at most that long.
+func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; stop it, or use another --data directory", dir)
+	for deadline := time.Now().Add(wait); ; {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f.Close, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(deadline) {
+			f.Close()
+			return nil, caisson.Wrap(err, caisson.Conflict, "another caisson daemon uses %s; stop it, or use another --data directory", dir)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	return f.Close, nil
 }
 
 // instanceID returns the id of the data directory, which every host object carries.

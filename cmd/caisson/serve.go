@@ -31,7 +31,12 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		return caisson.Invalidf("logLevel", "%q is not one of debug, info, warn, error", cfg.LogLevel)
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	var lockWait time.Duration
+	if background { // the command that starts this daemon has found none that answers; one that ends answers no more and holds its directory for a while
+		lockWait = 10 * time.Second
+	}
 	e, err := engine.New(ctx, engine.Config{
+		LockWait:  lockWait,
 		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
 		Agents: cfg.agents(), Relay: cfg.Relay.engine(), Workspaces: cfg.Workspaces.engine(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Gateway: cfg.Gateway.engine(a.getenv),
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
