@@ -18,6 +18,7 @@ import (
 // Times of killing.
 const (
 	killTime = time.Minute     // for killing processes that multiply meanwhile: on a busy machine they have most of the time, and this process little
+	stopTime = 5 * time.Second // in which processes are stopped before they are killed
 	deadTime = 5 * time.Second // in which a process that is killed is gone, if it can be killed
 	reapTime = time.Second     // between two looks for orphans that have ended
 )
@@ -139,31 +140,38 @@ func below(root int) []process {
 
 var errSurvivors = errors.New("processes that the agent has started could not be killed")
 
-// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more but what may. It gives
-// up on what cannot be killed, such as a process of another user.
+// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more but what may. It stops
+// processes first, and kills them when a look finds none that is new: a process that is stopped starts no others, and one that is killed makes
+// room for them. It gives up on what cannot be killed, such as a process of another user.
 func killBelow(root int) error {
-	killed := map[int]time.Time{} // when a process was killed first
+	known := map[int]time.Time{} // when a process was seen first
 	for began := time.Now(); ; {
 		now := time.Now()
-		living, stuck := 0, 0
+		var living []int
+		stuck := 0
 		fresh := false
 		for _, p := range below(root) {
 			if p.ended || mayStay(p) {
 				continue
 			}
-			living++
-			_ = syscall.Kill(p.pid, syscall.SIGKILL) // gone, or of another user; the next look tells
-			if at, known := killed[p.pid]; !known {
-				killed[p.pid], fresh = now, true
+			living = append(living, p.pid)
+			if at, seen := known[p.pid]; !seen {
+				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // gone, or of another user; the next look tells
+				known[p.pid], fresh = now, true
 			} else if now.Sub(at) > deadTime {
 				stuck++
 			}
 		}
+		if !fresh || now.Sub(began) > stopTime {
+			for _, pid := range living {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
 		switch {
-		case living == 0:
+		case len(living) == 0:
 			reap()
 			return nil
-		case stuck == living || now.Sub(began) > killTime:
+		case stuck == len(living) || now.Sub(began) > killTime:
 			return errSurvivors
 		case !fresh: // what multiplies gets no pause; what dies needs a moment
 			time.Sleep(2 * time.Millisecond)
