@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 STATIC   = CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w'
 LEAN     = internal/embedded/bin
 
-.PHONY: build demo test bench lint fmt clean
+.PHONY: build demo test test-all test-times bench lint fmt clean
 
 # The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges.
 build:
@@ -22,14 +22,18 @@ build:
 demo: build
 	demo/demo.sh bin/caisson
 
-# Tests start sandboxes with the static binaries that were just built. Packages whose tests fill the machine with sandboxes or
-# agents go one at a time, because two at once measure each other; the others before them, as many as there are processors.
-ALONE = ./agent ./cmd/caisson ./engine ./runtime/gvisor ./test ./wire
+# What is tested where, and how long it takes: docs/testing.md. COUNT=1 repeats tests whose results are cached.
+COUNT ?= 0
 test: build
-	@echo "$(GO) test -race, first what runs in parallel, then $(ALONE)"
-	@export CAISSON_TEST_BIN=$(CURDIR)/bin; alone=$$($(GO) list $(ALONE)) && all=$$($(GO) list ./...) || exit 1; failed=0; \
-	$(GO) test -race -timeout 25m $$(echo "$$all" | grep -vxF "$$alone") || failed=1; \
-	$(GO) test -race -p 1 -timeout 25m $$alone || failed=1; exit $$failed
+	$(GO) run ./internal/testrun -count $(COUNT)
+
+# Everything: before a release, and before work is finished that touched what only this covers.
+test-all: build
+	$(GO) run ./internal/testrun -all -count $(COUNT)
+
+# The time of each package and of the slowest tests in the last run of one of these.
+test-times:
+	@$(GO) run ./internal/testrun -times
 
 bench: build
 	$(STATIC) -o bin/runsc ./bench/runsc
@@ -37,10 +41,11 @@ bench: build
 	$(STATIC) -o bin/bench-gateway ./bench/gateway
 	$(GO) run ./cmd/caisson-bench -bin $(CURDIR)/bin -rows "$(ROWS)" -out bench/results/latest.json
 
+# Without cgo and with -trimpath, as in build, so that dependencies are compiled once.
 lint:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "not gofmt-ed (run make fmt):"; echo "$$out"; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	CGO_ENABLED=0 $(GO) vet -trimpath ./...
+	CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool staticcheck ./...
 
 fmt:
 	gofmt -w $$(git ls-files '*.go')

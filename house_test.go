@@ -113,6 +113,7 @@ var directions = map[string][]string{
 	"agent/inside":                {"agent/task"}, // its output has the bounds of what drivers say
 	"agent/inside/sample":         {},
 	"sqlite":                      {},
+	"sqlite/sqlitetest":           {"sqlite"},
 	"storetest":                   {},
 	"wire":                        {"wire/flow", "wire/name", "wire/report"},
 	"wire/flow":                   {},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // A shelf is a catalog on a real store, with a directory of its own.
@@ -45,14 +45,7 @@ func (l *logs) count(s string) int {
 
 func newShelf(t *testing.T) *shelf {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{
-		Path:     filepath.Join(t.TempDir(), "caisson.db"),
-		AuditKey: func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), true, nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
+	store := sqlitetest.New(t)
 	s := &shelf{t: t, dir: t.TempDir(), logs: &logs{}}
 	s.Catalog = agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: s.dir, Table: store.Agents(), Log: slog.New(slog.NewTextHandler(s.logs, nil)),

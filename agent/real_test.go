@@ -3,8 +3,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
+	"github.com/caisson-dev/caisson/internal/npmtest"
 	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/llm"
 	"github.com/caisson-dev/caisson/llm/anthropic"
@@ -147,62 +146,23 @@ func newReal(t *testing.T, id, kind, script string) *real {
 	return r
 }
 
-// install links the agent's program into its home, which a first test has npm install from the lockfile.
+// install links the agent's program, as its lockfile says, into its home.
 func (r *real) install() {
 	r.t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		testneed.Skip(r.t, "node", err.Error())
+	lock := r.Setup[0].Files[0].Data
+	var packages struct {
+		Packages map[string]json.RawMessage `json:"packages"`
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
+	if err := json.Unmarshal([]byte(lock), &packages); err != nil {
 		r.t.Fatal(err)
 	}
-	lock := []byte(r.Setup[0].Files[0].Data)
-	sum := sha256.Sum256(lock)
-	dir := filepath.Join(cache, "caisson-test", r.ID+"-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(dir); err != nil {
-		r.fetch(dir, lock)
-	}
+	dir := npmtest.Dir(r.t, r.ID, map[string]string{"package.json": string(packages.Packages[""]), "package-lock.json": lock})
 	if err := os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(r.home, "node_modules")); err != nil {
 		r.t.Fatal(err)
 	}
 	link := r.Setup[1].Run
 	if out, err := exec.Command(link[0], r.here(link[1:])...).CombinedOutput(); err != nil || !strings.Contains(string(out), r.Version) {
 		r.t.Fatalf("%s is not version %s (%v): %s", r.ID, r.Version, err, out)
-	}
-}
-
-// fetch has npm install what the lockfile says, beside dir, and moves it there whole.
-func (r *real) fetch(dir string, lock []byte) {
-	r.t.Helper()
-	var packages struct {
-		Packages map[string]json.RawMessage `json:"packages"`
-	}
-	if err := json.Unmarshal(lock, &packages); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer os.RemoveAll(tmp)
-	for name, data := range map[string][]byte{"package.json": packages.Packages[""], "package-lock.json": lock} {
-		if err := os.WriteFile(filepath.Join(tmp, name), data, 0o644); err != nil {
-			r.t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		testneed.Skip(r.t, "npm", "npm ci: "+err.Error()+"\n"+string(out))
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		r.t.Fatal(err)
 	}
 }
 
@@ -319,6 +279,9 @@ func TestReal(t *testing.T) {
 		{"opencode", "opencode", caisson.ProviderOpenAI, "bash", `{"command": "echo made by a tool > made.txt", "description": "Make a file"}`},
 	} {
 		t.Run(c.id, func(t *testing.T) {
+			if c.id != "codex" {
+				testneed.Full(t, "codex is a real coding agent")
+			}
 			t.Run("tool", func(t *testing.T) {
 				r := newReal(t, c.id, c.kind, fmt.Sprintf(`
 turns:

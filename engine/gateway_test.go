@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // secretMap is values by account/name.
@@ -24,19 +24,6 @@ func (s secretMap) Secret(_ context.Context, account, name string) (caisson.Secr
 		return caisson.Secret{}, caisson.Errorf(caisson.NotFound, "there is no credential %s", name)
 	}
 	return caisson.NewSecret(v), nil
-}
-
-func newStore(t *testing.T) *sqlite.Store {
-	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{
-		Path:     filepath.Join(t.TempDir(), "caisson.db"),
-		AuditKey: func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), true, nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
-	return store
 }
 
 // as returns the context of a caller.
@@ -51,7 +38,7 @@ func TestUnusableKey(t *testing.T) {
 		m := &models{
 			providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
 			models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
-			secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, ledger: newStore(t).Ledger(),
+			secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, ledger: sqlitetest.New(t).Ledger(),
 			log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		cfg, err := m.settings(t.Context())
@@ -104,7 +91,7 @@ func TestOthersProviders(t *testing.T) {
 	m := &models{
 		providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
 		models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
-		secrets:   secretMap{}, ledger: newStore(t).Ledger(), log: slog.New(slog.DiscardHandler),
+		secrets:   secretMap{}, ledger: sqlitetest.New(t).Ledger(), log: slog.New(slog.DiscardHandler),
 	}
 	for _, c := range []struct {
 		account string

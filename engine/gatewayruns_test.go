@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // gatewayWorld is the management of runs with a store, and what the wire process was told.
@@ -25,14 +24,7 @@ type gatewayWorld struct {
 
 func newGatewayWorld(t *testing.T) *gatewayWorld {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), sqlite.Config{
-		Path:     filepath.Join(t.TempDir(), "caisson.db"),
-		AuditKey: func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), true, nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
+	store := sqlitetest.New(t)
 	w := &gatewayWorld{}
 	usd := 10 * caisson.Dollar
 	models := &models{providers: []caisson.Provider{{Name: "p"}}, models: []caisson.Model{{Alias: "m", Provider: "p"}}}

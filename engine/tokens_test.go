@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // TestTokensAreRecorded: who gave and took access to an account is in the record.
 func TestTokensAreRecorded(t *testing.T) {
 	var events []string
-	tokens := &Tokens{store: newStore(t), log: slog.New(slog.DiscardHandler), record: func(_ context.Context, e *caisson.Event) error {
+	tokens := &Tokens{store: sqlitetest.New(t), log: slog.New(slog.DiscardHandler), record: func(_ context.Context, e *caisson.Event) error {
 		events = append(events, e.Account+" "+e.Type+" "+e.Subject+" "+e.Data["name"]+" by "+e.Actor)
 		return nil
 	}}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
 // against asks a forge that answers with h.
@@ -20,7 +21,7 @@ func against(t *testing.T, kind caisson.Forge, h http.HandlerFunc) (*Tool, Serve
 	t.Helper()
 	srv := httptest.NewServer(h)
 	t.Cleanup(srv.Close)
-	return NewTool(program.Runner(t)), Server{
+	return NewTool(workertest.Runner(t)), Server{
 		Forge: kind, API: srv.URL + "/api", Project: "a/b", Web: srv.URL + "/a/b", Token: caisson.NewSecret(testToken), Local: true,
 	}
 }
@@ -169,7 +170,7 @@ func TestRedirectAtHome(t *testing.T) {
 
 // TestTokenIsNotSentInTheOpen: without TLS it goes to this host only, whatever its name.
 func TestTokenIsNotSentInTheOpen(t *testing.T) {
-	tool := NewTool(program.Runner(t))
+	tool := NewTool(workertest.Runner(t))
 	s := Server{Forge: caisson.ForgeGitea, Project: "a/b", Token: caisson.NewSecret(testToken), Local: true}
 	for api, kind := range map[string]caisson.Kind{
 		"http://192.0.2.1/api/v1": caisson.Denied, "http://example.org/api/v1": caisson.Denied, "https://169.254.169.254": caisson.Denied,

@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge/forgetest"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
 const testToken = "ghp_0123456789abcdefSECRET"
@@ -30,7 +31,7 @@ func newBench(t *testing.T, o forgetest.Options) *bench {
 	if o.Token == "" {
 		o.Token = testToken
 	}
-	b := &bench{t: t, tool: NewTool(program.Runner(t)), Forge: forgetest.New(t, o)}
+	b := &bench{t: t, tool: NewTool(workertest.Runner(t)), Forge: forgetest.New(t, o)}
 	s, err := Locate(b.URL, o.Kind, "")
 	if err != nil {
 		t.Fatal(err)

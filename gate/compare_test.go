@@ -154,7 +154,7 @@ func applies(t *testing.T, o *overlay, f *Frozen, diffs []Difference) {
 			if s.After.Type == typeFile && contentOf(t, f, d.Change.Hash) != contentOf(t, f, s.After.Hash) {
 				t.Errorf("%s: the hash names another content", s.Path)
 			}
-			if want := nodeAt(t, filepath.Join(o.host, s.Path)); !want.same(s.Before) {
+			if want := nodeAt(t, o.host, s.Path); !want.same(s.Before) {
 				t.Errorf("%s: expected before %+v, is %+v", s.Path, s.Before, want)
 			}
 		}
@@ -162,10 +162,10 @@ func applies(t *testing.T, o *overlay, f *Frozen, diffs []Difference) {
 	check(t, plan.Validate())
 }
 
-func nodeAt(t *testing.T, path string) Node {
+func nodeAt(t *testing.T, dir, path string) Node {
 	t.Helper()
-	r := newHostReader(t.Context(), int(openTestDir(t, "/").Fd()))
-	s, err := r.state(strings.TrimPrefix(path, "/"))
+	r := newHostReader(t.Context(), int(openTestDir(t, dir).Fd()))
+	s, err := r.state(path)
 	check(t, err)
 	return s.node()
 }

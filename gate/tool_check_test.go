@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -50,7 +51,7 @@ func TestToolCheck(t *testing.T) {
 	dst, _ := o.freeze(FreezeLimits{})
 	diffs, _ := o.compareWith(dst, CompareOptions{})
 	changes := changesOf(diffs)
-	check(t, NewTool(program.Runner(t)).Check(t.Context(), o.dir("host"), dst, changes, Rules{}))
+	check(t, NewTool(workertest.Runner(t)).Check(t.Context(), o.dir("host"), dst, changes, Rules{}))
 
 	want := map[string]string{
 		"a.txt": pass, "new": pass, "new/c": pass, "in": pass, ".gitleaks.toml": pass, ".gitleaksignore": pass, "line": pass,
@@ -120,7 +121,7 @@ func TestToolCheckHostile(t *testing.T) {
 	diffs, _ := o.compareWith(dst, CompareOptions{})
 	changes := changesOf(diffs)
 	start := time.Now()
-	check(t, NewTool(program.Runner(t)).Check(t.Context(), o.dir("host"), dst, changes, Rules{ScanTime: caisson.Duration(300 * time.Millisecond)}))
+	check(t, NewTool(workertest.Runner(t)).Check(t.Context(), o.dir("host"), dst, changes, Rules{ScanTime: caisson.Duration(300 * time.Millisecond)}))
 	t.Logf("took %v: %s", time.Since(start), verdictsOf(changes))
 	if got := verdictsOf(changes); got != "deny deny deny deny ask" {
 		t.Errorf("%s", got)

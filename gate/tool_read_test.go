@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
 // guestBase is the first uid of the account in these tests.
@@ -23,7 +24,7 @@ type toolSite struct {
 
 func newToolSite(t *testing.T, owner int) *toolSite {
 	t.Helper()
-	r := program.Runner(t)
+	r := workertest.Runner(t)
 	top := t.TempDir()
 	s := &toolSite{overlay: &overlay{t: t, top: top, host: top + "/host", upper: top + "/upper"}, tool: NewTool(r)}
 	for name, uid := range map[string]int{"host": owner, "upper": guestBase, "mask": guestBase, "base": 0, "frozen": 0} {

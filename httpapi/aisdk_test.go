@@ -3,70 +3,21 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/testneed"
+	"github.com/caisson-dev/caisson/internal/npmtest"
 )
 
-// aiSDK returns a directory with two versions of the AI SDK and chat.mjs, which a first test has npm install.
+// aiSDK returns a directory with two versions of the AI SDK and chat.mjs.
 func aiSDK(t *testing.T) string {
 	t.Helper()
-	for _, program := range []string{"npm", "node"} {
-		if _, err := exec.LookPath(program); err != nil {
-			testneed.Skip(t, "node", err.Error())
-		}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.New()
-	for _, name := range []string{"package-lock.json", "chat.mjs"} {
-		b, err := os.ReadFile("testdata/ai/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum.Write(b)
-	}
-	dir := filepath.Join(cache, "caisson-test", "ai-"+hex.EncodeToString(sum.Sum(nil)[:8]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	// Made beside and moved, so that it is there whole or not at all, whoever else makes it.
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(tmp)
-	if err := os.CopyFS(tmp, os.DirFS("testdata/ai")); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		if _, there := os.Stat(dir); there != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
+	return npmtest.Dir(t, "ai", npmtest.Files(t, "testdata/ai"))
 }
 
 // uiMessage is a message as the AI SDK has it.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
 // fakeHost makes a host's root directory; owners and modes are the default ones unless said.
@@ -211,7 +212,7 @@ func TestRealHostImage(t *testing.T) {
 }
 
 func BenchmarkHost(b *testing.B) {
-	d, err := New(Config{Dir: filepath.Join(b.TempDir(), "images"), Worker: program.Runner(b)})
+	d, err := New(Config{Dir: filepath.Join(b.TempDir(), "images"), Worker: workertest.Runner(b)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,24 +17,11 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/workertest"
-	"github.com/caisson-dev/caisson/worker"
 )
-
-var program workertest.Program
-
-func TestMain(m *testing.M) {
-	if worker.IsWorker() {
-		worker.Main(Jobs()...)
-	}
-	unix.Umask(0o077) // as the daemon does
-	code := m.Run()
-	program.Close()
-	os.Exit(code)
-}
 
 func newDriver(t *testing.T, change ...func(*Config)) *Driver {
 	t.Helper()
-	cfg := Config{Dir: filepath.Join(t.TempDir(), "images"), Worker: program.Runner(t)}
+	cfg := Config{Dir: filepath.Join(t.TempDir(), "images"), Worker: workertest.Runner(t)}
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
 const bearer = "the-token"
@@ -119,7 +120,7 @@ func TestRegistryCA(t *testing.T) {
 		}
 	}
 	for path, ok := range map[string]bool{"": true, ca: true, empty: false, large: false, ca + ".missing": false} {
-		_, err := New(Config{Dir: filepath.Join(t.TempDir(), "images"), Worker: program.Runner(t), RegistryCA: path})
+		_, err := New(Config{Dir: filepath.Join(t.TempDir(), "images"), Worker: workertest.Runner(t), RegistryCA: path})
 		if ok && err != nil {
 			t.Errorf("%q: %v", path, err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/socketpair"
+	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -80,7 +81,7 @@ func (q *quay) packOf(tip string) []byte {
 
 // TestToolReceive pushes to a sealed job and prepares what it took in another.
 func TestToolReceive(t *testing.T) {
-	tool := NewTool(program.Runner(t))
+	tool := NewTool(workertest.Runner(t))
 	q := newQuay(t)
 	store, view := give(t, q.store.dir), give(t, q.store.view)
 	if err := os.WriteFile(filepath.Join(q.store.dir, "objects/info/alternates"), []byte("/view/objects\n"), 0o644); err != nil {
@@ -150,7 +151,7 @@ func TestToolReceive(t *testing.T) {
 
 // TestToolReceiveStalls is about clients that send nothing more.
 func TestToolReceiveStalls(t *testing.T) {
-	tool := NewTool(program.Runner(t))
+	tool := NewTool(workertest.Runner(t))
 	q := newQuay(t)
 	before, objects := q.state()
 	store, view := give(t, q.store.dir), give(t, q.store.view)

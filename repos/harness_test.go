@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,20 +24,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/front"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/repos"
-	"github.com/caisson-dev/caisson/sqlite"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
-
-var program workertest.Program
-
-func TestMain(m *testing.M) {
-	if worker.IsWorker() {
-		worker.Main(slices.Concat(relay.Jobs(), link.Jobs(), forge.Jobs())...)
-	}
-	code := m.Run()
-	program.Close()
-	os.Exit(code)
-}
 
 const hang = 60 * time.Second
 
@@ -69,12 +56,7 @@ func newWorld(t *testing.T) *world {
 	w.remote = gitserver.New(t, gitserver.Options{})
 	w.bare = w.remote.Create("app.git")
 	w.work, _ = gitserver.Seed(t, w.bare, map[string]string{"a.txt": "a\n"})
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(w.data, "caisson.db"), AuditKey: func() (caisson.Secret, bool, error) {
-		return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
-	}})
-	w.must(err)
-	t.Cleanup(func() { s.Close() })
-	w.store = s
+	w.store = sqlitetest.New(t)
 	w.open()
 	w.add("app")
 	return w
@@ -93,7 +75,7 @@ func (s secrets) Secret(_ context.Context, _, name string) (caisson.Secret, erro
 // open constructs a core, as a daemon does when it starts.
 func (w *world) open() {
 	w.t.Helper()
-	runner := program.Runner(w.t)
+	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
 		Record: func(_ context.Context, e *caisson.Event) error {

@@ -2,21 +2,16 @@ package runs_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/runs"
 )
-
-// Everywhere takes minutes. What has gone wrong somewhere has a test of its own.
-var everywhereFlag = flag.Bool("everywhere", false, "disturb runs before each step, and not only before every tenth, and let each fail for every kind of reason")
 
 // A way is one that runs take from their start to what is left of them.
 type way struct {
@@ -100,15 +95,13 @@ func (l *relay) Leave(ctx context.Context, box caisson.ID) error {
 type trail struct {
 	*world
 	way
-	relay *relay
-	box   caisson.ID // the session's; "" if it has none yet
+	relay  *relay
+	record func(steps []string)
+	box    caisson.ID // the session's; "" if it has none yet
 }
 
 func newTrail(t *testing.T, v way) *trail {
 	t.Helper()
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		t.Setenv("TMPDIR", "/dev/shm") // a run makes the store wait for the disk some twenty times
-	}
 	w, _ := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.withVolumes(t)
 	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
 	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
@@ -187,14 +180,17 @@ func (x *trail) begin() {
 // take takes the way once; at is called before the step of that number, if there is one so far. It returns when nothing is under way any more.
 func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan caisson.ID) error) (r *caisson.Run, op string) {
 	x.t.Helper()
-	var n atomic.Int64
-	var reached atomic.Pointer[string]
+	var mu sync.Mutex
+	var ops []string // guarded by mu
 	id := make(chan caisson.ID, 1)
 	x.steps.on(func(ctx context.Context, op string) error {
-		if n.Add(1) != int64(step) {
+		mu.Lock()
+		ops = append(ops, op)
+		n := len(ops)
+		mu.Unlock()
+		if n != step {
 			return nil
 		}
-		reached.Store(&op)
 		return at(ctx, op, id)
 	})
 	r, err := x.Runs().StartRun(x.ctx(), x.req)
@@ -204,8 +200,12 @@ func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan
 	close(id)
 	x.eventually(x.Idle)
 	x.steps.on(nil)
-	if p := reached.Load(); p != nil {
-		op = *p
+	mu.Lock()
+	defer mu.Unlock()
+	if len(ops) >= step {
+		op = ops[step-1]
+	} else {
+		x.record(ops)
 	}
 	if err != nil && op == "" {
 		x.t.Fatal(err)
@@ -261,22 +261,24 @@ func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
 	return r
 }
 
-// everywhere calls f with one step after another, of each way, until it reports that there is none of that number.
+// everywhere calls f with a sample of the steps of each way, see [steptest.Every], until it reports that there is none of that number.
 func everywhere(t *testing.T, f func(x *trail, step int) bool) {
-	for i, v := range ways {
-		t.Run(v.name, func(t *testing.T) {
-			x := newTrail(t, v)
-			at := 1
-			for ; !t.Failed(); at++ {
-				if (*everywhereFlag || (at+i)%10 == 0) && !f(x, at) {
-					break
+	t.Parallel()
+	var record steptest.Record
+	t.Run("way", func(t *testing.T) {
+		for _, v := range ways {
+			t.Run(v.name, func(t *testing.T) {
+				t.Parallel()
+				x := newTrail(t, v)
+				x.record = record.Of(v.name)
+				steps := steptest.Every(10, t.Name())
+				for at := steps.From(1); !t.Failed() && f(x, at); {
+					at = steps.From(at + 1)
 				}
-			}
-			if at < 15 && !t.Failed() {
-				t.Errorf("a run has %d steps only", at)
-			}
-		})
-	}
+			})
+		}
+	})
+	record.Check(t)
 }
 
 // TestCancelAnywhere: before whichever step of its way a run is cancelled, it ends once, as it is recorded, and leaves nothing.
@@ -318,11 +320,10 @@ func TestCancelAnywhere(t *testing.T) {
 // steps fail for every kind of reason.
 func TestFailAnywhere(t *testing.T) {
 	kinds := []caisson.Kind{caisson.Internal, caisson.Unavailable, caisson.Conflict, caisson.NotFound, caisson.Exhausted}
-	turn := 0
 	everywhere(t, func(x *trail, step int) (reached bool) {
-		turn++
+		sample := steptest.Every(len(kinds), fmt.Sprint(x.t.Name(), step))
 		for i, kind := range kinds {
-			if !*everywhereFlag && i != turn%len(kinds) {
+			if !sample.Has(i) {
 				continue
 			}
 			x.begin()

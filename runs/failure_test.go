@@ -16,6 +16,7 @@ import (
 
 // TestRefused: what cannot become a run is refused at once, and leaves nothing behind.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.models.set(nil, "small")
 	w.put(caisson.Agent{ID: "chatty", Models: []string{"small", "large"}})
@@ -55,6 +56,7 @@ func TestRefused(t *testing.T) {
 
 // TestAgentFails: whatever an agent does, its run has one end with a reason, and nothing of it is left.
 func TestAgentFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []struct {
 		name  string
@@ -124,6 +126,7 @@ func TestAgentFails(t *testing.T) {
 
 // TestOutputCut: what is said beyond the limit is not kept, and the run says so.
 func TestOutputCut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.on("talk", func(v *turn) int {
 		for range 200 {
@@ -142,6 +145,7 @@ func TestOutputCut(t *testing.T) {
 }
 
 func TestSandboxDies(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, _ := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait"})
@@ -153,6 +157,7 @@ func TestSandboxDies(t *testing.T) {
 
 // TestSteps: each step on the way to an agent can fail, and the run says what it was.
 func TestSteps(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, op := range []string{"get template", "create", "exec"} {
 		t.Run(op, func(t *testing.T) {
@@ -168,6 +173,7 @@ func TestSteps(t *testing.T) {
 
 // TestTidyingFails: what cannot be taken away or given back at once is a moment later.
 func TestTidyingFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for op, nth := range map[string]int64{"remove": 1, "store: delete budget": 2, "store: update session": 2} {
 		t.Run(op, func(t *testing.T) {
@@ -198,6 +204,7 @@ func TestTidyingFails(t *testing.T) {
 
 // TestTimeout: an agent that does not notice is ended with the run's time, of which it was told a tenth less.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	limits := caisson.AgentLimits{Time: caisson.Duration(4 * time.Second)} // of which the start takes some, more on a busy machine
 	began, _ := w.hangs("wait")
@@ -216,6 +223,7 @@ func TestTimeout(t *testing.T) {
 
 // TestIgnoresTerm: a program that catches SIGTERM loses its exec session.
 func TestIgnoresTerm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began := make(chan bool, 1)
 	w.on("stay", func(v *turn) int {
@@ -238,6 +246,7 @@ func TestIgnoresTerm(t *testing.T) {
 
 // TestCancel cancels a run where it is, twice at once.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	cancel := func(w *world, id caisson.ID) {
 		w.t.Helper()
 		errs := make(chan error, 2)
@@ -316,6 +325,7 @@ func TestCancel(t *testing.T) {
 
 // TestStoreFails: whatever of a run cannot be stored for a while, it has one end, and no answer is taken for whole that is not.
 func TestStoreFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []struct {
 		name string
@@ -355,6 +365,7 @@ func TestStoreFails(t *testing.T) {
 
 // TestEventsFailLate: the store takes no event from the middle of an answer on. The run fails, but its end is told.
 func TestEventsFailLate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var broken atomic.Bool
 	w.store.on(func(op string, r *caisson.Run) error {
@@ -408,6 +419,7 @@ func lastOf[T any](t testing.TB, ch <-chan T) (v T) {
 
 // TestLedgerFails: usage that cannot be read is said to be an estimate.
 func TestLedgerFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.calls.mu.Lock()
 	w.calls.err = errInjected

@@ -28,6 +28,7 @@ func (w *world) boss(limits caisson.AgentLimits) (id caisson.ID, goOn func()) {
 }
 
 func TestGuestRuns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "secret"})
 	boss, goOn := w.boss(caisson.AgentLimits{Time: caisson.Duration(time.Minute), Runs: 3})
@@ -89,6 +90,7 @@ func TestGuestRuns(t *testing.T) {
 
 // TestGuestsRefused: only the sandbox that serves a run which may start others, while it does.
 func TestGuestsRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	boss, goOn := w.boss(caisson.AgentLimits{})
 	began, goOnToo := w.hangs("wait")
@@ -128,6 +130,7 @@ func TestGuestsRefused(t *testing.T) {
 
 // TestGuestTree: a tree of runs in a queue with one place does not wait for itself, and ends with its root.
 func TestGuestTree(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(w *world, boss caisson.ID, goOn func()){
 		"cancelled": func(w *world, boss caisson.ID, goOn func()) { got(w.Runs().CancelRun(w.ctx(), boss))(w.t) },
 		"ended":     func(w *world, boss caisson.ID, goOn func()) { goOn() },
@@ -162,6 +165,7 @@ func TestGuestTree(t *testing.T) {
 
 // TestGuestLate: a run that is started in the moment in which its parent ends does not outlive it.
 func TestGuestLate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	boss, goOn := w.boss(caisson.AgentLimits{})
 	ctx := w.guest(boss)

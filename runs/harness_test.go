@@ -7,8 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,12 +15,13 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 	"github.com/caisson-dev/caisson/sandboxes"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // patience is how long anything may take before it counts as hung.
@@ -42,6 +41,7 @@ type world struct {
 	models *models
 	calls  *calls
 	logs   *safeBuffer
+	scope  leaktest.Scope
 
 	mu     sync.Mutex
 	voices map[string]func(*turn) int // by the first word of the prompt; guarded by mu
@@ -59,9 +59,8 @@ func newWorld(t *testing.T) *world { return plan{}.world(t) }
 
 func (p plan) world(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, logs: &safeBuffer{}, models: &models{}, calls: &calls{}, voices: map[string]func(*turn) int{}}
-	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: auditKey})
-	must(t, err)
+	w := &world{t: t, scope: leaktest.Mark(), logs: &safeBuffer{}, models: &models{}, calls: &calls{}, voices: map[string]func(*turn) int{}}
+	db := sqlitetest.New(t)
 	w.store = &store{Store: db, steps: &w.steps}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
@@ -70,8 +69,7 @@ func (p plan) world(t *testing.T) *world {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
 	programs["/srv/service"] = func([]string) fake.Program { return service{} }
-	w.rt, err = fake.New(fake.Config{Dir: t.TempDir(), Programs: programs})
-	must(t, err)
+	w.rt = got(fake.New(fake.Config{Dir: t.TempDir(), Programs: programs}))(t)
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dir := t.TempDir()
 	w.lconf = sandboxes.Config{
@@ -97,7 +95,7 @@ func (p plan) world(t *testing.T) *world {
 	t.Cleanup(func() {
 		must(t, w.Close())
 		must(t, w.life.Close())
-		leaked(t)
+		w.leaked()
 		list, err := w.rt.List(context.Background())
 		must(t, err)
 		for _, x := range list {
@@ -140,7 +138,7 @@ func (w *world) down() {
 	w.t.Helper()
 	must(w.t, w.Close())
 	must(w.t, w.life.Close())
-	leaked(w.t)
+	w.leaked()
 }
 
 func (w *world) up() {
@@ -150,26 +148,12 @@ func (w *world) up() {
 	w.boot()
 }
 
-// leaked fails t if a goroutine of a closed core is still there.
-func leaked(t *testing.T) {
-	t.Helper()
-	var left string
-	ok := func() bool {
-		b := make([]byte, 1<<20)
-		left = ""
-		for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
-			if strings.Contains(g, "caisson/runs.") && !strings.Contains(g, "_test.") {
-				left = g
-			}
-		}
-		return left == ""
-	}
-	for deadline := time.Now().Add(5 * time.Second); !ok(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Errorf("a goroutine is left after Close:\n%s", left)
-			return
-		}
-	}
+// leaked fails the test if a goroutine of a closed core is still there.
+func (w *world) leaked() {
+	w.t.Helper()
+	w.scope.Check(w.t, func(stack string) bool {
+		return strings.Contains(stack, "caisson/runs.") && !strings.Contains(stack, "_test.")
+	})
 }
 
 // A turn is an agent's view of a task.
@@ -503,10 +487,6 @@ func (s *safeBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-func auditKey() (caisson.Secret, bool, error) {
-	return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
 }
 
 func contextWithCancel(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -34,6 +34,7 @@ func order(q *queue, all []*ticket) string {
 }
 
 func TestQueueOrder(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		enter string // account and number of a run each
@@ -67,6 +68,7 @@ func empty(t *testing.T, q *queue) {
 }
 
 func TestQueueLimits(t *testing.T) {
+	t.Parallel()
 	q := newQueue(3, 2)
 	a1, a2, a3 := q.enter("a1", "a", 0), q.enter("a2", "a", 0), q.enter("a3", "a", 0)
 	b1, b2 := q.enter("b1", "b", 0), q.enter("b2", "b", 0)
@@ -100,6 +102,7 @@ func TestQueueLimits(t *testing.T) {
 
 // TestQueueCrowd has many enter and leave at once: the limits hold throughout, nobody is forgotten, and nothing is left.
 func TestQueueCrowd(t *testing.T) {
+	t.Parallel()
 	const concurrent, perAccount = 4, 2
 	q := newQueue(concurrent, perAccount)
 	var mu sync.Mutex

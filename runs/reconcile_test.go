@@ -24,6 +24,7 @@ func (w *world) edit(id caisson.ID, change func(*caisson.Run)) {
 
 // TestRestart: what waited waits again in its order, what was under way has failed with what it said so far and what it has cost.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	w := plan{limits: limitsOf(1, 1)}.world(t)
 	began, _ := w.hangs("wait")
 	under := w.start(caisson.RunRequest{Prompt: "wait"})
@@ -60,6 +61,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartAtTheEnd: a run whose result is stored has its end told, once, however far the daemon came.
 func TestRestartAtTheEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	blocked := make(chan bool, 1)
 	w.store.on(func(op string, r *caisson.Run) error {
@@ -112,6 +114,7 @@ func TestRestartAtTheEnd(t *testing.T) {
 
 // TestRestartVolume: a session that a daemon gives back for one that died goes on in its volume, also when its sandbox is lost later.
 func TestRestartVolume(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	r := w.do(caisson.RunRequest{Prompt: "keep", Session: "s", Kind: caisson.WorkspaceVolume, Source: "data"})
 	wantAnswer(t, r, "kept")
@@ -132,6 +135,7 @@ func TestRestartVolume(t *testing.T) {
 
 // TestRestartSession: a conversation keeps its files if the daemon ends in the middle of a run.
 func TestRestartSession(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	box := w.turn("one").Sandbox
@@ -164,6 +168,7 @@ func TestRestartSession(t *testing.T) {
 
 // TestRestartRemains: nothing stays of what no run accounts for, and what is kept stays.
 func TestRestartRemains(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	kept := w.do(caisson.RunRequest{Prompt: "x", Keep: true})
 	began, _ := w.hangs("wait")
@@ -210,6 +215,7 @@ func TestRestartRemains(t *testing.T) {
 
 // TestRestartRemainsFail: what of an earlier daemon cannot be removed is in no other's way.
 func TestRestartRemainsFail(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var ids []caisson.ID
 	for range 3 {
@@ -226,6 +232,7 @@ func TestRestartRemainsFail(t *testing.T) {
 
 // TestRestartStoreFails: a daemon that cannot end what another one left serves others all the same, and the next one can end it.
 func TestRestartStoreFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, _ := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait"})
@@ -250,6 +257,7 @@ func TestRestartStoreFails(t *testing.T) {
 
 // TestTrim: what ended long ago is forgotten, with what it has on disk.
 func TestTrim(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.do(caisson.RunRequest{Prompt: "x"})
 	must(t, w.Trim(w.ctx(), r.EndedAt))

@@ -33,6 +33,7 @@ func (w *world) failing(word string) (mend func()) {
 }
 
 func TestRetry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	mend := w.failing("try")
 	r := w.start(caisson.RunRequest{Prompt: "try", Limits: caisson.AgentLimits{Calls: 3}})
@@ -70,6 +71,7 @@ func TestRetry(t *testing.T) {
 
 // TestRetryAtOnce: many retries in the moment in which a run is seen to have failed make one attempt, which is not hurt by what the first leaves.
 func TestRetryAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	mend := w.failing("try")
 	r := w.start(caisson.RunRequest{Prompt: "try", Session: "s"})
@@ -114,6 +116,7 @@ func TestRetryAtOnce(t *testing.T) {
 
 // TestRetryUnderWay: only what has failed is retried.
 func TestRetryUnderWay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, goOn := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait"})
@@ -126,6 +129,7 @@ func TestRetryUnderWay(t *testing.T) {
 
 // TestRetryOverToken: what was started over the unix socket has rights that a token has not.
 func TestRetryOverToken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.failing("try")
 	r := w.do(caisson.RunRequest{Prompt: "try"})
@@ -135,6 +139,7 @@ func TestRetryOverToken(t *testing.T) {
 
 // TestRetryWorkspace: the copy of the workspace is there for another attempt, also of another daemon, until one succeeds.
 func TestRetryWorkspace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	mend := w.failing("try")
 	r := w.do(caisson.RunRequest{Prompt: "try", Source: "/project", Directory: w.project(map[string]string{"file": "content"})})

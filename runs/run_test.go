@@ -28,6 +28,7 @@ func (w *world) has(id caisson.ID, name string) bool {
 }
 
 func TestRunEndToEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "full", Version: "6.0", Limits: caisson.AgentLimits{Cost: 1e9}})
 	w.on("work", func(v *turn) int {
@@ -109,6 +110,7 @@ func env(m map[string]string, k string) string { return m[k] }
 
 // TestRunKeep: a sandbox that is kept stays, and nobody is charged for it.
 func TestRunKeep(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.do(caisson.RunRequest{Prompt: "hello", Keep: true})
 	wantAnswer(t, r, "you said hello")
@@ -128,6 +130,7 @@ func TestRunKeep(t *testing.T) {
 
 // TestRunDetached: the caller's context has nothing to do with the run's life.
 func TestRunDetached(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, goOn := w.hangs("wait")
 	ctx, cancel := contextWithCancel(w.ctx())
@@ -143,6 +146,7 @@ func TestRunDetached(t *testing.T) {
 
 // TestAccounts: what is another account's does not exist.
 func TestAccounts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.do(caisson.RunRequest{Prompt: "hello"})
 	other := w.as("other")

@@ -30,6 +30,7 @@ func (w *world) turn(prompt string) *caisson.Run {
 }
 
 func TestSessionContinues(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.turn("one")
 	wantAnswer(t, first, "you said one")
@@ -65,6 +66,7 @@ func TestSessionContinues(t *testing.T) {
 
 // TestSessionNames: a session belongs to its account, agent and user.
 func TestSessionNames(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "other"})
 	w.putAs(w.as("strange"), caisson.Agent{ID: "echo"})
@@ -104,6 +106,7 @@ func TestSessionNames(t *testing.T) {
 
 // TestSessionOneAtATime: a second run is refused while the first is under way, and taken as soon as the first is seen to have ended.
 func TestSessionOneAtATime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, goOn := w.hangs("wait")
 	first := w.start(caisson.RunRequest{Prompt: "wait", Session: "s"})
@@ -122,6 +125,7 @@ func TestSessionOneAtATime(t *testing.T) {
 
 // TestSessionHandsOver: a run that has ended but could not give the session back is in nobody's way.
 func TestSessionHandsOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.turn("one")
 	_, err := w.store.Sessions().Update(w.ctx(), caisson.In("local"), string(r.Session), func(s *caisson.Session) error {
@@ -134,6 +138,7 @@ func TestSessionHandsOver(t *testing.T) {
 
 // TestSessionInsertFails: a run that is not recorded holds no session, and makes none.
 func TestSessionInsertFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	refuse := func(op string, _ *caisson.Run) error {
 		if op == "insert" {
@@ -168,6 +173,7 @@ func TestSessionInsertFails(t *testing.T) {
 
 // TestSessionRests: its memory goes to disk, and later only its files stay; each time the next run continues in it.
 func TestSessionRests(t *testing.T) {
+	t.Parallel()
 	w := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.world(t)
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	first := w.turn("one")
@@ -213,6 +219,7 @@ func TestSessionRests(t *testing.T) {
 
 // TestSessionRestsOrRuns: a run that begins while a session is being put to rest waits for it, and one that is under way is left alone.
 func TestSessionRestsOrRuns(t *testing.T) {
+	t.Parallel()
 	w := plan{limits: runs.Limits{SessionIdle: time.Hour}}.world(t)
 	w.turn("one")
 	pausing, goOn := make(chan bool, 1), make(chan bool)
@@ -248,6 +255,7 @@ func TestSessionRestsOrRuns(t *testing.T) {
 
 // TestSessionLost: without its sandbox a session begins anew with what was said.
 func TestSessionLost(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Memory: true})
 	first := w.turn("one")
@@ -294,6 +302,7 @@ func TestSessionLost(t *testing.T) {
 
 // TestSessionLeftovers: what an agent leaves running is ended with its run, but for what it declares and what was there before.
 func TestSessionLeftovers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Background: []string{"idle"}, Service: []string{"/srv/service"}})
 	running := func(id caisson.ID) (names []string) {
@@ -325,6 +334,7 @@ func TestSessionLeftovers(t *testing.T) {
 
 // TestSessionCannotBeRid: what does not die costs the session its memory and not its files.
 func TestSessionCannotBeRid(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.on("leave", func(v *turn) int {
 		if _, err := v.Spawn(fake.Child{Args: []string{guest.Path, "test", "sleep", "1h"}, Session: true}); err != nil {
@@ -354,6 +364,7 @@ func TestSessionCannotBeRid(t *testing.T) {
 
 // TestSessionTakenUpInVain: a run that ends before it has taken the sandbox up leaves it to the next one.
 func TestSessionTakenUpInVain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	box := w.turn("one").Sandbox
@@ -393,6 +404,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 
 // TestSessionHostFull: a session's sandbox waits for room like all others, and is not lost by it.
 func TestSessionHostFull(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	box := w.turn("one").Sandbox
 	began, goOn := w.hangs("wait")
@@ -421,6 +433,7 @@ func TestSessionHostFull(t *testing.T) {
 
 // TestSessionFails: a conversation goes on after a run that failed, in the same sandbox.
 func TestSessionFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.on("fail", func(v *turn) int { return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "no luck"}) })
 	r := w.turn("fail")

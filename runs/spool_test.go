@@ -53,6 +53,7 @@ func (w *world) look() {
 }
 
 func TestWorkspaceOfDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.look()
 	w.put(caisson.Agent{ID: "elsewhere", Workdir: "/srv/deep"})
@@ -71,6 +72,7 @@ func TestWorkspaceOfDirectory(t *testing.T) {
 }
 
 func TestWorkspaceOfUpload(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.look()
 	var b bytes.Buffer
@@ -87,6 +89,7 @@ func TestWorkspaceOfUpload(t *testing.T) {
 
 // TestWorkspaceRefused: what is too large, or Caisson's own, does not come in, and leaves nothing.
 func TestWorkspaceRefused(t *testing.T) {
+	t.Parallel()
 	w := plan{limits: runs.Limits{Workspace: 8 << 10}}.world(t)
 	start := func(req caisson.RunRequest) error {
 		req.Agent, req.Prompt, req.Source = "echo", "x", "p"

@@ -11,6 +11,7 @@ import (
 
 // TestWatch: whoever watches, from wherever and however slowly, hears every event once and in order, and then the end.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	const deltas = 600
 	w := newWorld(t)
 	begin := make(chan bool)
@@ -67,6 +68,7 @@ func TestWatch(t *testing.T) {
 
 // TestWatchClosing: the end of the daemon, and the removal of the run, end all that watch.
 func TestWatchClosing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	began, _ := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait"})

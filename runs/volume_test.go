@@ -57,6 +57,7 @@ func inVolume(prompt, name string) caisson.RunRequest {
 
 // TestVolume: what a run leaves in a volume the next one finds, whoever it works as; nothing of it is a change of a directory.
 func TestVolume(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	w.put(caisson.Agent{ID: "user", User: "1000"})
 	first := w.do(inVolume("keep", "data"))
@@ -76,6 +77,7 @@ func TestVolume(t *testing.T) {
 }
 
 func TestVolumeRefused(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	for name, c := range map[string]struct {
 		change func(*caisson.RunRequest)
@@ -103,6 +105,7 @@ func TestVolumeRefused(t *testing.T) {
 
 // TestVolumeHeld: a run does not wait for the end of another that has its volume, and the warm snapshot is not to blame.
 func TestVolumeHeld(t *testing.T) {
+	t.Parallel()
 	w, _ := withVolumes(t)
 	w.put(warmAgent())
 	got(w.Agents().WarmAgent(w.ctx(), "claw", func(caisson.Progress) {}))(t)
@@ -134,6 +137,7 @@ func TestVolumeHeld(t *testing.T) {
 
 // TestVolumeHandsOver: a run has ended for those who wait for it before its sandbox has gone, and the next one gets the volume.
 func TestVolumeHandsOver(t *testing.T) {
+	t.Parallel()
 	w, _ := withVolumes(t)
 	asked := make(chan struct{})
 	var mu sync.Mutex
@@ -163,6 +167,7 @@ func TestVolumeHandsOver(t *testing.T) {
 }
 
 func TestVolumeRetry(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	mend := w.failing("try")
 	r := w.do(inVolume("try", "data"))
@@ -185,6 +190,7 @@ func TestVolumeRetry(t *testing.T) {
 
 // TestVolumeSession: a session works in one volume, also when its sandbox has gone.
 func TestVolumeSession(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	in := func(prompt, name string) *caisson.Run {
 		req := caisson.RunRequest{Prompt: prompt, Session: "s"}
@@ -231,6 +237,7 @@ func TestVolumeSession(t *testing.T) {
 
 // TestVolumeAfterCrash: a daemon that finds a run under way frees its volume.
 func TestVolumeAfterCrash(t *testing.T) {
+	t.Parallel()
 	w, v := withVolumes(t)
 	began, _ := w.hangs("wait")
 	r := w.start(inVolume("wait", "data"))

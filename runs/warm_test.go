@@ -44,6 +44,7 @@ func (w *world) claw(prompt string) *caisson.Run {
 }
 
 func TestWarm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.put(warmAgent())
 	if got := got(w.Agents().GetAgent(w.ctx(), "claw"))(t); got.Status.Snapshot != "" {
@@ -120,6 +121,7 @@ func TestWarm(t *testing.T) {
 
 // TestWarmLater: runs that find no snapshot start cold, and one is made meanwhile, once.
 func TestWarmLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	var ids []caisson.ID
@@ -145,6 +147,7 @@ func TestWarmLater(t *testing.T) {
 
 // TestWarmFails: what cannot be captured is not tried with each run.
 func TestWarmFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	w.on("warm", func(v *turn) int { return v.end(&caisson.RunError{Code: caisson.RunAgentError, Message: "too cold"}) })
@@ -180,6 +183,7 @@ func TestWarmFails(t *testing.T) {
 
 // TestWarmBroken: a snapshot that does not start, twice, is replaced, and the run does without.
 func TestWarmBroken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	got(w.Agents().WarmAgent(w.ctx(), "claw", nil))(t)
@@ -217,6 +221,7 @@ func TestWarmBroken(t *testing.T) {
 
 // TestWarmNotToBlame: what is the host's or the request's fault costs no snapshot.
 func TestWarmNotToBlame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	got(w.Agents().WarmAgent(w.ctx(), "claw", nil))(t)
@@ -265,6 +270,7 @@ func TestWarmNotToBlame(t *testing.T) {
 
 // TestWarmAbandoned: a capture that nobody waits for ends, and one that somebody else waits for goes on.
 func TestWarmAbandoned(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	began, goOn := w.hangs("warm")
@@ -303,6 +309,7 @@ func TestWarmAbandoned(t *testing.T) {
 
 // TestAgentsList: one agent that cannot be looked at hides no other.
 func TestAgentsList(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.put(warmAgent())
 	w.boxes.fail("get template", 1, errInjected)

@@ -11,6 +11,7 @@ import (
 
 // TestAccountsAreApart calls every method of every service about another account's objects.
 func TestAccountsAreApart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Name: "box"})
 	id := string(sb.ID)

@@ -47,6 +47,7 @@ func (w *world) wantOwn(sb *caisson.Sandbox) {
 }
 
 func TestAssign(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	own := &caisson.ModelGrant{Models: []string{"small"}, Record: true}
 	sb := w.create(caisson.CreateRequest{Policy: allowOnly("example.com"), Models: own})
@@ -108,6 +109,7 @@ func TestAssign(t *testing.T) {
 }
 
 func TestAssignRefused(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
 	for field, change := range map[string]func(*caisson.Assignment){
@@ -140,6 +142,7 @@ func TestAssignRefused(t *testing.T) {
 
 // TestMadeForRun: however a sandbox is made for a run, its first wire is the run's.
 func TestMadeForRun(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	a := assignment()
 	sb := w.create(caisson.CreateRequest{Assigned: a, Randomness: "kernel"})
@@ -167,6 +170,7 @@ func TestMadeForRun(t *testing.T) {
 
 // TestPooledForRun: a run may have a sandbox from the pool, and the pool knows nothing of runs.
 func TestPooledForRun(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{
 		Name: "tpl", Image: "debian:12", Pool: 1, Models: &caisson.ModelGrant{Models: []string{"small"}, Record: true},
@@ -192,6 +196,7 @@ func TestPooledForRun(t *testing.T) {
 }
 
 func TestForkResources(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)

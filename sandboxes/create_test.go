@@ -19,6 +19,7 @@ import (
 )
 
 func TestResolve(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{
 		Name: "tpl", Image: "debian:12", Env: map[string]string{"LANG": "en", "A": "tpl"}, User: "agent", Workdir: "/tmp",
@@ -84,6 +85,7 @@ func TestResolve(t *testing.T) {
 }
 
 func TestCreateRefused(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	long := strings.Repeat("x", 2<<20)
 	many := map[string]string{}
@@ -162,6 +164,7 @@ func TestCreateRefused(t *testing.T) {
 
 // TestCreateUndone is about creations that fail, or whose caller goes, at each of their steps.
 func TestCreateUndone(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		spoil func(w *world, cancel func())
@@ -191,6 +194,7 @@ func TestCreateUndone(t *testing.T) {
 }
 
 func TestNoStart(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.create(caisson.CreateRequest{NoStart: true, TTL: ptr(caisson.Duration(time.Hour)), Command: command("counter", "/count")})
 	if sb.State != caisson.Created || sb.PauseAt != nil {
@@ -207,6 +211,7 @@ func TestNoStart(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		limits sandboxes.Limits
@@ -255,6 +260,7 @@ func TestAdmission(t *testing.T) {
 }
 
 func TestMounts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := filepath.Join(t.TempDir(), "project")
 	must(t, os.Mkdir(dir, 0o755))

@@ -216,6 +216,7 @@ func (d *images) Canonical(ref string) (string, error) {
 
 // wires remembers who is attached.
 type wires struct {
+	netns      string // the file that stands for network namespaces
 	mu         sync.Mutex
 	attached   map[caisson.ID]caisson.WireSpec // guarded by mu
 	reattached []caisson.ID                    // guarded by mu
@@ -245,7 +246,7 @@ func (w *wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec
 		return nil, err
 	}
 	w.attached[id] = spec
-	return os.Open(os.DevNull)
+	return os.Open(w.netns)
 }
 
 func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {

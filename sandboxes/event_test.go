@@ -10,6 +10,7 @@ import (
 )
 
 func TestEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
@@ -56,6 +57,7 @@ func TestEvents(t *testing.T) {
 
 // TestSlowFollower misses nothing.
 func TestSlowFollower(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	live := got(w.Events().Watch(w.ctx(), "", 0))(t)
 	var wg sync.WaitGroup

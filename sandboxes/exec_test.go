@@ -13,6 +13,7 @@ import (
 )
 
 func TestExecRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := string(w.create(caisson.CreateRequest{}).ID)
 	ok := command("echo")
@@ -48,6 +49,7 @@ func TestExecRefused(t *testing.T) {
 }
 
 func TestExecDefaults(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Env: map[string]string{"A": "1", "B": "2"}, Workdir: "/tmp", User: "agent"})
 	id := string(sb.ID)
@@ -78,6 +80,7 @@ func TestExecDefaults(t *testing.T) {
 }
 
 func TestExecTimeLimit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := string(w.create(caisson.CreateRequest{}).ID)
 	_, status := w.run(id, caisson.ExecRequest{Command: command("sleep", "1h"), Timeout: caisson.Duration(30 * time.Millisecond)})
@@ -97,6 +100,7 @@ func TestExecTimeLimit(t *testing.T) {
 }
 
 func TestDetach(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{User: "agent", Workdir: "/tmp"})
 	id := string(sb.ID)
@@ -146,6 +150,7 @@ func TestDetach(t *testing.T) {
 
 // TestExecInForkAtOnce: a fork that has been returned can be used, by several at once.
 func TestExecInForkAtOnce(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.counting()
 	for _, f := range got(w.Snapshots().Fork(w.ctx(), string(sb.ID), caisson.ForkRequest{Count: 3}))(t) {
@@ -170,6 +175,7 @@ func TestExecInForkAtOnce(t *testing.T) {
 
 // TestRemoveEndsSessions: whoever reads what a process says, or waits for it, is told when its sandbox goes, in whatever state that is.
 func TestRemoveEndsSessions(t *testing.T) {
+	t.Parallel()
 	for _, suspended := range []bool{false, true} {
 		w := newWorld(t)
 		sb := w.create(caisson.CreateRequest{})

@@ -82,6 +82,7 @@ func (w *world) reads(ref, content string) {
 }
 
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	id := string(sb.ID)
@@ -136,6 +137,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestStandInEnds(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		do   func(w *world, id string)
@@ -173,6 +175,7 @@ func TestStandInEnds(t *testing.T) {
 
 // TestStandInInUse: a resume does not cut off who reads the paused sandbox.
 func TestStandInInUse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	id := string(sb.ID)
@@ -191,6 +194,7 @@ func TestStandInInUse(t *testing.T) {
 
 // TestFilesWhileChanging: readers that race with pause and resume get the files or a Conflict, and nothing written is lost.
 func TestFilesWhileChanging(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	id := string(sb.ID)

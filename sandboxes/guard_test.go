@@ -57,6 +57,7 @@ func (w *world) wantReason(id caisson.ID, state caisson.State, words string) {
 // TestPromise9WorkspaceOverLimit: what a sandbox writes to its workspace has its limit of disk, and who is over it and does
 // not grow can tidy up.
 func TestPromise9WorkspaceOverLimit(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	limit := caisson.Resources{Disk: 64 << 20}
 	sb := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
@@ -92,6 +93,7 @@ func TestPromise9WorkspaceOverLimit(t *testing.T) {
 
 // TestPromise9ManyFiles: files without content take room as well, and what is too deep to be counted is not allowed to hide anything.
 func TestPromise9ManyFiles(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	limit := caisson.Resources{Disk: 64 << 20}
 	many := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: limit})
@@ -118,6 +120,7 @@ func TestPromise9ManyFiles(t *testing.T) {
 // TestPromise9FullDisk: when the disk is nearly full, whoever writes most just then is ended, and nobody else; nobody if it is not a
 // sandbox that fills it.
 func TestPromise9FullDisk(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	d := withDisk(w, 100<<30)
 	writer := w.create(caisson.CreateRequest{Workspace: asks(t)})
@@ -144,6 +147,7 @@ func TestPromise9FullDisk(t *testing.T) {
 
 // TestGuardLooksAway: what is being changed, stands still or has just ended does not disturb a look.
 func TestGuardLooksAway(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	sb := w.create(caisson.CreateRequest{Workspace: asks(t), Resources: caisson.Resources{Disk: 64 << 20}})
 	w.Look(t.Context())

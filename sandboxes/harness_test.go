@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,11 +16,12 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 	"github.com/caisson-dev/caisson/sandboxes"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // patience is how long anything may take before it counts as hung.
@@ -38,6 +38,7 @@ type world struct {
 	images  *images
 	wires   *wires
 	logs    *safeBuffer
+	scope   leaktest.Scope
 }
 
 // plan says what is unusual about a world.
@@ -51,9 +52,8 @@ func newWorld(t *testing.T) *world { return plan{}.world(t) }
 
 func (p plan) world(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), logs: &safeBuffer{}}
-	store, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: auditKey})
-	must(t, err)
+	w := &world{t: t, dir: t.TempDir(), logs: &safeBuffer{}, scope: leaktest.Mark()}
+	store := sqlitetest.New(t)
 	w.store = &faultyStore{Store: store}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
@@ -67,13 +67,14 @@ func (p plan) world(t *testing.T) *world {
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
 	if p.wires {
-		w.wires = &wires{attached: map[caisson.ID]caisson.WireSpec{}}
+		w.wires = &wires{netns: filepath.Join(t.TempDir(), "netns"), attached: map[caisson.ID]caisson.WireSpec{}}
+		must(t, os.WriteFile(w.wires.netns, nil, 0o600))
 		w.config.Wires = w.wires
 	}
 	w.boot()
 	t.Cleanup(func() {
 		must(t, w.Close())
-		leaked(t)
+		w.leaked()
 		list, err := rt.List(context.Background())
 		must(t, err)
 		for _, x := range list {
@@ -102,7 +103,7 @@ func (w *world) boot() []caisson.Garbage {
 func (w *world) restart() []caisson.Garbage {
 	w.t.Helper()
 	must(w.t, w.Close())
-	leaked(w.t)
+	w.leaked()
 	w.runtime = &testRuntime{Runtime: w.runtime.Reopen(), remains: w.runtime.remains, cpu: w.runtime.cpu}
 	w.config.Runtime = w.runtime
 	if w.wires != nil {
@@ -111,28 +112,12 @@ func (w *world) restart() []caisson.Garbage {
 	return w.boot()
 }
 
-// leaked fails t if a goroutine of a closed core is still there.
-func leaked(t *testing.T) {
-	t.Helper()
-	var left string
-	ok := func() bool {
-		b := make([]byte, 1<<20)
-		left = ""
-		for _, g := range strings.Split(string(b[:runtime.Stack(b, true)]), "\n\n") {
-			// Close waits for the guard; there may be one of another world.
-			if strings.Contains(g, "caisson/sandboxes.(") && !strings.Contains(g, "_test.") && !strings.Contains(g, "(*guard).run(") {
-				left = g
-			}
-		}
-		return left == ""
-	}
-	for deadline := time.Now().Add(5 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Errorf("a goroutine is left after Close:\n%s", left)
-			return
-		}
-		runtime.Gosched()
-	}
+// leaked fails the test if a goroutine of a closed core is still there.
+func (w *world) leaked() {
+	w.t.Helper()
+	w.scope.Check(w.t, func(stack string) bool {
+		return strings.Contains(stack, "caisson/sandboxes.(") && !strings.Contains(stack, "_test.")
+	})
 }
 
 // ctx is a request of a local caller who acts for the account local.
@@ -366,8 +351,3 @@ func waitFor(t *testing.T, cond func() bool) {
 }
 
 func splitLines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }
-
-// auditKey is the key of the record of events of a store that is made for a test.
-func auditKey() (caisson.Secret, bool, error) {
-	return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
-}

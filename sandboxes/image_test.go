@@ -10,6 +10,7 @@ import (
 )
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	im := w.ImageService()
 	img := got(im.Pull(w.ctx(), caisson.PullRequest{Reference: "debian:12"}, nil))(t)
@@ -84,6 +85,7 @@ func TestImages(t *testing.T) {
 }
 
 func TestImagesOfPaths(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := t.TempDir()
 	source := func() *handle { return &handle{File: got(os.Open(dir))(t)} }

@@ -15,6 +15,7 @@ import (
 )
 
 func TestStopKeepsFiles(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	id := w.create(caisson.CreateRequest{Name: "keeper"}).ID
 	w.write("keeper", "/root/a", "one")
@@ -39,6 +40,7 @@ func TestStopKeepsFiles(t *testing.T) {
 
 // TestStandInIsNotWrittenTo is about files written after the paused sandbox had been read and resumed.
 func TestStandInIsNotWrittenTo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := string(w.create(caisson.CreateRequest{}).ID)
 	w.write(id, "/root/a", "before")
@@ -61,6 +63,7 @@ func TestStandInIsNotWrittenTo(t *testing.T) {
 }
 
 func TestPauseKeepsMemory(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.counting()
 	n := w.counts(sb.ID, 5)
@@ -75,7 +78,7 @@ func TestPauseKeepsMemory(t *testing.T) {
 	if resumed.Reason != "" {
 		t.Errorf("reason %q", resumed.Reason)
 	}
-	w.write(string(sb.ID), "/count", "0") // what it counts is in memory
+	w.write(string(sb.ID), "/count", "") // what it counts is in memory
 	if m := w.counts(sb.ID, 1); m < n {
 		t.Errorf("the counter is at %d, and was at %d before the pause", m, n)
 	}
@@ -90,6 +93,7 @@ func TestPauseKeepsMemory(t *testing.T) {
 }
 
 func TestPauseTwiceHasNewFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := string(w.create(caisson.CreateRequest{}).ID)
 	for _, content := range []string{"1", "2", "3"} {
@@ -110,6 +114,7 @@ func TestPauseTwiceHasNewFiles(t *testing.T) {
 
 // TestFailedChange is about changes that the runtime, the wire or the store refuses.
 func TestFailedChange(t *testing.T) {
+	t.Parallel()
 	change := map[caisson.Verb]func(caisson.Sandboxes, context.Context, string) (*caisson.Sandbox, error){
 		caisson.VerbStart:  caisson.Sandboxes.Start,
 		caisson.VerbPause:  caisson.Sandboxes.Pause,
@@ -166,6 +171,7 @@ func TestFailedChange(t *testing.T) {
 }
 
 func TestResumeWithFilesOnly(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(w *world)
@@ -190,7 +196,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 			if s := w.read(string(sb.ID), "/root/a"); s != "kept" {
 				t.Errorf("file is %q", s)
 			}
-			w.write(string(sb.ID), "/count", "0")
+			w.write(string(sb.ID), "/count", "")
 			if m := w.counts(sb.ID, 1); m >= n {
 				t.Errorf("the counter is at %d: that is memory", m)
 			}
@@ -209,6 +215,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 // TestUpgradeWhileRunning: what a checkpoint depends on is what the sandbox was started on, not what is there when it is
 // made.
 func TestUpgradeWhileRunning(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	w.images.upgrade()
@@ -219,6 +226,7 @@ func TestUpgradeWhileRunning(t *testing.T) {
 }
 
 func TestStopGrace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("ignore-term")})
 	id := string(sb.ID)
@@ -244,6 +252,7 @@ func TestStopGrace(t *testing.T) {
 }
 
 func TestRemoveWaits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("ignore-term")})
 	poll.Until(t, patience, func() bool { return strings.Contains(w.log(string(sb.ID)), "ready") })
@@ -261,6 +270,7 @@ func TestRemoveWaits(t *testing.T) {
 }
 
 func TestRemoveFailsAndIsRepeated(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.create(caisson.CreateRequest{})
 	w.runtime.FailNext(fake.OpDestroy, errInjected)
@@ -273,6 +283,7 @@ func TestRemoveFailsAndIsRepeated(t *testing.T) {
 }
 
 func TestRacingChanges(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	for range 5 {
 		sb := w.counting()
@@ -313,6 +324,7 @@ func TestRacingChanges(t *testing.T) {
 
 // TestRacingWithoutRemoval: whatever state the race ends in, the runtime and the disk agree with it.
 func TestRacingWithoutRemoval(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	id, l := string(sb.ID), w.Sandboxes()
@@ -350,6 +362,7 @@ func TestRacingWithoutRemoval(t *testing.T) {
 
 // TestFailedExpiryIsRepeated: a sandbox whose time is over goes in the end, whatever its removal fails at.
 func TestFailedExpiryIsRepeated(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(w *world){
 		"destroy": func(w *world) { w.runtime.FailNext(fake.OpDestroy, errInjected) },
 		"note":    func(w *world) { w.store.failOn("update", 2) }, // the first is that of the deadline

@@ -48,6 +48,7 @@ func speaker(lines <-chan string) map[string]func([]string) fake.Program {
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	lines := make(chan string)
 	w := plan{programs: speaker(lines)}.world(t)
 	sb := w.create(caisson.CreateRequest{Command: []string{"/speak"}})
@@ -104,6 +105,7 @@ func TestLogs(t *testing.T) {
 
 // TestLogIsBounded writes far more than is kept, with a follower.
 func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
 	const total, size = 7 << 20, 1 << 10
 	lines := make(chan string)
 	w := plan{programs: speaker(lines)}.world(t)

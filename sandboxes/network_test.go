@@ -81,6 +81,7 @@ func (w *world) budgets() map[string]caisson.Limits {
 }
 
 func TestWireIsWhatWasAskedFor(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{Policy: allowOnly("example.com"), Models: &caisson.ModelGrant{Models: []string{"small"}}})
 	spec := w.wires.spec(sb.ID)
@@ -110,6 +111,7 @@ func TestWireIsWhatWasAskedFor(t *testing.T) {
 }
 
 func TestSetPolicy(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
 	ref := string(sb.ID)
@@ -152,6 +154,7 @@ func TestSetPolicy(t *testing.T) {
 
 // A fork reaches what its origin does, but spends nothing unless it is told so.
 func TestPromise6ForkHoldsOnlyItsGrants(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{Policy: allowOnly("example.com"), Models: &caisson.ModelGrant{Models: []string{"small"}}})
 	for _, f := range got(w.Snapshots().Fork(w.ctx(), string(sb.ID), caisson.ForkRequest{Count: 2}))(t) {
@@ -170,6 +173,7 @@ func TestPromise6ForkHoldsOnlyItsGrants(t *testing.T) {
 
 // What waits in a pool is nobody's, and reaches nothing.
 func TestPooledReachesNothing(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{
 		Name: "tpl", Image: "debian:12", Pool: 1, Policy: *allowOnly("example.com"), Models: &caisson.ModelGrant{Models: []string{"small"}},
@@ -186,6 +190,7 @@ func TestPooledReachesNothing(t *testing.T) {
 }
 
 func TestDecisionsAreEvents(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
 	w.Decided(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, []caisson.Decision{
@@ -218,6 +223,7 @@ func TestDecisionsAreEvents(t *testing.T) {
 
 // TestDecisionsOfRuns: what the wire of a run decides is recorded as the run's.
 func TestDecisionsOfRuns(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{Assigned: assignment()})
 	w.Decided(w.wires.spec(sb.ID).Guest, []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it"}})
@@ -245,6 +251,7 @@ func TestDecisionsOfRuns(t *testing.T) {
 
 // TestDecisionsOfOthers: an account whose sandboxes decide more than can be recorded takes nobody's place.
 func TestDecisionsOfOthers(t *testing.T) {
+	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
 	list := []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it", Address: "192.0.2.1:443"}}

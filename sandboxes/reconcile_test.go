@@ -52,6 +52,7 @@ func (w *world) crashed(s caisson.State, running, paused, files bool) *caisson.S
 }
 
 func TestReconcileStates(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		state                  caisson.State
 		running, paused, files bool
@@ -164,6 +165,7 @@ func TestReconcileStates(t *testing.T) {
 }
 
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	kept := w.create(caisson.CreateRequest{})
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(kept.ID), caisson.SnapshotRequest{}))(t)
@@ -201,6 +203,7 @@ func TestGarbage(t *testing.T) {
 
 // TestGarbageWhileBusy: collecting must spare what is being made.
 func TestGarbageWhileBusy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	stop := make(chan struct{})
 	done := make(chan error)
@@ -242,6 +245,7 @@ func TestGarbageWhileBusy(t *testing.T) {
 
 // TestReconcileGoesOn: one sandbox that cannot be mended does not keep the others from their users.
 func TestReconcileGoesOn(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	bad, good := w.create(caisson.CreateRequest{}), w.create(caisson.CreateRequest{})
 	for _, sb := range []*caisson.Sandbox{bad, good} {
@@ -266,6 +270,7 @@ func TestReconcileGoesOn(t *testing.T) {
 }
 
 func TestDeath(t *testing.T) {
+	t.Parallel()
 	for _, restarts := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart=%v", restarts), func(t *testing.T) {
 			w := plan{wires: true}.world(t)
@@ -290,6 +295,7 @@ func TestDeath(t *testing.T) {
 }
 
 func TestCommandExit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("exit", "3")})
 	waitFor(t, func() bool { return got(w.Sandboxes().Get(w.ctx(), string(sb.ID)))(t).Exit != nil })
@@ -317,6 +323,7 @@ func TestCommandExit(t *testing.T) {
 
 // TestCommandExitUnseen: a command that ends while no daemon runs.
 func TestCommandExitUnseen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("sleep", "1h")})
 	must(t, w.Close())
@@ -329,6 +336,7 @@ func TestCommandExitUnseen(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
+	t.Parallel()
 	const short = caisson.Duration(150 * time.Millisecond)
 	w := plan{wires: true}.world(t)
 	l := w.Sandboxes()
@@ -379,6 +387,7 @@ func TestDeadlines(t *testing.T) {
 
 // TestStartCountsTTL: a sandbox that was stopped and started has its ttl again.
 func TestStartCountsTTL(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{TTL: ptr(caisson.Duration(400 * time.Millisecond))})
 	if s := got(w.Sandboxes().Stop(w.ctx(), string(sb.ID), 0))(t); s.PauseAt != nil {

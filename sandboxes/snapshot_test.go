@@ -13,6 +13,7 @@ import (
 )
 
 func TestForks(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		state  caisson.State
@@ -84,7 +85,7 @@ func TestForks(t *testing.T) {
 				if s := w.read(id, "/root/a"); s != "parent's" {
 					t.Errorf("file in the fork: %q", s)
 				}
-				w.write(id, "/count", "0")
+				w.write(id, "/count", "") // not a digit, which could end up before those of a number that is written meanwhile
 				if m := w.counts(f.ID, 1); c.files != (m < n) {
 					t.Errorf("the fork's counter is at %d, its parent's was at %d; the fork says %q", m, n, f.Reason)
 				}
@@ -101,6 +102,7 @@ func TestForks(t *testing.T) {
 }
 
 func TestFailedForkLeavesNone(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		spoil func(w *world)
@@ -130,6 +132,7 @@ func TestFailedForkLeavesNone(t *testing.T) {
 }
 
 func TestFailedSnapshotLeavesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.counting()
 	id := string(sb.ID)
@@ -157,6 +160,7 @@ func TestFailedSnapshotLeavesNothing(t *testing.T) {
 }
 
 func TestCreateFromSnapshot(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	parent := w.create(caisson.CreateRequest{TTL: ptr(caisson.Duration(time.Hour))})
 	w.write(string(parent.ID), "/root/a", "x")
@@ -175,6 +179,7 @@ func TestCreateFromSnapshot(t *testing.T) {
 
 // TestSnapshotAfterUpgrade: a snapshot of a paused sandbox depends on what that was paused on.
 func TestSnapshotAfterUpgrade(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.counting()
 	got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
@@ -196,6 +201,7 @@ func TestSnapshotAfterUpgrade(t *testing.T) {
 }
 
 func TestSnapshotList(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	var ids []caisson.ID

@@ -14,11 +14,12 @@ import (
 // the order in which it asks. One of them can be spoilt.
 type spoiler struct {
 	mu     sync.Mutex
-	taken  int    // guarded by mu
-	at     int    // the number of the step to be spoilt, from 1; guarded by mu
-	how    spoil  // guarded by mu
-	cancel func() // ends the marked context; guarded by mu
-	hit    string // the step that was spoilt, "" for none yet; guarded by mu
+	taken  int      // guarded by mu
+	at     int      // the number of the step to be spoilt, from 1; guarded by mu
+	how    spoil    // guarded by mu
+	cancel func()   // ends the marked context; guarded by mu
+	hit    string   // the step that was spoilt, "" for none yet; guarded by mu
+	ops    []string // all steps since arm; guarded by mu
 }
 
 // spoil is what happens to a step.
@@ -37,17 +38,17 @@ func (s *spoiler) arm(ctx context.Context, at int, how spoil) context.Context {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, markKey{}, s))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taken, s.at, s.how, s.cancel, s.hit = 0, at, how, cancel, ""
+	s.taken, s.at, s.how, s.cancel, s.hit, s.ops = 0, at, how, cancel, "", nil
 	return ctx
 }
 
-// disarm returns which step was spoilt, "" for none.
-func (s *spoiler) disarm() string {
+// disarm returns which step was spoilt, "" for none, and the steps that were taken.
+func (s *spoiler) disarm() (hit string, steps []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at = 0
 	s.cancel()
-	return s.hit
+	return s.hit, s.ops
 }
 
 // spoilt says what to do to a step.
@@ -57,6 +58,7 @@ func (s *spoiler) spoilt(ctx context.Context, op string) spoil {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ops = append(s.ops, op)
 	if s.how == failsLate && !strings.HasPrefix(op, "runtime ") && !strings.HasPrefix(op, "wire ") {
 		return ""
 	}

@@ -37,6 +37,7 @@ func (w *world) in(s caisson.State) *caisson.Sandbox {
 }
 
 func TestStateTable(t *testing.T) {
+	t.Parallel()
 	verbs := []struct {
 		verb    caisson.Verb
 		allowed map[caisson.State]caisson.State // state → state afterwards

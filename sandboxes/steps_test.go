@@ -3,7 +3,6 @@ package sandboxes_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/volumes"
 )
@@ -66,7 +66,7 @@ func (w *stepWorld) open() (names []string) {
 	must(w.t, err)
 	for _, fd := range fds {
 		name, err := os.Readlink("/proc/self/fd/" + fd.Name())
-		if err == nil && (strings.HasPrefix(name, w.dir) || strings.HasPrefix(name, w.layers.dir) || name == os.DevNull) {
+		if err == nil && (strings.HasPrefix(name, w.dir) || strings.HasPrefix(name, w.layers.dir) || name == w.wires.netns) {
 			names = append(names, name)
 		}
 	}
@@ -355,36 +355,32 @@ func snapshot(files bool) func(context.Context, *stepWorld, string) error {
 	}
 }
 
-var everywhereFlag = flag.Bool("everywhere", false, "spoil operations at each of their steps, and not only at every fifth")
-
-// TestSpoiltAnywhere spoils each operation at its steps, every fifth if nothing else is asked for: all of them take minutes with -race. Afterwards what was there goes on, with its files, what was to be made
-// is whole or not there, and when all is removed nothing is left.
+// TestSpoiltAnywhere spoils operations at a sample of their steps, see [steptest.Every]. Afterwards what was there goes on, with its files,
+// what was to be made is whole or not there, and when all is removed nothing is left.
 func TestSpoiltAnywhere(t *testing.T) {
-	if _, err := os.Stat("/dev/shm"); err == nil {
-		t.Setenv("TMPDIR", "/dev/shm") // there is much to sync, and nothing of it is to be kept
-	}
-	stride := 5
-	if *everywhereFlag {
-		stride = 1
-	}
-	for i, op := range operations() {
-		t.Run(strings.Join(slices.DeleteFunc([]string{op.name, op.kind, string(op.from)}, func(s string) bool { return s == "" }), ", "), func(t *testing.T) {
-			w := newStepWorld(t)
-			for j, how := range []spoil{cancelled, fails, failsLate} {
-				at := 1 + (i+j)%stride
-				for op.spoil(w, at, how) {
-					at += stride
+	t.Parallel()
+	var record steptest.Record
+	t.Run("operation", func(t *testing.T) {
+		for _, op := range operations() {
+			name := strings.Join(slices.DeleteFunc([]string{op.name, op.kind, string(op.from)}, func(s string) bool { return s == "" }), ", ")
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w := newStepWorld(t)
+				for _, how := range []spoil{cancelled, fails, failsLate} {
+					steps := steptest.Every(5, fmt.Sprint(t.Name(), how))
+					at := steps.From(1)
+					for op.spoil(w, at, how, record.Of(name)) {
+						at = steps.From(at + 1)
+					}
 				}
-				if at == 1 && how != failsLate {
-					t.Errorf("where one %s, it has no steps", how)
-				}
-			}
-		})
-	}
+			})
+		}
+	})
+	record.Check(t)
 }
 
 // spoil spoils the operation's step of that number, and reports false if it has no such step.
-func (op operation) spoil(w *stepWorld, at int, how spoil) bool {
+func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)) bool {
 	t := w.t
 	t.Helper()
 	var id caisson.ID
@@ -404,7 +400,10 @@ func (op operation) spoil(w *stepWorld, at int, how spoil) bool {
 	case <-time.After(patience):
 		t.Fatalf("step %d: it does not end", at)
 	}
-	hit := w.disarm()
+	hit, steps := w.disarm()
+	if hit == "" {
+		record(steps)
+	}
 	where := fmt.Sprintf("step %d, %s, %s: the operation says %v", at, hit, how, err)
 	if hit == "" && err != nil {
 		t.Errorf("unspoilt: %v", err)
@@ -459,19 +458,17 @@ func (w *stepWorld) rows() map[string]caisson.State {
 // TestSpoiltReconciliation spoils what a daemon does at its start at each of its steps. If it says that it cannot start, the next one
 // can; afterwards what was there goes on.
 func TestSpoiltReconciliation(t *testing.T) {
-	if _, err := os.Stat("/dev/shm"); err == nil {
-		t.Setenv("TMPDIR", "/dev/shm")
-	}
+	t.Parallel()
+	var record steptest.Record
 	w := newStepWorld(t)
 	for _, how := range []spoil{cancelled, fails, failsLate} {
-		at := 1
-		for w.spoilReconciliation(at, how) {
-			at++
-		}
-		if at < 10 {
-			t.Errorf("where one %s, it has %d steps only", how, at-1)
+		steps := steptest.Every(2, string(how))
+		at := steps.From(1)
+		for w.spoilReconciliation(at, how, record.Of("reconcile")) {
+			at = steps.From(at + 1)
 		}
 	}
+	record.Check(t)
 }
 
 // during says in the store that a change of a sandbox is under way.
@@ -484,7 +481,7 @@ func (w *stepWorld) during(id caisson.ID, s caisson.State) caisson.ID {
 	return id
 }
 
-func (w *stepWorld) spoilReconciliation(at int, how spoil) bool {
+func (w *stepWorld) spoilReconciliation(at int, how spoil, record func([]string)) bool {
 	t := w.t
 	t.Helper()
 	goOn := map[caisson.ID]caisson.State{}
@@ -504,10 +501,13 @@ func (w *stepWorld) spoilReconciliation(at int, how spoil) bool {
 		core, err := sandboxes.New(w.config)
 		must(t, err)
 		w.Core = core
-		return failed(core.Reconcile(ctx, func(caisson.ID) (*os.File, error) { return os.Open(os.DevNull) }))
+		return failed(core.Reconcile(ctx, func(caisson.ID) (*os.File, error) { return os.Open(w.wires.netns) }))
 	}
 	err := next(w.arm(w.ctx(), at, how))
-	hit := w.disarm()
+	hit, steps := w.disarm()
+	if hit == "" {
+		record(steps)
+	}
 	where := fmt.Sprintf("step %d, %s, %s: the start says %v", at, hit, how, err)
 	if err != nil {
 		if err := next(w.ctx()); err != nil {

@@ -29,6 +29,7 @@ func (w *world) goesOn(id caisson.ID) {
 }
 
 func TestSuspend(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.counting()
 	ref := string(sb.ID)
@@ -71,6 +72,7 @@ func TestSuspend(t *testing.T) {
 
 // TestSuspendedChanges: what can be done to a suspended sandbox is done as to one that runs.
 func TestSuspendedChanges(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	sb := w.counting()
 	ref := string(sb.ID)
@@ -96,6 +98,7 @@ func TestSuspendedChanges(t *testing.T) {
 }
 
 func TestSuspendedDies(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	for _, restart := range []bool{false, true} {
 		sb := w.create(caisson.CreateRequest{Command: command("sleep", "1h")})
@@ -114,6 +117,7 @@ func TestSuspendedDies(t *testing.T) {
 
 // TestSuspendedReachesItsTTL: standing still does not stop the clock.
 func TestSuspendedReachesItsTTL(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
@@ -125,6 +129,7 @@ func TestSuspendedReachesItsTTL(t *testing.T) {
 
 // TestCommandEndsAfterWake: its end is recorded, though the sandbox was suspended meanwhile.
 func TestCommandEndsAfterWake(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("sleep", "100ms")})
 	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
@@ -134,6 +139,7 @@ func TestCommandEndsAfterWake(t *testing.T) {
 
 // TestFailedSuspension: what fails leaves the sandbox as its state says, and everything possible.
 func TestFailedSuspension(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		from  caisson.State
@@ -183,6 +189,7 @@ func TestFailedSuspension(t *testing.T) {
 
 // TestSuspendedAlready: a sandbox that is what a change would make it is no error: somebody has done it before the store knew.
 func TestSuspendedAlready(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
 	must(t, w.runtime.Freeze(t.Context(), sb.ID))
@@ -194,6 +201,7 @@ func TestSuspendedAlready(t *testing.T) {
 
 // TestSuspendedOfAnotherBuild is not woken by this one, which does not speak its protocol.
 func TestSuspendedOfAnotherBuild(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	sb := w.in(caisson.Suspended)
 	w.config.Build = "b2"
@@ -206,6 +214,7 @@ func TestSuspendedOfAnotherBuild(t *testing.T) {
 
 // TestStandsStillAndMayNot: what was to go on after a failure, and could not be made to, is suspended, and can be woken.
 func TestStandsStillAndMayNot(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fault fake.Op
 		do    func(*world, string) error

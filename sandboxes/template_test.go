@@ -15,6 +15,7 @@ import (
 )
 
 func TestTemplates(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	tp := w.Templates()
 	ok := caisson.Template{Name: "tpl", Image: "debian:12"}
@@ -113,6 +114,7 @@ func seeded(paths ...string) func(*caisson.Template) {
 
 // TestSeedFiles: a step finds its files, what follows keeps them, and a build with others is another.
 func TestSeedFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	tpl := caisson.Template{Name: "tpl", Image: "debian:12", Setup: []caisson.SetupStep{
 		{Run: command("stat", "/srv/deep/down/a"), Files: []caisson.SeedFile{
@@ -177,6 +179,7 @@ func (w *world) build(ctx context.Context, name string) (*caisson.Template, int)
 }
 
 func TestBuild(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	tp := w.Templates()
 	tpl := caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a", "/srv/b"), User: "agent"}
@@ -227,6 +230,7 @@ func TestBuild(t *testing.T) {
 }
 
 func TestFailedBuild(t *testing.T) {
+	t.Parallel()
 	sayer := func([]string) fake.Program {
 		return fake.Func(func(_ context.Context, p *fake.Proc) int {
 			fmt.Fprintln(p.Stdout(), "working")
@@ -300,6 +304,7 @@ func TestFailedBuild(t *testing.T) {
 
 // TestBuildOvertaken: the template changes while it is built.
 func TestBuildOvertaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	tpl := caisson.Template{Name: "tpl", Image: "host", Setup: steps("/srv/a")}
 	got(w.Templates().PutTemplate(w.ctx(), tpl))(t)
@@ -317,6 +322,7 @@ func TestBuildOvertaken(t *testing.T) {
 
 // TestPutAtOnce: whoever puts the same template as somebody else puts it.
 func TestPutAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var wg sync.WaitGroup
 	for range 16 {
@@ -331,6 +337,7 @@ func TestPutAtOnce(t *testing.T) {
 
 // TestBuildAtOnce: builds of one template wait for one another, and only the first has something to do.
 func TestBuildAtOnce(t *testing.T) {
+	t.Parallel()
 	w := plan{wires: true}.world(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a")}))(t)
 	var ran atomic.Int32

@@ -113,6 +113,7 @@ func (h *volumeHolds) size(id caisson.ID, name string) string {
 }
 
 func TestVolume(t *testing.T) {
+	t.Parallel()
 	w, h := withVolumes(t)
 	sb := got(w.Sandboxes().Create(w.as("local"), caisson.CreateRequest{Workspace: inVolume("data"), Command: command("sleep", "1h")}))(t)
 	id := string(sb.ID)
@@ -170,6 +171,7 @@ func TestVolume(t *testing.T) {
 }
 
 func TestVolumeRefused(t *testing.T) {
+	t.Parallel()
 	w, h := withVolumes(t)
 	for _, c := range []struct {
 		name   string
@@ -217,6 +219,7 @@ func TestVolumeRefused(t *testing.T) {
 
 // TestFailedCreateLeavesItsVolume: a sandbox that was not made has no volume, and it is not of another's that it could not have.
 func TestFailedCreateLeavesItsVolume(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(*world, *volumeHolds){
 		"hold":      func(_ *world, h *volumeHolds) { h.fail = "hold" },
 		"open":      func(_ *world, h *volumeHolds) { h.fail = "open" },
@@ -241,6 +244,7 @@ func TestFailedCreateLeavesItsVolume(t *testing.T) {
 
 // TestCrashDuringCreateLeavesItsVolume: before the sandbox's row says that it has a volume, and after.
 func TestCrashDuringCreateLeavesItsVolume(t *testing.T) {
+	t.Parallel()
 	for name, known := range map[string]bool{"before": false, "after": true} {
 		t.Run(name, func(t *testing.T) {
 			w, h := withVolumes(t)
@@ -262,6 +266,7 @@ func TestCrashDuringCreateLeavesItsVolume(t *testing.T) {
 
 // TestVolumeForks: forks of a snapshot that has a place for a workspace can have volumes, and what has a volume is not forked with it.
 func TestVolumeForks(t *testing.T) {
+	t.Parallel()
 	w, h := withVolumes(t)
 	warm := w.create(caisson.CreateRequest{Placeholder: "/workspace", Command: command("counter", "/count"), Workdir: "/"})
 	n := w.counts(warm.ID, 30)
@@ -336,6 +341,7 @@ func TestVolumeForks(t *testing.T) {
 
 // TestVolumeNotFromThePool: a sandbox that is ready has no volume, and who asks for one does not get it.
 func TestVolumeNotFromThePool(t *testing.T) {
+	t.Parallel()
 	w, h := withVolumes(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "t", Image: "host", Pool: 1}))(t)
 	pooled := func() (ids []caisson.ID) {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestWorkspace(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	dir := project(t, "task")
 	req, h := asking(t, dir)
@@ -73,6 +74,7 @@ func TestWorkspace(t *testing.T) {
 }
 
 func TestWorkspaceRefused(t *testing.T) {
+	t.Parallel()
 	w, _ := withLayers(t)
 	for _, c := range []struct {
 		name   string
@@ -134,6 +136,7 @@ func TestWorkspaceRefused(t *testing.T) {
 }
 
 func TestFailedCreateLeavesItsWorkspace(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]func(*world, *layers){
 		"lay":       func(_ *world, l *layers) { l.failNext("lay") },
 		"open":      func(_ *world, l *layers) { l.failNext("open") },
@@ -160,6 +163,7 @@ func TestFailedCreateLeavesItsWorkspace(t *testing.T) {
 
 // TestCrashDuringCreateLeavesItsWorkspace: a daemon that finds a sandbox half made says that it is gone.
 func TestCrashDuringCreateLeavesItsWorkspace(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	req, _ := asking(t, project(t))
 	sb := w.create(caisson.CreateRequest{Workspace: req})
@@ -173,6 +177,7 @@ func TestCrashDuringCreateLeavesItsWorkspace(t *testing.T) {
 }
 
 func TestDirectWorkspace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t) // it needs no layers
 	dir := project(t, "task")
 	req, h := asking(t, dir)
@@ -197,6 +202,7 @@ func TestDirectWorkspace(t *testing.T) {
 }
 
 func TestDiskReserve(t *testing.T) {
+	t.Parallel()
 	w := plan{limits: sandboxes.Limits{DiskReserve: 1}}.world(t)
 	kept := w.create(caisson.CreateRequest{})
 	must(t, w.Close())

@@ -11,6 +11,7 @@ import (
 )
 
 func TestSnapshotOfWorkspace(t *testing.T) {
+	t.Parallel()
 	for _, state := range []caisson.State{caisson.Running, caisson.Paused, caisson.Stopped} {
 		t.Run(string(state), func(t *testing.T) {
 			w, l := withLayers(t)
@@ -71,6 +72,7 @@ func TestSnapshotOfWorkspace(t *testing.T) {
 
 // TestPlaceholder: forks of a snapshot that has a place for a workspace each bring their own.
 func TestPlaceholder(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	warm := w.create(caisson.CreateRequest{Placeholder: "/workspace/", Command: command("counter", "/count"), Workdir: "/"})
 	n := w.counts(warm.ID, 30)
@@ -153,6 +155,7 @@ func TestPlaceholder(t *testing.T) {
 
 // TestForkWithoutPlace: only what has no memory can have a workspace where it had none.
 func TestForkWithoutPlace(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	sb := w.create(caisson.CreateRequest{})
 	w.write(string(sb.ID), "/root/a", "kept")

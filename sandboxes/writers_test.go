@@ -33,6 +33,7 @@ func (w *world) wantWriters(id caisson.ID, want string) {
 
 // TestWriters: who has written what is known however often a sandbox has ended, and until its workspace knows that it goes.
 func TestWriters(t *testing.T) {
+	t.Parallel()
 	w, l := withLayers(t)
 	req, _ := asking(t, project(t))
 	sb := got(w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Workspace: req, Command: command("sleep", "1h")}))(t)
@@ -73,6 +74,7 @@ func TestWriters(t *testing.T) {
 
 // TestWritersLost: what cannot be had or read keeps no sandbox from being ended, and without a workspace nobody is asked.
 func TestWritersLost(t *testing.T) {
+	t.Parallel()
 	w, _ := withLayers(t)
 	w.runtime.wrote(errors.New("broken"), nil)
 	sb := got(w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Command: command("sleep", "1h")}))(t)
@@ -98,6 +100,7 @@ func TestWritersLost(t *testing.T) {
 
 // TestWritersBounded: however often a sandbox ends, so many are kept and no more, and those are the newest.
 func TestWritersBounded(t *testing.T) {
+	t.Parallel()
 	w, _ := withLayers(t)
 	req, _ := asking(t, project(t))
 	sb := got(w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Workspace: req, Command: command("sleep", "1h")}))(t)

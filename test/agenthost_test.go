@@ -2,16 +2,20 @@ package test_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // install is how long it may take to install an agent, or to boot and capture it, on a machine that has much else to do.
@@ -117,11 +121,74 @@ func newAgentHost(t *testing.T) *agentHost {
 		s := &shared{made: map[string]bool{}}
 		s.litellm = newUpstream(o, caisson.ProviderLiteLLM, agentScript(), false, newMeeting(2).wrap)
 		s.claude = newUpstream(o, caisson.ProviderAnthropic, agentScript(), true, nil)
-		h := newModelHost(o, []*upstream{s.litellm, s.claude}, agentModel("base", "litellm"), agentModel("large", "litellm"), agentModel("sonnet", "anthropic"))
+		data, kept := keptData(o)
+		h := newModelHostOn(o, data, []*upstream{s.litellm, s.claude}, agentModel("base", "litellm"), agentModel("large", "litellm"), agentModel("sonnet", "anthropic"))
+		h.keep = kept
 		h.agentsDir(map[string]string{"claw": claw})
 		agents, lasting, done = &agentHost{h, s}, o, true
 	}
 	return agents.as(t)
+}
+
+// keptData returns a data directory in which an earlier run of the tests may have left OpenClaw, built, and the templates that are to
+// stay in it. Building it takes a minute; all else, warm snapshots included, is made by each run. The directory depends on the
+// schema of the store, so that no older daemon meets a newer one, and is emptied unless the run before has left it in order. "" for none, if
+// everything is tested, another run uses it, or its path would be too long for a socket.
+func keptData(o *outlasting) (data string, kept []string) {
+	cache, err := os.UserCacheDir()
+	if err != nil || testneed.All() {
+		return "", nil
+	}
+	migrations, err := filepath.Glob("../sqlite/migration/*.sql")
+	if err != nil {
+		o.Fatal(err)
+	}
+	sum := sha256.New()
+	for _, name := range migrations {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			o.Fatal(err)
+		}
+		sum.Write(text)
+	}
+	dir := filepath.Join(cache, "caisson-test", fmt.Sprintf("agents-%.4x", sum.Sum(nil)))
+	if len(dir) > 80 {
+		return "", nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		o.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		o.Fatal(err)
+	}
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		lock.Close()
+		return "", nil
+	}
+	inOrder := filepath.Join(dir, "in-order") // the path of the directory
+	if path, err := os.ReadFile(inOrder); err == nil && os.Remove(inOrder) == nil {
+		data = string(path)
+	} else {
+		old, err := filepath.Glob(filepath.Join(dir, "d-*"))
+		for _, name := range old {
+			err = errors.Join(err, os.RemoveAll(name))
+		}
+		var mkErr error
+		data, mkErr = os.MkdirTemp(dir, "d-")
+		if err := errors.Join(err, mkErr); err != nil {
+			o.Fatal(err)
+		}
+	}
+	o.Cleanup(func() { // after that of the host
+		if !o.failed {
+			if err := os.WriteFile(inOrder, []byte(data), 0o600); err != nil {
+				o.Error(err)
+			}
+		}
+		lock.Close()
+	})
+	return data, []string{"agent-openclaw"}
 }
 
 // as returns the host for another test, or for a part of one.

@@ -6,12 +6,21 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-func TestAgentCodex(t *testing.T)      { testAgent(t, "codex", "base") }
-func TestAgentClaudeCode(t *testing.T) { testAgent(t, "claude-code", "sonnet") }
-func TestAgentOpenCode(t *testing.T)   { testAgent(t, "opencode", "base") }
+func TestAgentCodex(t *testing.T) { testAgent(t, "codex", "base") }
+
+func TestAgentClaudeCode(t *testing.T) {
+	testneed.Full(t, "TestAgentCodex runs a real coding agent")
+	testAgent(t, "claude-code", "sonnet")
+}
+
+func TestAgentOpenCode(t *testing.T) {
+	testneed.Full(t, "TestAgentCodex runs a real coding agent")
+	testAgent(t, "opencode", "base")
+}
 
 // testAgent: a real agent from npm uses its tool, changes a file and answers; and in a session it knows what was said.
 func testAgent(t *testing.T, id, model string) {

@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // Cycle after cycle of creating, using, forking and removing ends with exactly the host that it began with.
 func TestPromise7ChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
-	cycles := 200
-	if testing.Short() {
-		cycles = 20
+	cycles := 20
+	if testneed.All() {
+		cycles = 200
 	}
 	h := newHost(t)
 	d := h.serve()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // A crash is a verb in the middle of which the daemon is killed. It acts on the sandboxes "running", "paused" and "stopped",
@@ -85,9 +86,9 @@ func crashes() []crash {
 // Whatever the daemon was doing when it died, the next one ends it or undoes it: each sandbox is in a true state, what was
 // acknowledged is there, and when all is removed nothing is left.
 func TestPromise7DaemonKilledInTheMiddle(t *testing.T) {
-	delays := 3
-	if testing.Short() {
-		delays = 1
+	delays := 1
+	if testneed.All() {
+		delays = 3
 	}
 	random := rand.New(rand.NewPCG(7, 7)) // the same every time, as far as processes can be
 	for _, c := range crashes() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // wirePID returns the process id of a daemon's wire process, 0 if there is none just now.
@@ -29,6 +30,7 @@ type latency struct{ Fetches, Failed, Median, Longest int64 }
 // One sandbox floods its wire in every way that it can. Its limits hold, the wire process lives, and another sandbox's
 // requests are answered meanwhile, as are its own afterwards.
 func TestPromise1LimitsHold(t *testing.T) {
+	testneed.Full(t, "the limits of a flow are flooded in wire/flow")
 	const (
 		length  = "3s"
 		longest = 5000 // milliseconds, on a host with nothing to spare

@@ -39,11 +39,19 @@ type host struct {
 	env  []string
 	// start starts a daemon; nil: where the test itself runs.
 	start func(*exec.Cmd) error
+	// keep has the templates that stay when the test ends.
+	keep []string
 }
 
 // newHost returns a host whose commands start a daemon as they need one. When the test ends all of its sandboxes are
 // removed, and what is then left of it is an error.
 func newHost(t testing.TB) *host {
+	t.Helper()
+	return newHostOn(t, "")
+}
+
+// newHostOn is newHost on a data directory that is there already and stays; "" for one of its own.
+func newHostOn(t testing.TB, data string) *host {
 	t.Helper()
 	testneed.Root(t)
 	// Not t.TempDir(): the path of a unix socket has at most 107 bytes.
@@ -51,7 +59,10 @@ func newHost(t testing.TB) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{t: t, bin: testbin.Path(t, "caisson"), dir: dir, data: filepath.Join(dir, "d")}
+	if data == "" {
+		data = filepath.Join(dir, "d")
+	}
+	h := &host{t: t, bin: testbin.Path(t, "caisson"), dir: dir, data: data}
 	h.env = []string{
 		"PATH=" + filepath.Join(dir, "bin") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir,
 		"CAISSON_DATA=" + h.data, "CAISSON_CONFIG=" + h.configFile(),
@@ -287,19 +298,26 @@ func (d *daemon) end() {
 	}
 }
 
-// removeAll removes every object of the data directory.
+// removeAll removes every object of the data directory but the templates in h.keep.
 func (h *host) removeAll() {
 	h.t.Helper()
 	for _, kind := range []string{"template", "sandbox", "snapshot"} {
 		for name := range strings.FieldsSeq(h.ok(kind, "ls", "-q")) {
-			if name != caisson.HostTemplate {
+			if kind != "template" || !h.stays(name) {
 				h.run(kind, "rm", name)
 			}
 		}
-		if left := h.ok(kind, "ls", "-q"); left != "" && left != caisson.HostTemplate {
-			h.t.Errorf("%ss are left: %s", kind, left)
+		for name := range strings.FieldsSeq(h.ok(kind, "ls", "-q")) {
+			if kind != "template" || !h.stays(name) {
+				h.t.Errorf("%s %s is left", kind, name)
+			}
 		}
 	}
+}
+
+// stays reports whether a template stays when the test ends.
+func (h *host) stays(template string) bool {
+	return template == caisson.HostTemplate || slices.Contains(h.keep, template)
 }
 
 // close removes all that the test made and looks for what is left of it.

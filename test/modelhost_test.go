@@ -4,10 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -23,6 +20,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/npmtest"
 	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/llm/scripted"
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
@@ -93,7 +91,13 @@ type modelHost struct {
 // flow mappings.
 func newModelHost(t testing.TB, providers []*upstream, models ...string) *modelHost {
 	t.Helper()
-	h := &modelHost{host: newHost(t)}
+	return newModelHostOn(t, "", providers, models...)
+}
+
+// newModelHostOn is newModelHost on a data directory, see newHostOn.
+func newModelHostOn(t testing.TB, data string, providers []*upstream, models ...string) *modelHost {
+	t.Helper()
+	h := &modelHost{host: newHostOn(t, data)}
 	binary, err := callerBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +110,9 @@ func newModelHost(t testing.TB, providers []*upstream, models ...string) *modelH
 	for _, u := range providers {
 		if u.script != "" {
 			continue
+		}
+		if data != "" {
+			h.run("credential", "rm", u.credential()) // of the run before
 		}
 		if r := h.runWith(strings.NewReader(u.key+"\n"), "credential", "set", u.credential()); r.code != 0 {
 			t.Fatal(r)
@@ -310,57 +317,11 @@ func (h *modelHost) total(args ...string) caisson.UsageRow {
 	return rows[0]
 }
 
-// clients returns a directory with the stock clients of the APIs, which a first test has npm install.
+// clients returns a directory with the stock clients of the APIs.
 func clients(t testing.TB) string {
 	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		testneed.Skip(t, "node", err.Error())
-	}
 	if _, err := os.Stat("/usr/bin/node"); err != nil {
 		testneed.Skip(t, "node", "the host's template shows what is in /usr, and Node is not there: "+err.Error())
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.ReadFile("testdata/clients/package-lock.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(lock)
-	dir := filepath.Join(cache, "caisson-test", "clients-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	// Made beside and moved, so that it is there whole or not at all, whoever else makes it.
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(tmp)
-	if err := os.CopyFS(tmp, os.DirFS("testdata/clients")); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(tmp, dir); err != nil && !isDir(dir) {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
+	return npmtest.Dir(t, "clients", npmtest.Files(t, "testdata/clients"))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // claw is OpenClaw as a user of personas would have it, from the template of the built-in one. Its gateway can be looked into: what
@@ -226,6 +227,7 @@ func (h *agentHost) clawIsOutOfMoney(*caisson.Agent) {
 
 // clawIsCold: with other limits than the snapshot has there is a run all the same, and it says so.
 func (h *agentHost) clawIsCold(*caisson.Agent) {
+	testneed.Full(h.t, "cold runs of fake agents are tested in runs")
 	r := h.succeeds("--memory", "1900M", "openclaw", "Make the file, please.")
 	told := slices.ContainsFunc(h.happened(r.ID), func(e caisson.RunEvent) bool { return strings.Contains(e.Label, "starting cold") })
 	if r.Result.Warm || !told || changed(r, "made.txt") != "added" {
@@ -279,6 +281,7 @@ func (h *host) identities(box string) map[string]string {
 // Forks of the warm snapshot share nothing that is secret or means one of them: what the gateway that was captured draws after the fork,
 // by whatever function, and how it calls what it makes.
 func TestPromise11OpenClaw(t *testing.T) {
+	testneed.Full(t, "the randomness of forks of Node is covered by TestPromise11NodeForks in runtime/gvisor")
 	t.Parallel()
 	h := newAgentHost(t)
 	h.make("openclaw", true)
@@ -359,6 +362,7 @@ func TestPromise11OpenClaw(t *testing.T) {
 
 // A persona has its own model, instructions and tools.
 func TestOpenClawPersona(t *testing.T) {
+	testneed.Full(t, "TestOpenClaw runs the real agent")
 	t.Parallel()
 	h := newAgentHost(t)
 	h.make("openclaw", true)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/volumes"
 )
 
@@ -38,10 +38,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: func() (caisson.Secret, bool, error) {
-		return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
-	}})
-	must(t, err)
+	s := sqlitetest.New(t)
 	w.store = &faulty{Store: s}
 	t.Cleanup(func() { must(t, errors.Join(w.core.Close(), s.Close())) })
 	w.open()

@@ -128,6 +128,7 @@ func probe() int {
 }
 
 func TestConfine(t *testing.T) {
+	t.Parallel()
 	needWire(t)
 	cmd := &exec.Cmd{Path: helper, Args: []string{probeName}, Env: []string{}}
 	out, err := cmd.CombinedOutput()
@@ -140,6 +141,7 @@ func TestConfine(t *testing.T) {
 }
 
 func TestConfineRefusesRoot(t *testing.T) {
+	t.Parallel()
 	if err := dropPrivileges(0); err == nil {
 		t.Fatal("stayed root")
 	}

@@ -62,6 +62,7 @@ func say(t *testing.T, c *net.UnixConn, m feedMessage) {
 
 // TestRotateFlood: a wire process that asks for journals without end is given one at a time.
 func TestRotateFlood(t *testing.T) {
+	t.Parallel()
 	l := &slowLedger{release: make(chan struct{})}
 	_, process, done := hear(t, Config{Ledger: l})
 	for range 1000 {
@@ -86,6 +87,7 @@ func TestRotateFlood(t *testing.T) {
 
 // TestRotateInterval: what is asked for while a journal is begun is not forgotten, and comes no sooner than in a second.
 func TestRotateInterval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowLedger{release: make(chan struct{})}
 		close(l.release)
@@ -110,6 +112,7 @@ func TestRotateInterval(t *testing.T) {
 
 // TestDecisionsAreBounded: a wire process that was taken over cannot fill the record of events.
 func TestDecisionsAreBounded(t *testing.T) {
+	t.Parallel()
 	id := caisson.NewID(caisson.SandboxPrefix)
 	var heard atomic.Int64
 	m, process, done := hear(t, Config{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
@@ -132,6 +135,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 }
 
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	var q quota
 	now := time.Unix(1000, 0)
 	take := func(n int64, ok bool, dropped int64) {

@@ -135,6 +135,7 @@ func change(frame []byte, at int, b ...byte) []byte {
 }
 
 func TestFilter(t *testing.T) {
+	t.Parallel()
 	const any4, any6 = "192.0.2.1", "2001:db8::1"
 	tcp4 := packet{dst: any4, proto: protoTCP, body: syn()}.frame()
 	tcp6 := packet{dst: any6, proto: protoTCP, body: syn()}.frame()

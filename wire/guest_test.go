@@ -60,6 +60,7 @@ func newGuest(t *testing.T, file *os.File) *stack.Stack {
 
 // A sandbox's stack is gVisor's, not Linux's: it must find its gateway, and take no for an answer.
 func TestGuestOfGVisor(t *testing.T) {
+	t.Parallel()
 	file, sandbox := pairTAP(t)
 	link, err := newTap(file, &sync.Pool{New: func() any { return new([maxFrame]byte) }})
 	if err != nil {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	caisson "github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/egress"
+	"github.com/caisson-dev/caisson/internal/testbin"
 )
 
 // helper is this test binary built as the product is: static, so that it can be the wire process, which one with the
@@ -31,19 +30,13 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	if os.Geteuid() == 0 {
-		dir, err := os.MkdirTemp("", "wire-test-")
+		path, remove, err := testbin.Self()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
-		helper = filepath.Join(dir, "wire.test")
-		build := exec.Command("go", "test", "-c", "-o", helper, ".")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the static helper: %v\n%s", err, out)
-			return 1
-		}
+		defer remove()
+		helper = path
 	}
 	return m.Run()
 }

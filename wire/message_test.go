@@ -8,12 +8,14 @@ import (
 )
 
 func TestIDSize(t *testing.T) {
+	t.Parallel()
 	if id := caisson.NewID(caisson.SandboxPrefix); len(id) != idSize {
 		t.Fatalf("ids have %d characters, the protocol %d", len(id), idSize)
 	}
 }
 
 func TestMessagesRoundTrip(t *testing.T) {
+	t.Parallel()
 	for _, want := range []request{
 		{op: opAttach, seq: 1, id: "sb-aaaaaaaaaaaaaaaa", body: []byte(`{"policy":{}}`)},
 		{op: opDetach, seq: 1<<32 - 1, id: "sb-7777777777777777"},
@@ -48,6 +50,7 @@ func sameRequest(a, b request) bool {
 }
 
 func TestMessagesAreBounded(t *testing.T) {
+	t.Parallel()
 	long := reply{op: opAttach, status: statusFailed, body: bytes.Repeat([]byte("x"), 10_000)}
 	if got, err := decodeReply(long.encode()); err != nil || len(got.body) != maxText {
 		t.Fatalf("%d characters, %v", len(got.body), err)
@@ -58,6 +61,7 @@ func TestMessagesAreBounded(t *testing.T) {
 }
 
 func TestUnmarshalIsStrict(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []string{"", "{", `{"landlock":1,"more":1}`, `{"landlock":1}{}`, `{"landlock":"x"}`} {
 		var c Confinement
 		if err := unmarshal([]byte(bad), &c); err == nil {

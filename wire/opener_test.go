@@ -11,6 +11,7 @@ import (
 
 // TestStreamsWait: a question waits for a place, for so long, and not if it is for nothing.
 func TestStreamsWait(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreams()
 		a, b := caisson.ID("sb-a"), caisson.ID("sb-b")
@@ -49,6 +50,7 @@ func TestStreamsWait(t *testing.T) {
 
 // TestAllStreamsAreBounded: all sandboxes together have no more than so many.
 func TestAllStreamsAreBounded(t *testing.T) {
+	t.Parallel()
 	u := newStreamUses()
 	n := 0
 	for i := range 2 * maxAllStreams / maxStreams {

@@ -145,6 +145,7 @@ func (o *others) ask(t testing.TB) string {
 // TestServesOthers: the confined process serves a socket that it could not have made, knows each run before anybody can ask,
 // and the process that comes after it does too.
 func TestServesOthers(t *testing.T) {
+	t.Parallel()
 	w, o := newOthers(t)
 	want := func(runs string) {
 		t.Helper()
@@ -177,6 +178,7 @@ func TestServesOthers(t *testing.T) {
 
 // TestRunsChangeWhileItStarts: no change falls between what a new process is told and what it hears later.
 func TestRunsChangeWhileItStarts(t *testing.T) {
+	t.Parallel()
 	w, o := newOthers(t)
 	for i := range 5 {
 		if err := syscall.Kill(w.pid(t), syscall.SIGKILL); err != nil {
@@ -213,6 +215,7 @@ func TestRunsChangeWhileItStarts(t *testing.T) {
 
 // TestRefreshWhileItStarts: settings that change while a process starts are those that it has in the end.
 func TestRefreshWhileItStarts(t *testing.T) {
+	t.Parallel()
 	needWire(t)
 	var mu sync.Mutex
 	asked, entered, release := 0, make(chan struct{}), make(chan struct{})
@@ -244,6 +247,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 
 // TestRefusedSettings: settings that the gateway refuses take nothing else down, neither at the start nor later.
 func TestRefusedSettings(t *testing.T) {
+	t.Parallel()
 	needWire(t)
 	w := newWorld(t, func(c *Config) {
 		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {

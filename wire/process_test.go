@@ -54,6 +54,7 @@ func engine() int {
 }
 
 func TestProcessDiesWithEngine(t *testing.T) {
+	t.Parallel()
 	needWire(t)
 	cmd := &exec.Cmd{Path: helper, Args: []string{engineName}, Env: []string{}}
 	out, err := cmd.StdoutPipe()
@@ -79,6 +80,7 @@ func TestProcessDiesWithEngine(t *testing.T) {
 }
 
 func TestSurvivesDeathOfProcess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id, ns := w.attach(t)
 	for range 3 {
@@ -111,6 +113,7 @@ func TestSurvivesDeathOfProcess(t *testing.T) {
 
 // A sandbox that dies on its way into the namespace never gets one that NetNS could find.
 func TestDetachEndsRetaking(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := caisson.NewID(caisson.SandboxPrefix)
 	ns, err := w.Attach(t.Context(), id, specOf(id))
@@ -144,6 +147,7 @@ func TestDetachEndsRetaking(t *testing.T) {
 }
 
 func TestReattachAfterRestartOfEngine(t *testing.T) {
+	t.Parallel()
 	first := newWorld(t)
 	id, ns := first.attach(t)
 	other, otherNS := first.attach(t)
@@ -338,6 +342,7 @@ func TestNothingLeaks(t *testing.T) {
 
 // The confined process can do what it is for: connect, over TCP and UDP, once policy allows it.
 func TestConnects(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 // TestRecordingGoesOn: a file that is opened again is as full as it was.
 func TestRecordingGoesOn(t *testing.T) {
+	t.Parallel()
 	name := filepath.Join(t.TempDir(), "models.jsonl")
 	open := func() *recording {
 		t.Helper()

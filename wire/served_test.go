@@ -16,6 +16,7 @@ import (
 // TestStopSettlesLater: a call of a model that does not end keeps nobody waiting for long, and what there is to tell is
 // told once it has.
 func TestStopSettlesLater(t *testing.T) {
+	t.Parallel()
 	told := make(chan []caisson.Decision, 1)
 	w := &served{}
 	w.gone, w.end = context.WithCancel(t.Context())
@@ -40,6 +41,7 @@ func TestStopSettlesLater(t *testing.T) {
 // TestDetachDoesNotWaitForNames: the wire process answers one request at a time, so that a sandbox whose queries are not
 // answered must not hold up the end of its wire.
 func TestDetachDoesNotWaitForNames(t *testing.T) {
+	t.Parallel()
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

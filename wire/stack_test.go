@@ -94,6 +94,7 @@ func kind(f []byte) string {
 }
 
 func TestStackAnswers(t *testing.T) {
+	t.Parallel()
 	answer := newAnswers(t)
 	solicit := packet{dst: GatewayIPv6, proto: protoICMPv6, body: solicitation(GatewayIPv6)}
 	for _, c := range []struct {

@@ -52,6 +52,7 @@ func gitJobs(t testing.TB, dir string) func(context.Context, json.RawMessage) (*
 
 // TestGitOverWire: git in a sandbox's namespace clones and pushes through the confined process.
 func TestGitOverWire(t *testing.T) {
+	t.Parallel()
 	needWire(t)
 	if _, err := exec.LookPath("git"); err != nil {
 		testneed.Skip(t, "git", err.Error())

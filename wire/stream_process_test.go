@@ -90,6 +90,7 @@ func askGit(t testing.TB, ns *os.File, path, body string) (string, error) {
 
 // TestStreamsOfProcess: the confined process gets streams, bytes pass, and nothing is left of them.
 func TestStreamsOfProcess(t *testing.T) {
+	t.Parallel()
 	e := newEchoes(t)
 	w := newStreamWorld(t, e)
 	id, ns := w.attach(t)
@@ -156,6 +157,7 @@ func held(t testing.TB, n int) (e *echoes, w *world, id caisson.ID, ns *os.File,
 
 // TestStreamsEnd: streams end with the request, the wire and the wire process, and their jobs hear of it.
 func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*world, caisson.ID, []net.Conn) error{
 		"requests":     func(_ *world, _ caisson.ID, conns []net.Conn) error { return errors.Join(closeEach(conns)...) },
 		"wire":         func(w *world, id caisson.ID, _ []net.Conn) error { return w.Detach(t.Context(), id) },
@@ -198,6 +200,7 @@ func closeEach(conns []net.Conn) (errs []error) {
 
 // TestStreamContextEnds: a job is told by its context when the wire is detached, even if the wire process held on to its end.
 func TestStreamContextEnds(t *testing.T) {
+	t.Parallel()
 	ended := make(chan struct{})
 	m, process, _ := hear(t, Config{Stream: func(ctx context.Context, _ json.RawMessage) (*os.File, <-chan struct{}, error) {
 		near, far := streamPair(t)

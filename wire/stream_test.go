@@ -161,6 +161,7 @@ func TestStreamsOfWhom(t *testing.T) {
 
 // TestStreamsAtTheirLimit: a sandbox that always has as many streams as it may have is refused none, and never has more.
 func TestStreamsAtTheirLimit(t *testing.T) {
+	t.Parallel()
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{Stream: e.open})
 	g := toolGuest(m)
@@ -201,6 +202,7 @@ func TestStreamsAtTheirLimit(t *testing.T) {
 
 // TestStreamsAreBounded: one more is refused by the wire process; by the engine, if that lost count; and a wire process that floods is ended.
 func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{Stream: e.open})
 	g := toolGuest(m)

@@ -23,6 +23,7 @@ func toolGuest(m *Manager) caisson.Guest {
 
 // TestToolsAtTheirLimit: a sandbox that always has as many uses of tools under way as it may have is no fault of the wire process's.
 func TestToolsAtTheirLimit(t *testing.T) {
+	t.Parallel()
 	var now, most atomic.Int64
 	m, process, done := hear(t, Config{Tool: func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 		most.Store(max(most.Load(), now.Add(1)))
@@ -62,6 +63,7 @@ func TestToolsAtTheirLimit(t *testing.T) {
 
 // TestToolsAreBounded: more uses than a sandbox may have are refused by the wire process, and one that lets them through has gone wrong.
 func TestToolsAreBounded(t *testing.T) {
+	t.Parallel()
 	hold := make(chan struct{})
 	m, process, done := hear(t, Config{Tool: func(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 		<-hold
@@ -98,6 +100,7 @@ func TestToolsAreBounded(t *testing.T) {
 
 // TestToolsOfWhom: who asks is decided by the wire that it came over, as the engine knows it.
 func TestToolsOfWhom(t *testing.T) {
+	t.Parallel()
 	big := json.RawMessage(`"` + strings.Repeat("x", maxFeed) + `"`)
 	m, process, _ := hear(t, Config{Tool: func(ctx context.Context, name string, _ json.RawMessage) (json.RawMessage, error) {
 		switch name {

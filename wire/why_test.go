@@ -13,6 +13,7 @@ import (
 
 // A sandbox that asks for pages and does not read them has one made, and keeps nobody else from theirs.
 func TestUnreadPages(t *testing.T) {
+	t.Parallel()
 	h := newHosts(nil)
 	served1, served2 := &served{turn: make(chan struct{}, 1)}, &served{turn: make(chan struct{}, 1)}
 	var made atomic.Int32

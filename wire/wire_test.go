@@ -209,6 +209,7 @@ func ping(address string, wait time.Duration) error {
 }
 
 func TestAttachConfigures(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id, ns := w.attach(t)
 	err := inside(t, ns, func() error {
@@ -305,6 +306,7 @@ func hostAddresses(t *testing.T) []string {
 }
 
 func TestRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, ns := w.attach(t)
 	targets := append(hostAddresses(t),
@@ -323,6 +325,7 @@ func TestRefuses(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id, ns := w.attach(t)
 	for _, gateway := range []string{GatewayIPv4, GatewayIPv6} {
@@ -343,6 +346,7 @@ func TestPing(t *testing.T) {
 }
 
 func TestWiresAreApart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, a := w.attach(t)
 	_, b := w.attach(t)
@@ -377,6 +381,7 @@ func TestWiresAreApart(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
+	t.Parallel()
 	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Settings: noSettings, Log: slog.New(slog.DiscardHandler)}
 	if _, err := New(ok); err != nil {
 		t.Fatal(err)
@@ -398,6 +403,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestRefusesForeignIDs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []caisson.ID{"", "sb-", "../../etc/passwd", caisson.NewID(caisson.AccountPrefix)} {
 		if _, err := w.Attach(t.Context(), id, specOf(id)); caisson.KindOf(err) != caisson.Invalid {

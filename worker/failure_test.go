@@ -38,7 +38,7 @@ func parent(exe string) int {
 }
 
 func TestPromise7JobsDieWithTheirParent(t *testing.T) {
-	program.Runner(t)
+	newRunner(t)
 	for _, kind := range []string{"sealed", "network", "programs"} {
 		t.Run(kind, func(t *testing.T) {
 			r, w, err := os.Pipe()
@@ -46,12 +46,12 @@ func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			self := program.Exe()
-			if self == "/proc/self/exe" {
-				self = os.Args[0]
+			path := self
+			if path == "/proc/self/exe" {
+				path = os.Args[0]
 			}
-			cmd := exec.Command(self, kind, t.TempDir())
-			cmd.Env = []string{parentOf + "=" + program.Exe()}
+			cmd := exec.Command(path, kind, t.TempDir())
+			cmd.Env = []string{parentOf + "=" + self}
 			cmd.ExtraFiles = []*os.File{w}
 			cmd.Stderr = os.Stderr
 			if err := cmd.Start(); err != nil {
@@ -75,7 +75,7 @@ func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 }
 
 func TestErrorsKeepTheirKind(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	tests := []struct {
 		kind    string
 		message string
@@ -96,7 +96,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 }
 
 func TestBreakdowns(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	small := worker.Limits{CPU: time.Second, Memory: 128 << 20, Time: time.Minute}
 	tests := []struct {
 		job    string
@@ -132,7 +132,7 @@ func TestBreakdowns(t *testing.T) {
 
 // The daemon is not dumpable and masks all rights of others.
 func TestFromADaemon(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestFromADaemon(t *testing.T) {
 }
 
 func TestNothingIsLeft(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	var wg sync.WaitGroup
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")

@@ -60,7 +60,7 @@ func greet(network, address string) error {
 }
 
 func TestPromise4ProgramsReachNobody(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	_, root := ownedDir(t, 0x50000000)
 	outside := filepath.Join(t.TempDir(), "socket")
 	var targets [][2]string
@@ -108,7 +108,7 @@ func ip6() bool {
 
 // A directory of a host's user can have the sockets of an agent in it.
 func TestPromise4SocketsInDirectoriesAreOutOfReach(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	_, account := ownedDir(t, 0x50000000)
 	for _, owner := range []int{0, 1234, 70000} {
 		dir, root := ownedDir(t, owner)

@@ -108,7 +108,7 @@ func flags(_ context.Context, c *worker.Call) (any, error) {
 }
 
 func TestProgramsHaveNoRightsByMounts(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	_, root := ownedDir(t, 70000)
 	_, more := ownedDir(t, 70000)
 	const data = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
@@ -145,7 +145,7 @@ func do(t *testing.T, req worker.Request, argvs ...[]string) []ran {
 	req.Job, req.Args, req.Programs = "commands", argvs, true
 	req.Limits.Time = time.Minute
 	var all []ran
-	if err := program.Runner(t).Run(t.Context(), req, &all); err != nil {
+	if err := newRunner(t).Run(t.Context(), req, &all); err != nil {
 		t.Fatal(err)
 	}
 	if len(all) != len(argvs) {
@@ -157,7 +157,7 @@ func do(t *testing.T, req worker.Request, argvs ...[]string) []ran {
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 func TestProgramsRunGit(t *testing.T) {
-	program.Runner(t)
+	newRunner(t)
 	needs(t, "/usr/bin/git")
 	for _, owner := range []int{70000, 1234, 0} {
 		t.Run(fmt.Sprint(owner), func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestProgramsRunGit(t *testing.T) {
 }
 
 func TestProgramsKeepToTheirPlaces(t *testing.T) {
-	program.Runner(t)
+	newRunner(t)
 	_, root := ownedDir(t, 70000)
 	_, view := ownedDir(t, 70000)
 	_, more := ownedDir(t, 70000)
@@ -235,7 +235,7 @@ func TestProgramsKeepToTheirPlaces(t *testing.T) {
 
 // A job in a directory of root's is not root: not for the files of the host, and not for the kernel's count of processes.
 func TestProgramsAreNeverRoot(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	dir, root := ownedDir(t, 0)
 	view, other := ownedDir(t, 0)
 	for _, d := range []string{dir, view} {
@@ -262,7 +262,7 @@ func TestProgramsAreNeverRoot(t *testing.T) {
 
 // Attempts that must fail in a program that a job has started, by the name of the call. Perl makes any call.
 func TestProgramsAreSealed(t *testing.T) {
-	program.Runner(t)
+	newRunner(t)
 	needs(t, "/usr/bin/perl")
 	_, root := ownedDir(t, 70000)
 	for name, call := range map[string]string{
@@ -320,7 +320,7 @@ func TestProgramsAreSealed(t *testing.T) {
 }
 
 func TestCrowdsAreBoundedAndEndWithTheirJob(t *testing.T) {
-	runner := program.Runner(t)
+	runner := newRunner(t)
 	for _, owner := range []int{70000, 0} {
 		t.Run(fmt.Sprint(owner), func(t *testing.T) {
 			_, root := ownedDir(t, owner)
@@ -347,7 +347,7 @@ func TestCrowdsAreBoundedAndEndWithTheirJob(t *testing.T) {
 }
 
 func TestMountsAreChecked(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	_, root := ownedDir(t, 70000)
 	_, dir := ownedDir(t, 70000)
 	file, err := os.Open("/etc/passwd")
@@ -387,7 +387,7 @@ func TestMountsAreChecked(t *testing.T) {
 }
 
 func TestMountsShowNothingBelowThem(t *testing.T) {
-	program.Runner(t)
+	newRunner(t)
 	_, root := ownedDir(t, 70000)
 	dir, view := ownedDir(t, 70000)
 	sub := filepath.Join(dir, "sub")

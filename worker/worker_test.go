@@ -16,11 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/internal/workertest"
+	"github.com/caisson-dev/caisson/internal/testbin"
+	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/worker"
 )
 
-var program workertest.Program
+// self is this test binary as a program that can run jobs. "" without root, which all tests that use it need.
+var self string
 
 func TestMain(m *testing.M) {
 	if worker.IsWorker() {
@@ -29,9 +31,31 @@ func TestMain(m *testing.M) {
 	if exe := os.Getenv(parentOf); exe != "" {
 		os.Exit(parent(exe))
 	}
-	code := m.Run()
-	program.Close()
-	os.Exit(code)
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	if os.Geteuid() == 0 {
+		path, remove, err := testbin.Self()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer remove()
+		self = path
+	}
+	return m.Run()
+}
+
+// newRunner returns a runner of this test's jobs, or skips the test if it does not run as root.
+func newRunner(t testing.TB) *worker.Runner {
+	t.Helper()
+	testneed.Root(t)
+	r, err := worker.New(worker.Config{Exe: self, UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // What the jobs that exhaust something do it with.
@@ -251,7 +275,7 @@ func above(_ context.Context, c *worker.Call) (any, error) {
 }
 
 func TestEcho(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	var got string
 	err := r.Run(t.Context(), worker.Request{Job: "echo", Args: "a", Input: strings.NewReader("bc")}, &got)
 	if err != nil || got != "abc" {
@@ -260,7 +284,7 @@ func TestEcho(t *testing.T) {
 }
 
 func TestPromise4SealedJobIsAlone(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	// A descriptor that is not close-on-exec, as libraries leave them.
 	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -284,7 +308,7 @@ func TestPromise4SealedJobIsAlone(t *testing.T) {
 }
 
 func TestPromise4NetworkJobOwnsNothing(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +343,7 @@ func landlocked() bool {
 }
 
 func TestNetworkJobHasItsDescriptor(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +360,7 @@ func TestNetworkJobHasItsDescriptor(t *testing.T) {
 }
 
 func TestPopulate(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	dir, root := ownedDir(t, caisson.LayerUIDBase)
 	if err := r.Run(t.Context(), worker.Request{Job: "populate", Root: root, Access: worker.Populate}, nil); err != nil {
 		t.Fatal(err)
@@ -368,7 +392,7 @@ func ownedDir(t *testing.T, uid int) (string, *os.File) {
 }
 
 func TestReadAsOwner(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	tests := []struct {
 		name             string
 		owner, fileOwner int
@@ -409,7 +433,7 @@ func TestReadAsOwner(t *testing.T) {
 }
 
 func TestWriteAsOwner(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	tests := []struct {
 		name             string
 		owner, fileOwner int
@@ -450,7 +474,7 @@ func TestWriteAsOwner(t *testing.T) {
 }
 
 func TestPromise4NothingAboveADirectory(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	_, root := ownedDir(t, 0)
 	outer, _ := ownedDir(t, 0)
 	inner := filepath.Join(outer, "inner")
@@ -470,7 +494,7 @@ func TestPromise4NothingAboveADirectory(t *testing.T) {
 }
 
 func TestCancelKills(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := r.Run(ctx, worker.Request{Job: "hang", Progress: func(json.RawMessage) { cancel() }}, nil)
 	if !errors.Is(err, context.Canceled) {
@@ -479,7 +503,7 @@ func TestCancelKills(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	r := program.Runner(t)
+	r := newRunner(t)
 	var got []string
 	var ok bool
 	err := r.Run(t.Context(), worker.Request{Job: "drip", Progress: func(m json.RawMessage) { got = append(got, string(m)) }}, &ok)

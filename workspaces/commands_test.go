@@ -21,6 +21,7 @@ func sh(name, script string) workspaces.Command {
 
 // TestCommandSees: a command sees the directory exactly as it is after the apply, hidden files excepted.
 func TestCommandSees(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	start := map[string]string{
 		"a.txt": "one\n", "gone.txt": "x\n", "old/x": "a long enough text to be found again\n", "tree/d/leaf": "l\n", "tree/keep": "k\n", "file": "f\n",
@@ -82,6 +83,7 @@ func TestCommandSees(t *testing.T) {
 
 // TestCommandFails: whatever goes wrong, nothing is applied, the answer says what, and nothing is left.
 func TestCommandFails(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		cmds   []workspaces.Command
 		refuse error
@@ -136,13 +138,13 @@ func TestCommandFails(t *testing.T) {
 
 // TestCommandAutomatic: what a command refuses is not tried every 30 seconds.
 func TestCommandAutomatic(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a"})
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
 	b := w.commands(sh("tests", "grep -q good f"))
 	w.edit(ws, map[string]string{"f": "bad"})
-	w.core.ApplyAll(t.Context())
-	poll.Until(t, patience, func() bool { return len(w.saw("sync.refused")) == 1 })
+	w.autoApply(func() bool { return len(w.saw("sync.refused")) == 1 })
 	w.must(w.core.Close()) // and waits for it
 	w.open()
 	for range 3 {
@@ -166,6 +168,7 @@ func TestCommandAutomatic(t *testing.T) {
 
 // TestCommandRemains: what a daemon leaves that dies is removed by the next.
 func TestCommandRemains(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a"})
 	ws := w.lay(dir)
@@ -183,6 +186,7 @@ func TestCommandRemains(t *testing.T) {
 
 // TestCommandLabels: nobody gets at the layers of a check by its label.
 func TestCommandLabels(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a"})
 	ws := w.lay(dir)
@@ -200,6 +204,7 @@ func TestCommandLabels(t *testing.T) {
 }
 
 func TestValidateCommands(t *testing.T) {
+	t.Parallel()
 	ok := []string{"true"}
 	for _, bad := range [][]workspaces.Command{
 		{{Command: ok}}, {{Name: "a b", Command: ok}}, {{Name: "a"}}, {{Name: "a", Command: []string{""}}}, {{Name: "a", Command: []string{"a\x00"}}},

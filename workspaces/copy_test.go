@@ -27,6 +27,7 @@ func (w *world) kept(ws *caisson.Workspace) {
 
 // TestBaseIsKeptFirst: what merges need is kept before anybody looks at the changes, however soon that is.
 func TestBaseIsKeptFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "1\n2\n3\n4\n5\n"})
 	ws := w.lay(dir)
@@ -47,6 +48,7 @@ func (w *world) sees(ws *caisson.Workspace) (files map[string]string) {
 
 // TestCopy: the sandbox sees what there was at the start, and its changes are put together with the host's.
 func TestCopy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	seven := "1\n2\n3\n4\n5\n6\n7\n"
 	start := map[string]string{
@@ -128,6 +130,7 @@ func TestCopy(t *testing.T) {
 
 // TestCopyUndo: an undo puts back what there was, and the changes wait again.
 func TestCopyUndo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	start := map[string]string{"a": "a\n", "d/b": "b\n", "gone": "g\n"}
 	dir := w.tree(start)
@@ -159,6 +162,7 @@ func TestCopyUndo(t *testing.T) {
 // TestCopyStartsOver: a sandbox that has the copy again, because its changes were dropped, is compared with that: what was applied
 // stays applied.
 func TestCopyStartsOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	seven := "1\n2\n3\n4\n5\n6\n7\n"
 	dir := w.tree(map[string]string{"f": seven, "g": seven})
@@ -199,6 +203,7 @@ func TestCopyStartsOver(t *testing.T) {
 
 // TestCopyGoes: the copy goes with the sandbox, and what waits can be applied without it.
 func TestCopyGoes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a\nb\nc\nd\n"})
 	ws := w.lay(dir, ofCopy)

@@ -18,21 +18,9 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
-	"github.com/caisson-dev/caisson/sqlite"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/workspaces"
 )
-
-var program workertest.Program
-
-func TestMain(m *testing.M) {
-	if worker.IsWorker() {
-		worker.Main(gate.Jobs()...)
-	}
-	code := m.Run()
-	program.Close()
-	os.Exit(code)
-}
 
 // hostUID is the owner of the host directories of these tests.
 const hostUID = 4321
@@ -60,14 +48,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, data: t.TempDir(), running: map[caisson.ID]bool{}}
-	w.tool = gate.NewTool(program.Runner(t))
-	s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(w.data, "caisson.db"), AuditKey: func() (caisson.Secret, bool, error) {
-		return caisson.NewSecret(strings.Repeat("k", 32)), true, nil
-	}})
-	w.must(err)
-	t.Cleanup(func() { s.Close() })
-	w.store = s
-	account, err := s.Accounts().Ensure(t.Context(), "local")
+	w.tool = gate.NewTool(workertest.Runner(t))
+	w.store = sqlitetest.New(t)
+	account, err := w.store.Accounts().Ensure(t.Context(), "local")
 	w.must(err)
 	w.base = int(account.UIDBase)
 	w.open()
@@ -371,3 +354,13 @@ func (w *world) wantFiles(dir string, want map[string]string) {
 }
 
 const patience = time.Minute
+
+// autoApply does what is done every Config.Every until done reports true. A workspace in which something is done in the background, such as
+// keeping the base of a new one, is passed over until the next time.
+func (w *world) autoApply(done func() bool) {
+	w.t.Helper()
+	poll.Until(w.t, patience, func() bool {
+		w.core.ApplyAll(w.t.Context())
+		return done()
+	})
+}

@@ -44,6 +44,7 @@ func (d *dying) Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, e
 
 // TestReconcile: after a crash a sync has happened or it has not, and the store says which.
 func TestReconcile(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		tool dying
 		want string
@@ -105,6 +106,7 @@ func TestReconcile(t *testing.T) {
 
 // TestReconcileUndoNotBegun: an undo of which nothing was done can be asked for again.
 func TestReconcileUndoNotBegun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	real := w.tool
 	dir := w.tree(map[string]string{"f": "a"})
@@ -134,6 +136,7 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 
 // TestReconcileRemains: what belongs to nobody goes, and a workspace whose sandbox has gone comes to rest.
 func TestReconcileRemains(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a"})
 	lone, lost, stays := w.lay(dir), w.lay(dir), w.lay(dir)
@@ -161,6 +164,7 @@ func TestReconcileRemains(t *testing.T) {
 
 // TestCapture writes what the layer has.
 func TestCapture(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ws := w.lay(w.tree(map[string]string{"f": "a"}))
 	w.edit(ws, map[string]string{"f": "b", "n": "n"})
@@ -188,6 +192,7 @@ func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, gate.BaseL
 
 // TestNoBase: a workspace of which nothing was kept for merges can be looked at all the same.
 func TestNoBase(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.tool = baseless{w.tool}
 	w.open()

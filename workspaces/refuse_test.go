@@ -14,6 +14,7 @@ import (
 
 // TestLayRefuses: what is refused leaves nothing.
 func TestLayRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	inner := filepath.Join(w.data, "inner")
@@ -63,6 +64,7 @@ func TestLayRefuses(t *testing.T) {
 
 // TestSyncRefuses: what is refused changes nothing.
 func TestSyncRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	start := map[string]string{"a": "a", "d/e": "e", "d/f": "f"}
 	dir := w.tree(start)
@@ -136,6 +138,7 @@ func TestSyncRefuses(t *testing.T) {
 
 // TestAsked: what a check asks about needs somebody who has seen it.
 func TestAsked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
@@ -158,6 +161,7 @@ func TestAsked(t *testing.T) {
 
 // TestReplaced: what the sandbox writes after the review is not what is applied.
 func TestReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	ws := w.lay(dir)
@@ -174,6 +178,7 @@ func TestReplaced(t *testing.T) {
 
 // TestShow: what is asked for by name is not hidden.
 func TestShow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"t/a.pem": "a", "t/b.pem": "b", ".env": "c"})
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Show = []string{"a.pem"} })
@@ -197,6 +202,7 @@ func TestShow(t *testing.T) {
 
 // TestRootsDirectory: the host's root may have a directory of its own as a workspace.
 func TestRootsDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	w.own(dir, 0)
@@ -219,6 +225,7 @@ func TestRootsDirectory(t *testing.T) {
 
 // TestRetention: what nobody waits for goes, in time.
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	live, settled, resting := w.lay(dir), w.lay(dir), w.lay(dir)

@@ -136,6 +136,7 @@ func (c *endsAfter) Err() error {
 
 // TestResetEndsAnywhere: a reset whose caller goes leaves nothing in the layer that the sandbox has not made.
 func TestResetEndsAnywhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ws := w.lay(w.tree(map[string]string{"f": "a"}))
 	upper := filepath.Join(w.data, "workspaces", string(ws.ID), "layers/upper")

@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
@@ -29,6 +30,7 @@ type steps struct {
 	what   string             // guarded by mu
 	cancel context.CancelFunc // of who asks; guarded by mu
 	op     string             // what that step was; "" if it was not reached; guarded by mu
+	ops    []string           // all that counted; guarded by mu
 }
 
 // as returns the context of somebody who asks.
@@ -54,6 +56,9 @@ func (s *steps) without(f func()) {
 func (s *steps) take(op string) (what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.at > 0 {
+		s.ops = append(s.ops, op)
+	}
 	_, stores, _ := strings.Cut(op, " ") // which does what it says, or nothing
 	if s.at == 0 || s.what == losing && stores != "" {
 		return ""
@@ -148,28 +153,33 @@ func (t stepWorkspaces) UpdateReceipt(ctx context.Context, in caisson.Scope, id 
 	return step(t.s, "update receipt", func() (*caisson.SyncReceipt, error) { return t.WorkspaceStore.UpdateReceipt(ctx, in, id, change) })
 }
 
-// TestAnywhere: whatever happens at whichever step of a diff, a sync, an undo and a reset, the directory has all of it or nothing, the next
-// try does it, once, and nobody is kept waiting.
+// TestAnywhere: whatever happens at a step of a diff, a sync, an undo and a reset, the directory has all of it or nothing, the next
+// try does it, once, and nobody is kept waiting. It takes a sample of steps, see [steptest.Every].
 func TestAnywhere(t *testing.T) {
-	for _, what := range []string{failing, losing, cancelling} {
-		t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
-			w, s := newWorld(t), &steps{}
-			w.tool, w.store = stepTool{w.tool, s}, stepStore{w.store, s}
-			w.open()
-			at := 1
-			for op := "?"; op != ""; at++ {
-				s.mu.Lock()
-				s.at, s.what, s.op = at, what, ""
-				s.mu.Unlock()
-				w.liveThrough(s)
-				op = s.op
-				t.Logf("step %d: %s", at, op)
-			}
-			if at < 5 {
-				t.Error("there are no steps")
-			}
-		})
-	}
+	t.Parallel()
+	var record steptest.Record
+	t.Run("step", func(t *testing.T) {
+		for _, what := range []string{failing, losing, cancelling} {
+			t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				w, s := newWorld(t), &steps{}
+				w.tool, w.store = stepTool{w.tool, s}, stepStore{w.store, s}
+				w.open()
+				sample := steptest.Every(4, t.Name())
+				at := sample.From(1)
+				for op := "?"; op != ""; at = sample.From(at + 1) {
+					s.mu.Lock()
+					s.at, s.what, s.op, s.ops = at, what, "", nil
+					s.mu.Unlock()
+					w.liveThrough(s)
+					op = s.op
+					t.Logf("step %d: %s", at, op)
+				}
+				record.Of("life")(s.ops)
+			})
+		}
+	})
+	record.Check(t)
 }
 
 // liveThrough is a life of a workspace in which something may happen once.

@@ -19,6 +19,7 @@ import (
 
 // TestLife is one workspace from its beginning to its end.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	start := map[string]string{
 		"a.txt": "one\ntwo\nthree\n", "src/b.go": "package b\n", "src/c.go": "package c\n", "run.sh": "#!/bin/sh\n", "old/x": "a long enough text to be found again\n",
@@ -130,6 +131,7 @@ func TestLife(t *testing.T) {
 // TestIterate: what was applied is what later changes are compared with, so that a file can be changed and applied again and again,
 // on both sides.
 func TestIterate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "big": strings.Repeat("x", 2<<20)})
 	ws := w.lay(dir)
@@ -155,6 +157,7 @@ func TestIterate(t *testing.T) {
 
 // TestHunks applies a part of what was changed in a file, and the rest later.
 func TestHunks(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var lines []string
 	for i := range 30 {
@@ -197,6 +200,7 @@ func TestHunks(t *testing.T) {
 
 // TestHostMoved: what the host's user has changed meanwhile is kept.
 func TestHostMoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a\n", "b": "b\n"})
 	ws := w.lay(dir)
@@ -223,13 +227,17 @@ func TestHostMoved(t *testing.T) {
 
 // TestAuto applies what passes by itself, again and again, and never what was undone.
 func TestAuto(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a\n"})
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
 	safe := w.lay(dir)
 	w.edit(safe, map[string]string{"safe": "x"})
 	w.edit(ws, map[string]string{"a": "A\n", "d/n": "n\n", ".git/hooks/post-checkout": "#!/bin/sh\n"})
-	w.core.ApplyAll(t.Context())
+	applied := func(n int) func() bool {
+		return func() bool { return len(w.saw("sync.applied")) == n }
+	}
+	w.autoApply(applied(1))
 	w.wantFiles(dir, map[string]string{"a": "A\n", "d/n": "n\n"})
 	list, _, err := w.gate.ListReceipts(w.ctx(), caisson.WorkspaceFilter{})
 	if err != nil || len(list) != 1 || list[0].By != "auto" || list[0].Workspace != ws.ID || list[0].Waiting == 0 {
@@ -238,7 +246,7 @@ func TestAuto(t *testing.T) {
 	_, err = w.gate.Undo(w.ctx(), list[0].ID, handle(t, dir))
 	w.must(err)
 	w.edit(ws, map[string]string{"e": "e\n", "a": "again\n"})
-	w.core.ApplyAll(t.Context())
+	w.autoApply(applied(2))
 	w.wantFiles(dir, map[string]string{"a": "a\n", "e": "e\n"})
 	// A person may want it after all; then it goes on by itself.
 	_, err = w.sync(ws, pick(t, w.review(ws), "a"))
@@ -253,6 +261,7 @@ func TestAuto(t *testing.T) {
 
 // TestAutoRequest: the same on request, with patterns.
 func TestAutoRequest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(nil)
 	ws := w.lay(dir)
@@ -277,6 +286,7 @@ func TestAutoRequest(t *testing.T) {
 
 // TestDrop takes single changes out of the layer, and all of them.
 func TestDrop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	start := map[string]string{"a": "a\n", "b": "b\n", "d/e": "this is the text of e\n"}
 	dir := w.tree(start)
@@ -328,6 +338,7 @@ func TestDrop(t *testing.T) {
 
 // TestDirect is the directory itself.
 func TestDirect(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a", ".env": "x"})
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Kind = caisson.WorkspaceDirect })
@@ -350,6 +361,7 @@ func TestDirect(t *testing.T) {
 
 // TestScopes: another account's workspace does not exist.
 func TestScopes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	ws := w.lay(dir)
@@ -388,6 +400,7 @@ func TestScopes(t *testing.T) {
 
 // TestOpen: a directory that is not the same any more is not shown, and nothing is applied to it.
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	ws := w.lay(dir)
@@ -417,6 +430,7 @@ func TestOpen(t *testing.T) {
 
 // TestTogether: many look and apply at the same time, and nothing is applied twice.
 func TestTogether(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	ws := w.lay(dir)

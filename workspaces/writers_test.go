@@ -65,6 +65,7 @@ func (w *world) setWriters(f func(caisson.ID) (*caisson.Writers, error)) {
 }
 
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.tool = lyingTool{w.tool}
 	w.open()
@@ -115,6 +116,7 @@ func TestProcesses(t *testing.T) {
 
 // TestProcessesUnknown: of a sandbox that is not in the store yet, or in a runtime that knows nothing, nothing is said.
 func TestProcessesUnknown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ws := w.lay(w.tree(nil))
 	w.edit(ws, map[string]string{"a": "a"})
@@ -129,6 +131,7 @@ func TestProcessesUnknown(t *testing.T) {
 
 // TestProcessesOfTheDead: what a sandbox has said before it died is known, however it died.
 func TestProcessesOfTheDead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.every = time.Millisecond
 	w.open()

@@ -9,10 +9,12 @@ import (
 
 	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/agent/openclaw/openclawtest"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // TestRealPreload: Node draws nothing in advance, in the main thread and in workers, however a module takes the functions.
 func TestRealPreload(t *testing.T) {
+	testneed.Full(t, "TestOpenClaw runs the real agent")
 	modules := openclawtest.Modules(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "preload.cjs")

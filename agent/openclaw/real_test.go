@@ -7,10 +7,12 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/agent/openclaw/openclawtest"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // TestRealConfigValidates: OpenClaw itself finds nothing wrong with what is written for it.
 func TestRealConfigValidates(t *testing.T) {
+	testneed.Full(t, "TestOpenClaw runs the real agent")
 	h := openclawtest.New(t, openclaw.Setup{
 		Agent: &caisson.Agent{
 			ID: "openclaw", Skills: []string{"/opt/skills"},

@@ -4,6 +4,7 @@ package testbin
 
 import (
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,7 +27,7 @@ var (
 	built = map[string]string{} // package → path; guarded by mu
 )
 
-// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside, caisson-agent): the one that make has built in
+// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside, caisson-agent, caisson-worker): the one that make has built in
 // the directory CAISSON_TEST_BIN, else a fresh build.
 func Path(t testing.TB, name string) string {
 	t.Helper()
@@ -45,6 +47,42 @@ func Path(t testing.TB, name string) string {
 	}
 	built[name] = path
 	return path
+}
+
+// Self returns the calling package's test binary in a form that can be executed in an empty root: the one that runs if it is static, else
+// the same built without cgo and the race detector, in a directory that remove removes.
+func Self() (path string, remove func(), err error) {
+	if isStatic("/proc/self/exe") {
+		return "/proc/self/exe", func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "caisson-testbin-self-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.RemoveAll(dir) }
+	path = filepath.Join(dir, "self")
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build the test binary without cgo: %w\n%s", err, out)
+	}
+	// Programs that run as another user must be able to execute it.
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.Chmod(path, 0o755)); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return path, remove, nil
+}
+
+// isStatic reports whether a program needs no dynamic linker.
+func isStatic(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // build brings the binary up to date in a directory that this user's test processes share, and returns a link to it whose

@@ -9,6 +9,18 @@ import (
 	"testing"
 )
 
+// All reports whether tests cover everything, as "make test-all" does, and not a selection, as "make test" does.
+func All() bool { return os.Getenv("CAISSON_TEST_ALL") != "" }
+
+// Full skips t unless tests cover everything; why says what is covered without t. It is no need that CAISSON_TEST_REQUIRE names: "make test" skips
+// such tests on every machine.
+func Full(t testing.TB, why string) {
+	t.Helper()
+	if !All() {
+		t.Skip("only with CAISSON_TEST_ALL=1, as in make test-all; without it: " + why)
+	}
+}
+
 // Root skips t unless it runs as root.
 func Root(t testing.TB) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/socketpair"
+	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 )
@@ -32,7 +33,7 @@ type yard struct {
 
 func newYard(t *testing.T) *yard {
 	t.Helper()
-	r := program.Runner(t)
+	r := workertest.Runner(t)
 	y := &yard{t: t, top: gitserver.Dir(t), git: relay.NewTool(r), links: link.NewTool(r)}
 	if err := os.Chmod(y.top, 0o700); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ func mountDir(t *testing.T, target string) (string, caisson.RuntimeMount) {
 
 // TestAdoption has a sandbox's command end between two daemons.
 func TestAdoption(t *testing.T) {
+	t.Parallel()
 	first := open(t)
 	dir, mount := mountDir(t, "/tmp/shared")
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -64,6 +65,7 @@ func TestAdoption(t *testing.T) {
 
 // TestAdoptFrozen has the next daemon learn that a sandbox stands still, and another that it does not.
 func TestAdoptFrozen(t *testing.T) {
+	t.Parallel()
 	first := open(t)
 	s, _ := start(t, first, "/bin/sleep", "1000")
 	if err := first.Freeze(t.Context(), s.id); err != nil {
@@ -91,6 +93,7 @@ func TestAdoptFrozen(t *testing.T) {
 
 // TestRemains takes a running sandbox's directory away.
 func TestRemains(t *testing.T) {
+	t.Parallel()
 	first := open(t)
 	s, spec := start(t, first, "/bin/sleep", "1000")
 	if err := first.Close(); err != nil {

@@ -18,6 +18,7 @@ import (
 // TestCgroup reads the limits back from the kernel. Where the host has only cgroup v2 their files have other names; that
 // has not been tried on such a host.
 func TestCgroup(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	if cgroup.IsOnlyV2() {
 		testneed.Skip(t, "cgroup1", "the host has only cgroup v2")
@@ -50,6 +51,7 @@ func TestCgroup(t *testing.T) {
 }
 
 func TestCgroupPaths(t *testing.T) {
+	t.Parallel()
 	g, err := cgroup.NewFromPath("/caisson/test/sb-1", false)
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +69,7 @@ func TestCgroupPaths(t *testing.T) {
 // TestMemoryFiles is the part of cgroup v2 that can be tested anywhere: names and formats, as cgroups(7) and the kernel's
 // cgroup-v2.rst have them.
 func TestMemoryFiles(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		v2             bool
 		used, events   string
@@ -94,6 +97,7 @@ func TestMemoryFiles(t *testing.T) {
 
 // TestOutOfMemory has the kernel end a sandbox.
 func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	id := caisson.NewID(caisson.SandboxPrefix)
 	spec := newSpec(t, r, id)

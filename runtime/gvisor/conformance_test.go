@@ -13,6 +13,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	base := newBase(t)
 	runtimetest.Test(t, func(*testing.T) runtimetest.Harness {

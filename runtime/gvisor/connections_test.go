@@ -128,6 +128,7 @@ func inNetNS(t *testing.T, ns *os.File, f func() error) {
 // TestConnectionsAfterRestore: in a fork, connections that leave the sandbox have ended at once, however somebody waits for
 // them; those within it go on, and new ones can be made. The original keeps all of its own.
 func TestConnectionsAfterRestore(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := pythonProgram(t, "net.py")
 	p.command = append(p.command, outside)

@@ -57,6 +57,7 @@ func serve(t *testing.T, answer func(method string) string) *controls {
 
 // TestHostileControl has a sandbox answer what it should not.
 func TestHostileControl(t *testing.T) {
+	t.Parallel()
 	for name, reply := range map[string]string{
 		"nothing":     "",
 		"no JSON":     "hello\n",
@@ -85,6 +86,7 @@ func TestHostileControl(t *testing.T) {
 }
 
 func TestControlCancelled(t *testing.T) {
+	t.Parallel()
 	hang, called := make(chan struct{}), make(chan struct{})
 	c := serve(t, func(string) string { close(called); <-hang; return "" })
 	defer close(hang)
@@ -101,6 +103,7 @@ func TestControlCancelled(t *testing.T) {
 
 // TestControlGone has nobody answer.
 func TestControlGone(t *testing.T) {
+	t.Parallel()
 	c := &controls{socket: filepath.Join(t.TempDir(), "socket")}
 	if err := c.call(t.Context(), "m", nil, nil); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("without a socket: %v", err)
@@ -122,6 +125,7 @@ func TestControlGone(t *testing.T) {
 
 // TestControlBacklog makes many calls at once to a server that accepts few.
 func TestControlBacklog(t *testing.T) {
+	t.Parallel()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -170,6 +174,7 @@ func TestControlBacklog(t *testing.T) {
 
 // TestTerminalSignals types keys into a terminal of the host's.
 func TestTerminalSignals(t *testing.T) {
+	t.Parallel()
 	master, slave, err := openPTY(24, 80)
 	if err != nil {
 		t.Fatal(err)
@@ -216,6 +221,7 @@ func TestTerminalSignals(t *testing.T) {
 
 // TestTerminalClose wants Close of the master to end a Read of it, and output to end when the other end is closed.
 func TestTerminalClose(t *testing.T) {
+	t.Parallel()
 	master, slave, err := openPTY(0, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -246,6 +252,7 @@ func TestTerminalClose(t *testing.T) {
 }
 
 func TestCheckCommand(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		command []string
 		user    string

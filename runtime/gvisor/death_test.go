@@ -97,6 +97,7 @@ func launcherOf(t *testing.T) int {
 
 // TestProcessKilled kills each of a sandbox's two processes.
 func TestProcessKilled(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	for name, victim := range map[string]func(*sandbox) process{
 		"main":  func(s *sandbox) process { return s.state.Main },
@@ -135,6 +136,7 @@ func TestProcessKilled(t *testing.T) {
 
 // TestExitIsRemembered asks for the command's end after that of the sandbox.
 func TestExitIsRemembered(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	s, _ := start(t, r, guestInside, "test", "exit", "5")
 	for range 2 {
@@ -150,6 +152,7 @@ func TestExitIsRemembered(t *testing.T) {
 
 // TestZombie wants the command to leave the list when it has ended, and its exit status to survive a restore.
 func TestZombie(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	s, _ := start(t, r, guestInside, "test", "exit", "5")
 	count := func(id caisson.ID) int {

@@ -94,6 +94,7 @@ func (f *stubborn) pauses() int {
 
 // TestPauseThatFailsDoesNotLast: what has paused a sandbox for a moment only, and was not told so, lets it go on.
 func TestPauseThatFailsDoesNotLast(t *testing.T) {
+	t.Parallel()
 	f := &stubborn{}
 	s := &sandbox{frozen: newFreezer(), control: f.listen(t)}
 	did := 0

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,14 +34,19 @@ func openWith(t testing.TB, change func(*Config)) *Runtime {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, group := range groupDirs(testCgroup()) {
-			os.Remove(group) // if another test still has it, that one removes it
+		for _, group := range groupDirs(testCgroup(dir)) {
+			if err := os.Remove(group); err != nil && !os.IsNotExist(err) {
+				t.Error(err)
+			}
 		}
 	})
 	return reopenWith(t, dir, change)
 }
 
-func testCgroup() string { return fmt.Sprintf("/caisson-test/%d", os.Getpid()) }
+// testCgroup returns the cgroup of runtimes on a directory: tests that run in parallel share none.
+func testCgroup(dir string) string {
+	return fmt.Sprintf("/caisson-test-%d-%x", os.Getpid(), sha256.Sum256([]byte(dir)))[:40]
+}
 
 // reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
 func reopen(t testing.TB, dir string) *Runtime {
@@ -53,7 +59,7 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
 		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
-		Cgroup: testCgroup(),
+		Cgroup: testCgroup(dir),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if change != nil {
@@ -142,6 +148,7 @@ func run(t testing.TB, r *Runtime, id caisson.ID, argv ...string) (string, caiss
 // TestSetsidSurvivesRestore is about the hook in package sentry: what is left of an exec session dies with a restore,
 // unless it has put itself into a session of its own.
 func TestSetsidSurvivesRestore(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	id, fork := caisson.NewID("sb"), caisson.NewID("sb")
 	if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {

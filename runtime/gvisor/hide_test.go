@@ -13,6 +13,7 @@ import (
 // TestPromise2NamesThatAppearLater: what looks like a secret is not seen in a workspace, however late it appears on the host and
 // whatever the guest tries; what the guest has made itself it sees.
 func TestPromise2NamesThatAppearLater(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	for _, dir := range []string{"src/deep", "moved", "listed"} {

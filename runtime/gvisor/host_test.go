@@ -39,6 +39,7 @@ func create(t testing.TB, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) *
 
 // TestDescriptors makes sandboxes at once, while others are in use, and looks for what leaked from one into another.
 func TestDescriptors(t *testing.T) {
+	t.Parallel()
 	const count, most = 20, 100
 	r := open(t)
 	ids, specs := make([]caisson.ID, count), make([]caisson.RuntimeSpec, count)

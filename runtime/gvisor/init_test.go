@@ -16,6 +16,7 @@ import (
 
 // TestInitProgram runs the init on the host: it is an ordinary program.
 func TestInitProgram(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "init")
 	if err := os.WriteFile(path, initProgram(), 0o755); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 // TestForkBomb starts far more processes than are allowed, several times at once, as the guest's root.
 func TestForkBomb(t *testing.T) {
+	t.Parallel()
 	const limit = 64
 	r := open(t)
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -68,6 +69,7 @@ func TestForkBomb(t *testing.T) {
 
 // TestSizes fills the file systems that a guest can write to.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	id := caisson.NewID(caisson.SandboxPrefix)
 	spec := newSpec(t, r, id)

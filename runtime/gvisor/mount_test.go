@@ -16,6 +16,7 @@ import (
 
 // TestMountOwners wants a directory's owner to be the guest's root, and the host's root to be nobody.
 func TestMountOwners(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	dir, mount := mountDir(t, "/tmp/shared")
 	for name, owner := range map[string]int{"users": 1000, "roots": 0, "others": 1001} {
@@ -77,6 +78,7 @@ func TestMountOwners(t *testing.T) {
 }
 
 func TestMountRefused(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	for name, c := range map[string]struct{ uid, gid int }{"root": {0, 0}, "root's group": {1000, 0}, "root's user": {0, 1000}} {
 		id := caisson.NewID(caisson.SandboxPrefix)

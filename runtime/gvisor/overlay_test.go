@@ -125,6 +125,7 @@ func sh(t *testing.T, r *Runtime, id caisson.ID, script string) string {
 
 // TestOverlay changes a host directory in every way from inside, and wants all of it in the upper layer and nothing on the host.
 func TestOverlay(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	at := func(name string) string { return filepath.Join(host, name) }
@@ -242,6 +243,7 @@ func xattrs(t *testing.T, path string) (list []string) {
 
 // TestOverlayAttributes: what a guest can set means nothing to the kernel, and what means something it cannot set.
 func TestOverlayAttributes(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	hostFile(t, filepath.Join(host, "dir/file"), "x", 1000, 1000, 0o644)
@@ -274,6 +276,7 @@ except OSError: print('refused')"`, name)
 }
 
 func TestOverlayOfRoot(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	hostFile(t, filepath.Join(host, "file"), "old", 0, 0, 0o600)
@@ -297,6 +300,7 @@ func TestOverlayOfRoot(t *testing.T) {
 
 // TestOverlayRefused: a file system that cannot map owners is no lower layer, and the error says what can be done.
 func TestOverlayRefused(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	w := newWorkspace(t, t.TempDir(), 1000, 1000)
 	w.mount.Source = openDir(t, fmt.Sprintf("/proc/%d", userProcess(t)))
@@ -320,6 +324,7 @@ func TestOverlayRefused(t *testing.T) {
 
 // TestOverlayLives: what was written, and files that are open, outlive stops, pauses and restarts.
 func TestOverlayLives(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	hostFile(t, filepath.Join(host, "read"), "of the host\n", 1000, 1000, 0o644)

@@ -15,6 +15,7 @@ import (
 // TestOverlayForks restores a snapshot, taken with an empty workspace, with other directories in its place: each fork has its
 // own, and what had its working directory there goes on in it.
 func TestOverlayForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	empty := newWorkspace(t, t.TempDir(), 1000, 1000)
 	// The command waits in /workspace until there is something to do.
@@ -84,6 +85,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 
 // TestOverlayForkWithoutFiles: what a process had open must be there in the directory that a fork gets.
 func TestOverlayForkWithoutFiles(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	hostFile(t, filepath.Join(host, "file"), "x", 1000, 1000, 0o644)

@@ -15,6 +15,7 @@ import (
 // TestPromise11NodeForks: what a fork of a running Node draws first, whichever generator that comes from, is drawn by no
 // other fork of the same checkpoint, nor by the original. Without the mitigation it is.
 func TestPromise11NodeForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := nodeProgram(t, "draw.js")
 	original := p.start(t, r)
@@ -47,6 +48,7 @@ func TestPromise11NodeForks(t *testing.T) {
 
 // TestPromise11ForksOfForks: forks of a fork differ too, whether or not that has drawn anything since it was one.
 func TestPromise11ForksOfForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := nodeProgram(t, "draw.js")
 	image := p.start(t, r).checkpoint(t)
@@ -76,6 +78,7 @@ func TestPromise11ForksOfForks(t *testing.T) {
 
 // TestPromise11PythonForks: Python's secrets come from the kernel each time, so that its forks need no mitigation.
 func TestPromise11PythonForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := pythonProgram(t, "identity.py")
 	g := p.start(t, r)
@@ -93,6 +96,7 @@ func TestPromise11PythonForks(t *testing.T) {
 // TestRenamedProcess: a process that was given another pid by a restore is at one with itself and its relatives, restore
 // after restore, and has a name of its own each time.
 func TestRenamedProcess(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := pythonProgram(t, "identity.py")
 	g := p.start(t, r)
@@ -114,6 +118,7 @@ func TestRenamedProcess(t *testing.T) {
 
 // TestRenamedProcessExecutes: a renamed process that becomes another program is as much at one with itself.
 func TestRenamedProcessExecutes(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := pythonProgram(t, "identity.py")
 	g := p.restore(t, r, p.start(t, r).checkpoint(t), "openssl")
@@ -130,6 +135,7 @@ func TestRenamedProcessExecutes(t *testing.T) {
 
 // TestRenamedProcessAborts: abort ends a renamed process as it ends any.
 func TestRenamedProcessAborts(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	for name, p := range map[string]program{"python": pythonProgram(t, "identity.py"), "node": nodeProgram(t, "draw.js")} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +150,7 @@ func TestRenamedProcessAborts(t *testing.T) {
 
 // TestRenamedNode: what Node says about itself and to its children holds after a restore.
 func TestRenamedNode(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := nodeProgram(t, "draw.js")
 	g := p.restore(t, r, p.start(t, r).checkpoint(t), "openssl")
@@ -156,6 +163,7 @@ func TestRenamedNode(t *testing.T) {
 
 // TestStillClock: for a fork of a warm snapshot no time has passed, but the hour is the hour. For what is resumed, it has.
 func TestStillClock(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	for _, randomness := range []string{"openssl", ""} {
 		p := pythonProgram(t, "identity.py")
@@ -190,6 +198,7 @@ func (g guest) clocks(t *testing.T) (monotonic, real float64) {
 
 // TestRandomnessUnknown: what nobody knows how to make fresh is not restored.
 func TestRandomnessUnknown(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	p := pythonProgram(t, "identity.py")
 	image := p.start(t, r).checkpoint(t)

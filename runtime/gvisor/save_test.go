@@ -14,6 +14,7 @@ import (
 
 // TestCopySparse: zeroes take no room on disk, what is copied is what was read, and too much is refused.
 func TestCopySparse(t *testing.T) {
+	t.Parallel()
 	data := append(bytes.Repeat([]byte("x"), 100_000), make([]byte, 10<<20)...)
 	data = append(append(data, "end"...), make([]byte, 70_000)...)
 	path := filepath.Join(t.TempDir(), "copy")
@@ -48,6 +49,7 @@ func TestCopySparse(t *testing.T) {
 
 // TestSaveSparseFiles: a guest's sparse files do not fill the host's disk when they are saved.
 func TestSaveSparseFiles(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	id := caisson.NewID("sb")
 	spec := newSpec(t, r, id)
@@ -84,6 +86,7 @@ func TestSaveSparseFiles(t *testing.T) {
 // TestSaveLargeFile: a file that fits the disk limit and not the memory limit can be saved, and no more memory is lent for
 // that than the disk limit.
 func TestSaveLargeFile(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	id := caisson.NewID("sb")
 	spec := newSpec(t, r, id)

@@ -12,6 +12,7 @@ import (
 
 // TestAgentProgram: a runtime with an agent program shows it in its sandboxes, and one without does not.
 func TestAgentProgram(t *testing.T) {
+	t.Parallel()
 	agent := filepath.Join(t.TempDir(), "agent")
 	program, err := os.ReadFile(testbin.Path(t, "caisson-inside"))
 	if err != nil {
@@ -38,6 +39,7 @@ func TestAgentProgram(t *testing.T) {
 }
 
 func TestAgentProgramMissing(t *testing.T) {
+	t.Parallel()
 	if _, err := readTools("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("an agent program that is not there is ignored")
 	}
@@ -45,6 +47,7 @@ func TestAgentProgramMissing(t *testing.T) {
 
 // TestLayerName: what is in a layer says what it is called, and programs cannot trade bytes unnoticed.
 func TestLayerName(t *testing.T) {
+	t.Parallel()
 	lists := [][]tool{
 		{{"/a", []byte("1")}},
 		{{"/a", []byte("2")}},

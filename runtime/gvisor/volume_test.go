@@ -28,6 +28,7 @@ func volume(t *testing.T) (string, caisson.RuntimeMount) {
 // TestVolumeOwners: in a directory that belongs to the guests of an account every user of a guest can own files, for this sandbox and
 // the next one; the host's root is nobody.
 func TestVolumeOwners(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	dir, mount := volume(t)
 	roots := filepath.Join(dir, "roots")
@@ -103,6 +104,7 @@ func as(t *testing.T, r *Runtime, id caisson.ID, user, script string) string {
 
 // TestOwnerMap: which directories are shown with a map, and which without.
 func TestOwnerMap(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	const base, next = testUIDBase, testUIDBase + caisson.UIDRange
 	for name, c := range map[string]struct {
@@ -135,6 +137,7 @@ func TestOwnerMap(t *testing.T) {
 
 // TestVolumeForks restores a snapshot, taken with an empty workspace, with a volume in its place, and pauses what has one.
 func TestVolumeForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	empty := newWorkspace(t, t.TempDir(), 1000, 1000)
 	script := `cd /workspace; exec 3<.

@@ -14,6 +14,7 @@ import (
 // TestWatcherClosesItsOwn: processes end while others are being forked, which hold copies of the watcher's descriptors for
 // a moment; no descriptor of anybody else is closed, and every end is seen once.
 func TestWatcherClosesItsOwn(t *testing.T) {
+	t.Parallel()
 	w, err := newWatcher()
 	if err != nil {
 		t.Fatal(err)

@@ -58,6 +58,7 @@ func writersOf(t *testing.T, r *Runtime, id caisson.ID) (map[string]caisson.Writ
 
 // TestWriters changes a workspace in every way, each time by another process, and wants it to be known which.
 func TestWriters(t *testing.T) {
+	t.Parallel()
 	t.Run("hiding", func(t *testing.T) { testWriters(t, []string{".env"}) })
 	t.Run("plain", func(t *testing.T) { testWriters(t, nil) })
 }
@@ -173,12 +174,13 @@ func testWriterDetails(t *testing.T, r *Runtime, id caisson.ID) {
 
 // TestWritersBounded: a guest that makes very many files, or very long paths, costs a bounded table, and the newest are known.
 func TestWritersBounded(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	w := newWorkspace(t, t.TempDir(), 1000, 1000)
 	id, _ := inWorkspace(t, r, nil, w.mount)
-	count := 100_000
-	if testing.Short() {
-		count = 25_000
+	count := 25_000
+	if testneed.All() {
+		count = 100_000
 	}
 	pid := python(t, r, id, fmt.Sprintf(`
 for i in range(%d): os.mknod('evil\n%%d "' %% i)
@@ -211,6 +213,7 @@ write('end')
 // TestWritersOfForks: a restored sandbox begins with an empty table, and notes what happens from then on, in the directory that it
 // has then; so does the one that goes on. A later daemon can ask, too.
 func TestWritersOfForks(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	command := []string{"/bin/bash", "-c", "cd /workspace; while :; do test -e go && ! test -e gone && echo x > gone; sleep 0.02; done"}
 	id, _ := inWorkspace(t, r, command, newWorkspace(t, t.TempDir(), 1000, 1000).mount)
@@ -244,6 +247,7 @@ func TestWritersOfForks(t *testing.T) {
 
 // TestWritersMoved: a guest whose first act is to move a directory above its workspace hides nothing by that.
 func TestWritersMoved(t *testing.T) {
+	t.Parallel()
 	r := open(t)
 	w := newWorkspace(t, t.TempDir(), 1000, 1000)
 	w.mount.Target = "/above/workspace"

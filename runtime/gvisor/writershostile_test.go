@@ -54,6 +54,7 @@ func tells(t *testing.T, do func(*os.File), reply string) *sandbox {
 
 // TestHostileWriters: whatever a sandbox's main process says of who has written what, and however, costs bounded time and room.
 func TestHostileWriters(t *testing.T) {
+	t.Parallel()
 	var table lastwrite.Table
 	table.Wrote("a", lastwrite.Process{PID: 1, Command: "\x1b[31mred"})
 	const ok = `{"success":true}`

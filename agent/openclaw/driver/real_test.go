@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/agent/openclaw/openclawtest"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
@@ -39,6 +40,7 @@ fallback: {text: "You said: {{last}}"}
 
 // TestRealGateway: prompts, tools, models, personas, sessions, cancellation and refusals through the real gateway.
 func TestRealGateway(t *testing.T) {
+	testneed.Full(t, "TestOpenClaw runs the real agent")
 	url, rec := scriptedtest.Serve(t, script)
 	h := openclawtest.New(t, openclaw.Setup{
 		Agent: &caisson.Agent{ID: "openclaw", Personas: []caisson.Persona{
@@ -128,6 +130,7 @@ func TestRealGateway(t *testing.T) {
 
 // TestRealCommandLine: a turn without a gateway.
 func TestRealCommandLine(t *testing.T) {
+	testneed.Full(t, "TestOpenClaw runs the real agent")
 	url, _ := scriptedtest.Serve(t, script)
 	h := openclawtest.New(t, openclaw.Setup{Agent: &caisson.Agent{ID: "openclaw"}, Models: openclawtest.Models("small")}, url+"/v1")
 	command := h.Local(openclaw.Command())

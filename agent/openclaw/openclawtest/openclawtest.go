@@ -4,9 +4,6 @@ package openclawtest
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,51 +18,14 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/internal/npmtest"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// Modules returns the directory node_modules of an installation from the product's own lock file, which a first test has npm make.
+// Modules returns the directory node_modules of an installation from the product's own lock file.
 func Modules(t testing.TB) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := openclaw.Packages()
-	sum := sha256.Sum256([]byte(files["package-lock.json"]))
-	dir := filepath.Join(cache, "caisson-test", "openclaw-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(dir); err == nil {
-		return filepath.Join(dir, "node_modules")
-	}
-	if _, err := exec.LookPath("npm"); err != nil {
-		testneed.Skip(t, "node", err.Error())
-	}
-	// Made beside and moved, so that it is there whole or not at all, whoever else makes it.
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(tmp)
-	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(tmp, name), []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund")
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, syscall.ENOTEMPTY) {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "node_modules")
+	return filepath.Join(npmtest.Dir(t, "openclaw", openclaw.Packages(), "--omit=optional"), "node_modules")
 }
 
 // A Host is OpenClaw with a directory of its own.

@@ -1,0 +1,190 @@
+// Command testrun runs the tests of this module for "make test" and "make test-all" and keeps their times for "make test-times". It is started
+// in the module's root, after "make build".
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const module = "github.com/caisson-dev/caisson"
+
+// timesFile has the times of the last run.
+const timesFile = "bin/test-times.json"
+
+// withoutRace are packages that "make test" runs without the race detector; their subpackages are not included. docs/testing.md gives the reason of each.
+var withoutRace = []string{
+	"", "agent", "agent/drive", "agent/inside", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
+	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate", "inside", "relay", "relay/link", "repos", "runtime/gvisor", "test", "worker",
+}
+
+// long are packages whose tests start sandboxes and agents, and take longest. They are run beside the others, from the start.
+var long = []string{"test", "cmd/caisson", "agent", "engine", "runtime/gvisor"}
+
+// shm is where tests keep their files, if it has that much room: most of them wait for the disk otherwise, and what they write need not survive. Not
+// those of real sandboxes, whose limits of memory would include what they write to their root file system there.
+const (
+	shm     = "/dev/shm"
+	shmRoom = 6 << 30
+)
+
+func main() {
+	all := flag.Bool("all", false, "run everything: all steps, floods and agents, and the race detector wherever it can be had")
+	times := flag.Bool("times", false, "print the times of the last run instead")
+	count := flag.Int("count", 0, "run each test that often; 0 takes results of unchanged packages from the cache")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *times {
+		err = printTimes(os.Stdout, timesFile)
+	} else {
+		err = run(ctx, *all, *count)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testrun:", err)
+		os.Exit(1)
+	}
+}
+
+// An invocation is one "go test".
+type invocation struct {
+	race     bool
+	packages []string
+	env      []string
+	count    int
+	timeout  time.Duration
+}
+
+func run(ctx context.Context, all bool, count int) error {
+	env, inMemory, clean, err := environment(ctx, all)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...").Output()
+	if err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	var beside, race, plain []string
+	for _, p := range strings.Fields(string(out)) {
+		name := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
+		switch {
+		case slices.Contains(long, name):
+			beside = append(beside, p)
+		case slices.Contains(withoutRace, name):
+			plain = append(plain, p)
+		default:
+			race = append(race, p)
+		}
+	}
+	timeout := 20 * time.Minute
+	if all {
+		timeout = 40 * time.Minute
+	}
+	slices.Reverse(beside) // the longest, test, is the last of them by name
+	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
+	if all { // test drives a binary that has no race detector
+		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}
+	}
+	lanes := [][]invocation{
+		first,
+		{{packages: race, race: true, env: inMemory, count: count, timeout: timeout}, {packages: plain, race: all, env: inMemory, count: count, timeout: timeout}},
+	}
+	began := time.Now()
+	r := &report{out: os.Stdout, timesFile: timesFile}
+	var wait sync.WaitGroup
+	for _, lane := range lanes {
+		wait.Go(func() {
+			for _, i := range lane {
+				if err := i.run(ctx, r); err != nil {
+					r.fail(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return r.close(time.Since(began))
+}
+
+// environment returns what tests find in their environment: env is for tests that start real sandboxes, inMemory for others. clean removes their files.
+func environment(ctx context.Context, all bool) (env, inMemory []string, clean func(), err error) {
+	bin, err := filepath.Abs("bin")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	// Without a repository the sample is always the same.
+	commit, _ := exec.CommandContext(ctx, "git", "rev-parse", "HEAD").Output()
+	env = append(os.Environ(), "CAISSON_TEST_BIN="+bin, "CAISSON_TEST_SAMPLE="+strings.TrimSpace(string(commit)))
+	if all {
+		env = append(env, "CAISSON_TEST_ALL=1")
+		return env, env, func() {}, nil
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(shm, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < shmRoom || unix.Access(shm, unix.W_OK) != nil {
+		return env, env, func() {}, nil
+	}
+	// The same directory for each run of a checkout, because it is part of the key of cached results; and a short name, because tests make
+	// sockets below it, whose paths have at most 107 bytes.
+	dir := filepath.Join(shm, fmt.Sprintf("ct-%.4x", sha256.Sum256([]byte(bin))))
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
+		return nil, nil, nil, err
+	}
+	// Programs that run as another user must get at it, as in /tmp.
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		return nil, nil, nil, err
+	}
+	return env, append(slices.Clone(env), "TMPDIR="+dir), func() { os.RemoveAll(dir) }, nil
+}
+
+// run runs the tests and reports them; an error says that "go test" itself failed.
+func (i invocation) run(ctx context.Context, r *report) error {
+	// "make lint" has all of vet.
+	args := []string{"test", "-json", "-vet=off", "-p", "2", "-parallel", "4", "-timeout", i.timeout.String()}
+	env := slices.Clone(i.env)
+	if i.race {
+		// The code that a compiler made of SQLite has no data race of ours, and takes ten times as long with the detector.
+		args = append(args, "-race", "-gcflags=modernc.org/...=-race=false")
+	} else {
+		// As "make build" does, so that dependencies are compiled once.
+		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
+	}
+	if i.count > 0 {
+		args = append(args, fmt.Sprintf("-count=%d", i.count))
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, i.packages...)...)
+	cmd.Env = env
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	readErr := r.read(pipe)
+	_, _ = io.Copy(io.Discard, pipe) // what follows an error; the program must be able to end
+	if err := cmd.Wait(); err != nil && readErr == nil {
+		readErr = fmt.Errorf("go test: %w\n%s", err, errs.String())
+	}
+	return readErr
+}

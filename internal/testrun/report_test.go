@@ -1,0 +1,50 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestReport: what fails is printed with its output, what passes is not, and the end says how it was.
+func TestReport(t *testing.T) {
+	const events = `{"Action":"run","Package":"p","Test":"TestGood"}
+{"Action":"output","Package":"p","Test":"TestGood","Output":"good says\n"}
+{"Action":"pass","Package":"p","Test":"TestGood","Elapsed":1.5}
+{"Action":"output","Package":"p","Test":"TestBad","Output":"bad says\n"}
+{"Action":"fail","Package":"p","Test":"TestBad","Elapsed":0.5}
+{"Action":"output","Package":"p","Test":"TestHangs","Output":"hangs says\n"}
+{"Action":"output","Package":"p","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t2s\n"}
+{"Action":"fail","Package":"p","Elapsed":2}
+{"Action":"output","Package":"q","Output":"ok  \tq\t3s\n"}
+{"Action":"pass","Package":"q","Elapsed":3}
+{"Action":"build-output","ImportPath":"r","Output":"r.go:1: no\n"}
+{"Action":"output","Package":"r","Output":"FAIL\tr [build failed]\n"}
+{"Action":"fail","Package":"r","Elapsed":0,"FailedBuild":"r"}
+`
+	t.Chdir(t.TempDir())
+	var out strings.Builder
+	r := &report{out: &out, timesFile: "times.json"}
+	if err := r.read(strings.NewReader(events)); err != nil {
+		t.Fatal(err)
+	}
+	err := r.close(time.Minute)
+	if err == nil || !strings.Contains(err.Error(), "p TestBad") || !strings.Contains(err.Error(), "\nr") {
+		t.Errorf("the error is %v", err)
+	}
+	for text, want := range map[string]bool{
+		"good says": false, "bad says": true, "hangs says": true, "timed out": true, "ok  \tq\t3s": true, "r.go:1": true, "[build failed]": true, "1 passed, 1 failed, 0 skipped": true,
+	} {
+		if strings.Contains(out.String(), text) != want {
+			t.Errorf("%q: want %v in\n%s", text, want, out.String())
+		}
+	}
+	var times strings.Builder
+	if err := printTimes(&times, "times.json"); err != nil || !strings.Contains(times.String(), "3.0 s  q") || !strings.Contains(times.String(), "1.5 s  p TestGood") {
+		t.Errorf("%v\n%s", err, times.String())
+	}
+	if r.read(strings.NewReader("{")) == nil {
+		t.Error("output that is cut is no error")
+	}
+}

@@ -1,0 +1,60 @@
+// Package sqlitetest makes stores for tests: copies of one empty database whose schema is up to date, so that not every test migrates its own.
+package sqlitetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/sqlite"
+)
+
+// empty is the content of an empty database file.
+var empty = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "sqlitetest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "caisson.db")
+	s, err := sqlite.Open(context.Background(), sqlite.Config{Path: path, AuditKey: auditKey(true)})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+func auditKey(made bool) func() (caisson.Secret, bool, error) {
+	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
+}
+
+// New returns an empty store in a directory of the test's. It is closed when the test ends, after all that the test has
+// asked for later; closing it before is allowed.
+func New(t testing.TB) *sqlite.Store {
+	t.Helper()
+	data, err := empty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "caisson.db")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := sqlite.Open(context.Background(), sqlite.Config{Path: path, AuditKey: auditKey(false)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
