@@ -115,7 +115,10 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 	var over atomic.Bool
 	var asked atomic.Pointer[asking]
 	reached := make(chan string, 1)
+	var serving atomic.Int64
 	provider := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		serving.Add(1)
+		defer serving.Add(-1)
 		w.step("arrived")
 		new(mock).ServeHTTP(wayWriter{rw, w}, r)
 		w.step("answered")
@@ -145,8 +148,8 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 	defer cancel()
 	w.here = func(step string) {
 		over.Store(ended)
+		reached <- step // first, because the call may end before this function does
 		cancel()
-		reached <- step
 		select {
 		case <-asked.Load().Done():
 		case <-time.After(20 * time.Millisecond): // it is not heard of as long as nobody reads
@@ -155,15 +158,21 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/chat/completions", strings.NewReader(body))
+	outcome := "no answer"
 	if resp, err := client.Do(req); err == nil {
-		io.Copy(io.Discard, resp.Body)
+		body, _ := io.ReadAll(resp.Body) // it may be cut
+		outcome = fmt.Sprintf("%s: %.200s", resp.Status, body)
 		resp.Body.Close()
 	}
 	front.Close() // waits for the call
+	poll.Until(t, patience, func() bool { return serving.Load() == 0 })
 	step := "none"
 	select {
 	case step = <-reached:
 	default:
+		if !strings.HasPrefix(outcome, "200 ") {
+			t.Errorf("a call that nothing has happened to: %s", outcome)
+		}
 		w.mu.Lock()
 		record(w.steps)
 		w.mu.Unlock()
