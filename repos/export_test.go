@@ -1,5 +1,7 @@
 package repos
 
+import "github.com/caisson-dev/caisson"
+
 // Watched is how many wait for deliveries.
 func (c *Core) Watched() (n int) {
 	c.mu.Lock()
@@ -15,4 +17,14 @@ func (c *Core) Busy() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.jobs) + len(c.sending) + len(c.tries)
+}
+
+// Touch stores a grant again, as a push does that is recorded; it reports whether there still is one.
+func (c *Core) Touch(sandbox caisson.ID, repo string) (bool, error) {
+	g := c.grants.granted(sandbox, repo)
+	if g == nil {
+		return false, nil
+	}
+	g, err := c.grants.change(g, func(*grant) {})
+	return g != nil, err
 }

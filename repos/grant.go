@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -122,7 +123,7 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 			_, err = c.grants.change(g, func(g *grant) { g.Cloning = false })
 		}
 		if err != nil {
-			return nil, errors.Join(err, c.grants.revoke(g))
+			return nil, errors.Join(err, c.grants.forget(g))
 		}
 	}
 	out := tell(g)
@@ -329,13 +330,22 @@ func (c grants) know(g *grant) {
 	c.have[g.Sandbox][g.Repo] = g
 }
 
-// revoke forgets a grant of which nothing has come.
-func (c grants) revoke(g *grant) error {
+// forget removes a grant and its store. It may be called twice: the sweep and Leave may both have found the grant before either had the lock.
+func (c grants) forget(g *grant) error {
+	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
+	c.changes.Lock() // a push that is recorded just now must not store the grant again
 	c.mu.Lock()
 	delete(c.have[g.Sandbox], g.Repo)
+	if len(c.have[g.Sandbox]) == 0 {
+		delete(c.have, g.Sandbox)
+	}
 	c.mu.Unlock()
-	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
-	return errors.Join(os.Remove(store+".json"), os.RemoveAll(store))
+	err := os.Remove(store + ".json")
+	c.changes.Unlock()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(store))
 }
 
 // readGrant reads a stored grant.

@@ -3,7 +3,6 @@ package repos
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,7 +77,7 @@ func (c keeper) reconcile(ctx context.Context, account, repo string) error {
 			continue
 		}
 		if g.Cloning {
-			if err := c.grants.revoke(g); err != nil {
+			if err := c.grants.forget(g); err != nil {
 				return err
 			}
 			continue
@@ -120,19 +119,8 @@ func (c keeper) release(ctx context.Context, g *grant) error {
 	if needed, err := c.needed(ctx, g); err != nil || needed {
 		return err
 	}
-	c.mu.Lock()
-	delete(c.have[g.Sandbox], g.Repo)
-	if len(c.have[g.Sandbox]) == 0 {
-		delete(c.have, g.Sandbox)
-	}
-	c.mu.Unlock()
 	defer c.space.forget(g.Account)
-	store := c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox))
-	err = os.Remove(store + ".json")
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // the sweep and Leave may both have found the grant before either had the lock
-	}
-	return errors.Join(os.RemoveAll(store), err)
+	return c.grants.forget(g)
 }
 
 // needed reports whether a delivery needs what a sandbox has pushed.

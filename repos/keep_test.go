@@ -46,6 +46,37 @@ func TestLeaveReleased(t *testing.T) {
 	}
 }
 
+// TestLeaveWhilePushed: a push that is recorded while its sandbox leaves does not store the grant again.
+func TestLeaveWhilePushed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for range 5 {
+		id, _, _ := w.grant(caisson.RepoRequest{}, "")
+		w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+		recording, left, recorded := make(chan struct{}), make(chan struct{}), make(chan error)
+		go func() {
+			ok, err := w.core.Touch(id, "app")
+			close(recording)
+			for ok && err == nil {
+				select {
+				case <-left:
+					ok = false
+				default:
+					ok, err = w.core.Touch(id, "app")
+				}
+			}
+			recorded <- err
+		}()
+		<-recording
+		w.must(w.core.Leave(t.Context(), id))
+		close(left)
+		w.must(<-recorded)
+		if w.exists("stores", string(id)) || w.exists("stores", string(id)+".json") {
+			t.Fatal("the store of a sandbox that has gone is left")
+		}
+	}
+}
+
 // TestSlowRemote: a remote that does not answer holds up nothing of other repositories.
 func TestSlowRemote(t *testing.T) {
 	t.Parallel()
