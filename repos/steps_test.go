@@ -34,7 +34,7 @@ type steps struct {
 	n      int                // steps so far; guarded by mu
 	op     string             // what that step was; "" if it was not reached; guarded by mu
 	ops    []string           // all since on; guarded by mu
-	record func(ops []string) // gets them if nothing happened at any; nil for nobody
+	record func(ops []string) // called with ops if no step was disturbed; may be nil
 }
 
 // on lets something happen at a step, and returns the context of who asks.

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 
@@ -25,20 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Args[0] == engineName {
 		os.Exit(engine())
 	}
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	if os.Geteuid() == 0 {
-		path, remove, err := testbin.Self()
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer remove()
-		helper = path
-	}
-	return m.Run()
+	os.Exit(testbin.Run(m, &helper))
 }
 
 // testProcess is a wire process without a model gateway, but it serves other machines.

@@ -31,20 +31,7 @@ func TestMain(m *testing.M) {
 	if exe := os.Getenv(parentOf); exe != "" {
 		os.Exit(parent(exe))
 	}
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	if os.Geteuid() == 0 {
-		path, remove, err := testbin.Self()
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer remove()
-		self = path
-	}
-	return m.Run()
+	os.Exit(testbin.Run(m, &self))
 }
 
 // newRunner returns a runner of this test's jobs, or skips the test if it does not run as root.

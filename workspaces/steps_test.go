@@ -154,7 +154,7 @@ func (t stepWorkspaces) UpdateReceipt(ctx context.Context, in caisson.Scope, id 
 }
 
 // TestAnywhere: whatever happens at a step of a diff, a sync, an undo and a reset, the directory has all of it or nothing, the next
-// try does it, once, and nobody is kept waiting. It takes a sample of steps, see [steptest.Every].
+// try does it, once, and no lock stays held. It takes a sample of steps, see [steptest.Every].
 func TestAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record

@@ -49,9 +49,22 @@ func Path(t testing.TB, name string) string {
 	return path
 }
 
-// Self returns the calling package's test binary in a form that can be executed in an empty root: the one that runs if it is static, else
-// the same built without cgo and the race detector, in a directory that remove removes.
-func Self() (path string, remove func(), err error) {
+// Run runs the tests of a package as [testing.M.Run] does. If they run as root, *self is the path of the package's test binary in a form that can be
+// executed in an empty root: the one that runs if it is static, else the same built without cgo and the race detector.
+func Run(m *testing.M, self *string) (code int) {
+	if os.Geteuid() == 0 {
+		path, remove, err := buildSelf()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer remove()
+		*self = path
+	}
+	return m.Run()
+}
+
+func buildSelf() (path string, remove func(), err error) {
 	if isStatic("/proc/self/exe") {
 		return "/proc/self/exe", func() {}, nil
 	}

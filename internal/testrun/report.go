@@ -79,7 +79,7 @@ func (r *report) take(e event) {
 		}
 		delete(r.output, key)
 		if e.Test == "" {
-			// What is left is of tests that had not ended when their process did.
+			// The remaining output is that of tests whose process ended before they did.
 			for k, lines := range r.output {
 				if strings.HasPrefix(k, e.Package+" ") {
 					if e.Action == "fail" {
