@@ -221,6 +221,17 @@ func TestTimeout(t *testing.T) {
 	w.empty()
 }
 
+// TestTimeoutNotReady: the result of a run whose agent never had its prompt names the service, whoever notices first that the time is over.
+func TestTimeoutNotReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}, Ready: "http://127.0.0.1:9/ready"})
+	w.on("wait", func(v *turn) int { <-v.ctx.Done(); return 1 })
+	r := w.start(caisson.RunRequest{Agent: "served", Prompt: "wait", Limits: caisson.AgentLimits{Time: caisson.Duration(3 * time.Second)}})
+	wantFailed(t, w.ended(r.ID), caisson.RunTimeout, "service was not ready within the run's time of 3s")
+	w.empty()
+}
+
 // TestIgnoresTerm: a program that catches SIGTERM loses its exec session.
 func TestIgnoresTerm(t *testing.T) {
 	t.Parallel()

@@ -141,6 +141,9 @@ func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	end, err := x.c.hands.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
 	x.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
+	if errors.Is(err, errDeadline) && !x.ready && x.agent.Ready != "" {
+		return failf(caisson.RunTimeout, "the agent's service was not ready within the run's time of %s; give it more with --timeout", x.r.Limits.Time)
+	}
 	if err != nil {
 		return err
 	}

@@ -41,13 +41,12 @@ func (c *eventsCmd) Run(ctx context.Context, a *app) error {
 	}
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if c.For > 0 {
-		watch, cancel = context.WithTimeout(ctx, time.Duration(c.For))
-		defer cancel()
-	}
 	events, err := api.Watch(watch, c.Subject, c.After)
 	if err != nil {
 		return err
+	}
+	if c.For > 0 { // what it takes to reach the daemon does not count
+		defer time.AfterFunc(time.Duration(c.For), cancel).Stop()
 	}
 	n := 0
 	for e := range events {
