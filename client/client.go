@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -30,6 +31,9 @@ type Config struct {
 	// Account is whom to act for over the unix socket; "" means [caisson.LocalAccount].
 	Account string
 	CAFile  string // PEM file with the authorities to trust for https, instead of the system's
+	// Start is called when nothing listens on Socket, and makes a daemon listen there; nil: the request fails. A daemon that is idle may end
+	// between any two requests.
+	Start func(context.Context) error
 }
 
 // A Client calls a daemon. It is safe for concurrent use.
@@ -103,6 +107,7 @@ type conn struct {
 	http    *http.Client
 	base    *url.URL
 	socket  string
+	start   func(context.Context) error
 	account string
 	token   caisson.Secret
 }
@@ -111,7 +116,7 @@ type conn struct {
 const dialTimeout = 10 * time.Second
 
 func newConn(cfg Config) (*conn, error) {
-	c := &conn{socket: cfg.Socket, account: cfg.Account, token: cfg.Token}
+	c := &conn{socket: cfg.Socket, start: cfg.Start, account: cfg.Account, token: cfg.Token}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
 		DialContext:           dialer.DialContext,
@@ -127,7 +132,7 @@ func newConn(cfg Config) (*conn, error) {
 	case cfg.Socket != "":
 		c.base = &url.URL{Scheme: "http", Host: "caisson"}
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", cfg.Socket)
+			return c.dial(ctx)
 		}
 	default:
 		u, err := url.Parse(cfg.URL)
@@ -230,6 +235,19 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 		return nil, problem(resp)
 	}
 	return resp, nil
+}
+
+// dial connects to the socket, starting a daemon if nothing listens there.
+func (c *conn) dial(ctx context.Context) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	nc, err := dialer.DialContext(ctx, "unix", c.socket)
+	if c.start == nil || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		return nc, err
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, err
+	}
+	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
 // try makes a request, and again if it is a GET and nobody listened: a daemon may be restarting.

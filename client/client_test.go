@@ -318,3 +318,29 @@ func BenchmarkOutput(b *testing.B) {
 		p.Close()
 	}
 }
+
+// TestStart: a daemon that has ended is started for the next request, also for one that changes something.
+func TestStart(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	starts := 0
+	c := connect(t, client.Config{Socket: socket, Start: func(context.Context) error {
+		starts++
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			return err
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })}
+		go s.Serve(l)
+		t.Cleanup(func() { s.Close() })
+		return nil
+	}})
+	for range 2 {
+		if err := c.Remove(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
+	}
+	failing := connect(t, client.Config{Socket: socket + "2", Start: func(context.Context) error { return caisson.Errorf(caisson.Unavailable, "no") }})
+	if err := failing.Remove(t.Context(), "a"); caisson.MessageOf(err) != "no" || starts != 1 {
+		t.Errorf("%v after %d starts", err, starts)
+	}
+}

@@ -58,8 +58,7 @@ func (c *conn) pass(ctx context.Context, handles []caisson.Handle, h http.Header
 }
 
 func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	nc, err := dialer.DialContext(ctx, "unix", c.socket)
+	nc, err := c.dial(ctx)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}

@@ -38,12 +38,13 @@ func (a *app) connect(ctx context.Context) (api, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Host == "" {
-		if err := ensureDaemon(ctx, cfg); err != nil {
-			return nil, err
-		}
+	if cfg.Host != "" {
+		return newClient(cfg, nil)
 	}
-	return newClient(cfg)
+	if err := ensureDaemon(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return newClient(cfg, func(ctx context.Context) error { return ensureDaemon(ctx, cfg) })
 }
 
 // connectRunning is connect for those who can do without a daemon: it starts none.
@@ -61,13 +62,14 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 			return nil, caisson.Errorf(caisson.Unavailable, "no daemon answers")
 		}
 	}
-	return newClient(cfg)
+	return newClient(cfg, nil)
 }
 
-func newClient(cfg *config) (api, error) {
+// newClient returns a client that calls start, unless it is nil, when no daemon listens on the socket.
+func newClient(cfg *config, start func(context.Context) error) (api, error) {
 	if socket := cfg.socket(); socket != "" {
 		// Whoever may open the socket has full rights already; the token stays here.
-		return client.New(client.Config{Socket: socket, Account: cfg.Account})
+		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start})
 	}
 	return client.New(client.Config{URL: cfg.Host, Token: cfg.Token, Account: cfg.Account, CAFile: cfg.CAFile})
 }
