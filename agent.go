@@ -1,7 +1,11 @@
 package caisson
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -66,7 +70,8 @@ type Agent struct {
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
 
-// AgentLimits bound a run of an agent. Zero fields mean the default of [DefaultAgentLimits].
+// AgentLimits bound a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer to 0 allows nothing.
+// JSON and YAML that give 0 for a field that is not a pointer are refused: see [AgentLimits.UnmarshalJSON].
 type AgentLimits struct {
 	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Of a whole run; the agent has a tenth less"`
 	Memory Size     `json:"memory,omitempty" yaml:"memory"`
@@ -74,31 +79,63 @@ type AgentLimits struct {
 	Disk   Size     `json:"disk,omitempty" yaml:"disk"`
 	PIDs   int      `json:"pids,omitempty" yaml:"pids"`
 	Output Size     `json:"output,omitempty" yaml:"output" doc:"Bytes of what it says that are kept"`
-	Cost   USD      `json:"cost,omitempty" yaml:"cost"`
-	Tokens int64    `json:"tokens,omitempty" yaml:"tokens"`
-	Calls  int64    `json:"calls,omitempty" yaml:"calls" doc:"Calls of models"`
-	Runs   int64    `json:"runs,omitempty" yaml:"runs" doc:"Runs that it may start, with those that they start"`
+	Cost   *USD     `json:"cost,omitempty" yaml:"cost" doc:"0 lets it make no call that costs anything"`
+	Tokens *int64   `json:"tokens,omitempty" yaml:"tokens"`
+	Calls  *int64   `json:"calls,omitempty" yaml:"calls" doc:"Calls of models; 0 lets it make none"`
+	Runs   *int64   `json:"runs,omitempty" yaml:"runs" doc:"Runs that it may start, with those that they start"`
 }
 
 // DefaultAgentLimits returns the limits of an agent that says nothing.
 func DefaultAgentLimits() AgentLimits {
 	return AgentLimits{
 		Time: Duration(10 * time.Minute), Memory: 2 << 30, CPUs: 2, Disk: 10 << 30, PIDs: 1024, Output: 8 << 20,
-		Calls: 200, Runs: 8,
+		Calls: new(int64(200)), Runs: new(int64(8)),
 	}
+}
+
+// UnmarshalJSON refuses 0 where it would mean the default.
+func (l *AgentLimits) UnmarshalJSON(b []byte) error {
+	return l.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
+}
+
+// UnmarshalYAML is [AgentLimits.UnmarshalJSON] for YAML.
+func (l *AgentLimits) UnmarshalYAML(decode func(any) error) error { return l.unmarshal(decode) }
+
+func (l *AgentLimits) unmarshal(decode func(any) error) error {
+	type plain AgentLimits // without these methods
+	if err := decode((*plain)(l)); err != nil {
+		return err
+	}
+	return refuseZero(decode, map[string]bool{
+		"time": l.Time == 0, "memory": l.Memory == 0, "cpus": l.CPUs == 0, "disk": l.Disk == 0, "pids": l.PIDs == 0, "output": l.Output == 0,
+	})
+}
+
+// refuseZero is Invalid if an object gives a field that is zero: nothing runs with none of it, and the default is not what was asked for.
+func refuseZero(decode func(any) error, zero map[string]bool) error {
+	var given map[string]any
+	if err := decode(&given); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(zero)) {
+		if value, ok := given[name]; ok && value != nil && zero[name] {
+			return Invalidf(name, "is 0, with which nothing can run; leave it out for the default")
+		}
+	}
+	return nil
+}
+
+// StartableRuns returns how many runs a run may start, with those that they start.
+func (l AgentLimits) StartableRuns() int64 {
+	if l.Runs == nil {
+		return 0
+	}
+	return *l.Runs
 }
 
 // Under returns l with what a budget bounds in place of its own bounds of cost, tokens and calls.
 func (l AgentLimits) Under(budget Limits) AgentLimits {
-	if budget.USD != nil {
-		l.Cost = *budget.USD
-	}
-	if budget.Tokens != nil {
-		l.Tokens = *budget.Tokens
-	}
-	if budget.Calls != nil {
-		l.Calls = *budget.Calls
-	}
+	l.Cost, l.Tokens, l.Calls = cmp.Or(budget.USD, l.Cost), cmp.Or(budget.Tokens, l.Tokens), cmp.Or(budget.Calls, l.Calls)
 	return l
 }
 

@@ -2,6 +2,7 @@ package caisson
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -64,6 +65,24 @@ type Resources struct {
 	PIDs      int     `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads of one user inside the sandbox"`
 	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system; a sandbox that has written more to its workspace is ended"`
 	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
+}
+
+// UnmarshalJSON refuses 0 where it would mean the default.
+func (r *Resources) UnmarshalJSON(b []byte) error {
+	return r.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
+}
+
+// UnmarshalYAML is [Resources.UnmarshalJSON] for YAML.
+func (r *Resources) UnmarshalYAML(decode func(any) error) error { return r.unmarshal(decode) }
+
+func (r *Resources) unmarshal(decode func(any) error) error {
+	type plain Resources // without these methods
+	if err := decode((*plain)(r)); err != nil {
+		return err
+	}
+	return refuseZero(decode, map[string]bool{
+		"cpus": r.CPUs == 0, "memory": r.Memory == 0, "pids": r.PIDs == 0, "disk": r.Disk == 0, "openFiles": r.OpenFiles == 0,
+	})
 }
 
 // DefaultResources returns the limits of a sandbox that asks for none.

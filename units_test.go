@@ -2,8 +2,11 @@ package caisson
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 func TestParseSize(t *testing.T) {
@@ -64,4 +67,37 @@ func FuzzUnits(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestZeroLimits: 0 is refused where it would mean the default, in JSON and YAML, and is 0 everywhere else.
+func TestZeroLimits(t *testing.T) {
+	for _, tt := range []struct{ json, field string }{
+		{`{}`, ""},
+		{`{"cost": 0, "tokens": 0, "calls": 0, "runs": 0, "memory": 1024}`, ""},
+		{`{"memory": 0}`, "memory"},
+		{`{"memory": "0"}`, "memory"},
+		{`{"time": "0s"}`, "time"},
+		{`{"cpus": 0.0}`, "cpus"},
+		{`{"disk": 0}`, "disk"},
+		{`{"pids": 0}`, "pids"},
+		{`{"output": 0}`, "output"},
+	} {
+		var fromJSON, fromYAML AgentLimits
+		errs := []error{json.Unmarshal([]byte(tt.json), &fromJSON), yaml.Unmarshal([]byte(tt.json), &fromYAML)}
+		for _, err := range errs {
+			if FieldOf(err) != tt.field || (err == nil) != (tt.field == "") {
+				t.Errorf("%s: %v", tt.json, err)
+			}
+		}
+		if strings.Contains(tt.json, "cost") && (fromJSON.Cost == nil || fromYAML.Calls == nil || *fromYAML.Cost != 0 || *fromJSON.Runs != 0) {
+			t.Errorf("%s: %+v, %+v", tt.json, fromJSON, fromYAML)
+		}
+		if tt.field == "" || tt.field == "time" || tt.field == "output" {
+			continue
+		}
+		var r Resources
+		if err := json.Unmarshal([]byte(tt.json), &r); FieldOf(err) != tt.field {
+			t.Errorf("resources %s: %v", tt.json, err)
+		}
+	}
 }

@@ -156,7 +156,7 @@ func TestPut(t *testing.T) {
 		{"invalid", func(a *caisson.Agent) { a.Driver = "" }, caisson.Invalid, "driver"},
 		{"a host path", func(a *caisson.Agent) { a.Image = "dir:/etc" }, caisson.Denied, "unix socket"},
 		{"too much time", func(a *caisson.Agent) { a.Limits.Time = 2 * caisson.DefaultAgentLimits().Time }, caisson.Denied, "limits.time"},
-		{"too many calls", func(a *caisson.Agent) { a.Limits.Calls = 1e6 }, caisson.Denied, "limits.calls"},
+		{"too many calls", func(a *caisson.Agent) { a.Limits.Calls = new(int64(1e6)) }, caisson.Denied, "limits.calls"},
 		{"a long step", func(a *caisson.Agent) {
 			a.Setup = []caisson.SetupStep{{Run: []string{"a"}, Timeout: caisson.Duration(30 * time.Minute)}, {Run: []string{"b"}, Timeout: caisson.Duration(30*time.Minute + 1)}}
 		}, caisson.Denied, "setup[1].timeout: is more than"},

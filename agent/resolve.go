@@ -163,13 +163,29 @@ func over(a, b caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// within returns limits none of which is wider than most's. A limit of 0 in most is no bound.
+// orZero returns what p points to, 0 for nil.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// within returns limits none of which is wider than most's. A limit that is 0 or nil in most is no bound.
 func within(l, most caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
 		Time: lesser(l.Time, most.Time), Memory: lesser(l.Memory, most.Memory), CPUs: lesser(l.CPUs, most.CPUs), Disk: lesser(l.Disk, most.Disk),
-		PIDs: lesser(l.PIDs, most.PIDs), Output: lesser(l.Output, most.Output), Cost: lesser(l.Cost, most.Cost), Tokens: lesser(l.Tokens, most.Tokens),
-		Calls: lesser(l.Calls, most.Calls), Runs: lesser(l.Runs, most.Runs),
+		PIDs: lesser(l.PIDs, most.PIDs), Output: lesser(l.Output, most.Output), Cost: least(l.Cost, most.Cost), Tokens: least(l.Tokens, most.Tokens),
+		Calls: least(l.Calls, most.Calls), Runs: least(l.Runs, most.Runs),
 	}
+}
+
+// least is lesser for limits that may be 0.
+func least[T cmp.Ordered](n, most *T) *T {
+	if n == nil || most == nil || *n <= *most {
+		return n
+	}
+	return most
 }
 
 func lesser[T cmp.Ordered](n, most T) T {
@@ -180,27 +196,27 @@ func lesser[T cmp.Ordered](n, most T) T {
 	return min(n, most)
 }
 
-// narrow lays the limits of a request over those that hold. Wider ones are Denied unless the caller is local. A limit of 0 is no
-// bound, which anything is narrower than.
+// narrow lays the limits of a request over those that hold. Wider ones are Denied unless the caller is local. A limit that is not set is
+// no bound, and any other is narrower.
 func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
 	var errs []error
 	for _, f := range []struct {
-		name        string
-		asked, most float64
-		show        string
+		name  string
+		wider bool
+		show  string
 	}{
-		{"time", float64(asked.Time), float64(most.Time), most.Time.String()},
-		{"memory", float64(asked.Memory), float64(most.Memory), most.Memory.String()},
-		{"cpus", asked.CPUs, most.CPUs, fmt.Sprint(most.CPUs)},
-		{"disk", float64(asked.Disk), float64(most.Disk), most.Disk.String()},
-		{"pids", float64(asked.PIDs), float64(most.PIDs), fmt.Sprint(most.PIDs)},
-		{"output", float64(asked.Output), float64(most.Output), most.Output.String()},
-		{"cost", float64(asked.Cost), float64(most.Cost), most.Cost.String()},
-		{"tokens", float64(asked.Tokens), float64(most.Tokens), fmt.Sprint(most.Tokens)},
-		{"calls", float64(asked.Calls), float64(most.Calls), fmt.Sprint(most.Calls)},
-		{"runs", float64(asked.Runs), float64(most.Runs), fmt.Sprint(most.Runs)},
+		{"time", most.Time > 0 && asked.Time > most.Time, most.Time.String()},
+		{"memory", most.Memory > 0 && asked.Memory > most.Memory, most.Memory.String()},
+		{"cpus", most.CPUs > 0 && asked.CPUs > most.CPUs, fmt.Sprint(most.CPUs)},
+		{"disk", most.Disk > 0 && asked.Disk > most.Disk, most.Disk.String()},
+		{"pids", most.PIDs > 0 && asked.PIDs > most.PIDs, fmt.Sprint(most.PIDs)},
+		{"output", most.Output > 0 && asked.Output > most.Output, most.Output.String()},
+		{"cost", least(asked.Cost, most.Cost) != asked.Cost, orZero(most.Cost).String()},
+		{"tokens", least(asked.Tokens, most.Tokens) != asked.Tokens, fmt.Sprint(orZero(most.Tokens))},
+		{"calls", least(asked.Calls, most.Calls) != asked.Calls, fmt.Sprint(orZero(most.Calls))},
+		{"runs", least(asked.Runs, most.Runs) != asked.Runs, fmt.Sprint(orZero(most.Runs))},
 	} {
-		if !local && f.most > 0 && f.asked > f.most {
+		if !local && f.wider {
 			errs = append(errs, &caisson.Error{
 				Kind: caisson.Denied, Field: "limits." + f.name, Msg: "is wider than " + f.show + ", the most that can be asked for over a token",
 			})

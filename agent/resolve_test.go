@@ -17,12 +17,12 @@ func ours() *caisson.Agent {
 		Command: []string{"/bin/agent", "--model={model}", "--as", "{persona}", "--in", "{workspace}", "--of", "{session}", "{{x}}", "{prompt}"},
 		Env:     map[string]string{"A": "agent", "B": "agent"}, Models: []string{"big", "small", "gone"},
 		Personas: []caisson.Persona{{ID: "critic", Model: "small"}},
-		Limits:   caisson.AgentLimits{Time: caisson.Duration(time.Hour), Cost: caisson.Dollar, Calls: 10},
+		Limits:   caisson.AgentLimits{Time: caisson.Duration(time.Hour), Cost: new(caisson.USD(caisson.Dollar)), Calls: new(int64(10))},
 		Policy:   caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: "example.com"}}},
 	}
 }
 
-var common = agent.Defaults{Models: []string{"other", "small", "big"}, Limits: caisson.AgentLimits{Memory: 1 << 30, Calls: 50}}
+var common = agent.Defaults{Models: []string{"other", "small", "big"}, Limits: caisson.AgentLimits{Memory: 1 << 30, Calls: new(int64(50))}}
 
 var (
 	token = caisson.Caller{Account: "a", Token: "tk-aaaaaaaaaaaaaaaa"}
@@ -40,7 +40,7 @@ func TestResolve(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	builtin := caisson.DefaultAgentLimits()
-	if s.Limits.Time != caisson.Duration(time.Hour) || s.Limits.Calls != 10 || s.Limits.Memory != 1<<30 || s.Limits.Disk != builtin.Disk || s.Limits.Cost != caisson.Dollar {
+	if s.Limits.Time != caisson.Duration(time.Hour) || *s.Limits.Calls != 10 || s.Limits.Memory != 1<<30 || s.Limits.Disk != builtin.Disk || *s.Limits.Cost != caisson.Dollar {
 		t.Errorf("limits %+v", s.Limits)
 	}
 	if s.Env["A"] != "agent" || s.Env["CAISSON_MODEL"] != "big" || s.Env["CAISSON_SESSION"] != "chat:1" || s.Env["CAISSON_PERSONA"] != "main" || s.Env["CAISSON_WORKSPACE"] != "/workspace" {
@@ -52,7 +52,7 @@ func TestResolve(t *testing.T) {
 	a := ours()
 	s, err = agent.Resolve(a, caisson.RunRequest{
 		Persona: "critic", Env: map[string]string{"B": "request", "OPENAI_API_KEY": "is the caller's to send"}, Policy: &caisson.Policy{},
-		Limits: caisson.AgentLimits{Calls: 5, Time: caisson.Duration(time.Minute), Tokens: 1000},
+		Limits: caisson.AgentLimits{Calls: new(int64(5)), Time: caisson.Duration(time.Minute), Tokens: new(int64(1000))},
 	}, common, token)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestResolve(t *testing.T) {
 	if s.Env["A"] != "agent" || s.Env["B"] != "request" || s.Env["OPENAI_API_KEY"] == "" || len(a.Env) != 2 || len(s.Policy.Rules) != 0 {
 		t.Errorf("environment %v, of the agent %v, policy %+v", s.Env, a.Env, s.Policy)
 	}
-	if s.Limits.Calls != 5 || s.Limits.Time != caisson.Duration(time.Minute) || s.Limits.Tokens != 1000 {
+	if *s.Limits.Calls != 5 || s.Limits.Time != caisson.Duration(time.Minute) || *s.Limits.Tokens != 1000 {
 		t.Errorf("limits %+v", s.Limits)
 	}
 	if common.Models[0] != "other" || a.Models[0] != "big" {
@@ -71,16 +71,36 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestResolveZero: a limit of zero is one, in a request and in an agent's file, for whoever asks.
+func TestResolveZero(t *testing.T) {
+	a := ours()
+	a.Limits.Runs = new(int64(0))
+	for _, caller := range []caisson.Caller{token, local} {
+		s, err := agent.Resolve(a, caisson.RunRequest{
+			Limits: caisson.AgentLimits{Cost: new(caisson.USD(0)), Calls: new(int64(0)), Tokens: new(int64(0))},
+		}, common, caller)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := s.Limits; *l.Cost != 0 || *l.Calls != 0 || *l.Tokens != 0 || *l.Runs != 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	a.Limits.Calls = new(int64(0))
+	_, err := agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Calls: new(int64(1))}}, common, token)
+	wantKind(t, err, caisson.Denied, "limits.calls: is wider than 0")
+}
+
 // TestResolveWithin: an agent that an account has stored takes no more over a token than the defaults, whatever it says.
 func TestResolveWithin(t *testing.T) {
 	a := ours() // an hour, a dollar and 10 calls
-	a.Account, a.Limits.Memory, a.Limits.Runs = "a", 64<<30, 1<<40
+	a.Account, a.Limits.Memory, a.Limits.Runs = "a", 64<<30, new(int64(1<<40))
 	builtin := caisson.DefaultAgentLimits()
 	s, err := agent.Resolve(a, caisson.RunRequest{}, common, token)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := s.Limits; l.Time != builtin.Time || l.Memory != common.Limits.Memory || l.Runs != builtin.Runs || l.Calls != 10 || l.Cost != caisson.Dollar {
+	if l := s.Limits; l.Time != builtin.Time || l.Memory != common.Limits.Memory || *l.Runs != *builtin.Runs || *l.Calls != 10 || *l.Cost != caisson.Dollar {
 		t.Errorf("over a token %+v", l)
 	}
 	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, token)
@@ -110,13 +130,13 @@ func TestResolveRefuses(t *testing.T) {
 		{"session", caisson.RunRequest{Session: "{prompt}"}, caisson.Invalid, "session"},
 		{"long session", caisson.RunRequest{Session: strings.Repeat("a", 513)}, caisson.Invalid, "session"},
 		{"policy", caisson.RunRequest{Policy: &caisson.Policy{Rules: []caisson.Rule{{}}}}, caisson.Invalid, "policy.rules[0]"},
-		{"negative", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: -1}}, caisson.Invalid, "limits.calls"},
+		{"negative", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: new(int64(-1))}}, caisson.Invalid, "limits.calls"},
 		{"little", caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 1}}, caisson.Invalid, "limits.memory"},
-		{"more calls", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: 11}}, caisson.Denied, "limits.calls: is wider than 10"},
-		{"more money", caisson.RunRequest{Limits: caisson.AgentLimits{Cost: 2 * caisson.Dollar}}, caisson.Denied, "limits.cost"},
+		{"more calls", caisson.RunRequest{Limits: caisson.AgentLimits{Calls: new(int64(11))}}, caisson.Denied, "limits.calls: is wider than 10"},
+		{"more money", caisson.RunRequest{Limits: caisson.AgentLimits{Cost: new(caisson.USD(2 * caisson.Dollar))}}, caisson.Denied, "limits.cost"},
 		{"more time", caisson.RunRequest{Limits: caisson.AgentLimits{Time: caisson.Duration(2 * time.Hour)}}, caisson.Denied, "limits.time"},
 		{"more memory than by default", caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, caisson.Denied, "limits.memory"},
-		{"more runs", caisson.RunRequest{Limits: caisson.AgentLimits{Runs: 1 << 40}}, caisson.Denied, "limits.runs"},
+		{"more runs", caisson.RunRequest{Limits: caisson.AgentLimits{Runs: new(int64(1 << 40))}}, caisson.Denied, "limits.runs"},
 	} {
 		_, err := agent.Resolve(ours(), c.req, common, token)
 		if wantKind(t, err, c.kind, c.words); t.Failed() {

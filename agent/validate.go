@@ -235,8 +235,8 @@ func (c *checker) limits(at string, l caisson.AgentLimits) {
 		name string
 		n    int64
 	}{
-		{"time", int64(l.Time)}, {"output", int64(l.Output)}, {"cost", int64(l.Cost)},
-		{"tokens", l.Tokens}, {"calls", l.Calls}, {"runs", l.Runs},
+		{"time", int64(l.Time)}, {"output", int64(l.Output)}, {"cost", int64(orZero(l.Cost))},
+		{"tokens", orZero(l.Tokens)}, {"calls", orZero(l.Calls)}, {"runs", orZero(l.Runs)},
 	} {
 		if f.n < 0 {
 			c.bad(at+"."+f.name, "is negative")

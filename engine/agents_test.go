@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
@@ -9,12 +10,12 @@ import (
 // TestMostOverToken: the budget of the daemon bounds what agents of token holders may take.
 func TestMostOverToken(t *testing.T) {
 	want := caisson.DefaultAgentLimits()
-	if got := mostOverToken(caisson.Limits{}); got != want {
+	if got := mostOverToken(caisson.Limits{}); !reflect.DeepEqual(got, want) {
 		t.Errorf("without a budget %+v", got)
 	}
 	usd, tokens, calls := 3*caisson.Dollar, int64(1000), int64(7)
-	want.Cost, want.Tokens, want.Calls = usd, tokens, calls
-	if got := mostOverToken(caisson.Limits{USD: &usd, Tokens: &tokens, Calls: &calls}); got != want {
+	want.Cost, want.Tokens, want.Calls = &usd, &tokens, &calls
+	if got := mostOverToken(caisson.Limits{USD: &usd, Tokens: &tokens, Calls: &calls}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -26,7 +26,7 @@ func withPhases(ctx context.Context, x *attempt) context.Context {
 func (x lodging) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
-		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.Runs > 0 && len(x.r.Lineage) < maxDepth,
+		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.StartableRuns() > 0 && len(x.r.Lineage) < maxDepth,
 	}
 	if len(x.set.Models) > 0 {
 		a.Models = &caisson.ModelGrant{Models: x.set.Models}

@@ -8,16 +8,7 @@ import (
 
 // setBudget makes the budget of an attempt. It has to be there before the first call.
 func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
-	limits := caisson.Limits{}
-	if l := &r.Limits; l.Cost > 0 {
-		limits.USD = &l.Cost
-	}
-	if l := &r.Limits; l.Tokens > 0 {
-		limits.Tokens = &l.Tokens
-	}
-	if l := &r.Limits; l.Calls > 0 {
-		limits.Calls = &l.Calls
-	}
+	limits := caisson.Limits{USD: r.Limits.Cost, Tokens: r.Limits.Tokens, Calls: r.Limits.Calls}
 	if limits.IsZero() {
 		return nil
 	}

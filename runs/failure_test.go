@@ -185,7 +185,7 @@ func TestTidyingFails(t *testing.T) {
 				return nil
 			})
 			defer w.steps.on(nil)
-			req := caisson.RunRequest{Prompt: "x", Limits: caisson.AgentLimits{Calls: 3}}
+			req := caisson.RunRequest{Prompt: "x", Limits: caisson.AgentLimits{Calls: new(int64(3))}}
 			if op != "store: update session" {
 				wantAnswer(t, w.do(req), "you said x")
 				w.empty()

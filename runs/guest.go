@@ -78,7 +78,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	}
 	r.Deadline = time.Now().Add(left).UTC()
 	r.Limits.Time = min(r.Limits.Time, caisson.Duration(left))
-	r.Limits.Runs = min(r.Limits.Runs, max(0, p.Limits.Runs-p.Children-1))
+	r.Limits.Runs = new(min(r.Limits.StartableRuns(), max(0, p.Limits.StartableRuns()-p.Children-1)))
 	r.Parent, r.Lineage = p.ID, append(slices.Clone(p.Lineage), p.ID)
 	started, err := c.entrance.enter(ctx, r)
 	if err != nil {

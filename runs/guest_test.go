@@ -31,7 +31,7 @@ func TestGuestRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "secret"})
-	boss, goOn := w.boss(caisson.AgentLimits{Time: caisson.Duration(time.Minute), Runs: 3})
+	boss, goOn := w.boss(caisson.AgentLimits{Time: caisson.Duration(time.Minute), Runs: new(int64(3))})
 	ctx := w.guest(boss)
 	agents := got(w.Guests().GuestAgents(ctx))(t)
 	if len(agents) != 2 || slices.ContainsFunc(agents, func(a *caisson.Agent) bool { return a.ID == "secret" }) {
@@ -41,8 +41,8 @@ func TestGuestRuns(t *testing.T) {
 	if child.Parent != boss || !slices.Equal(child.Lineage, []caisson.ID{boss}) || child.Request.User != "ann" || child.Local || len(child.Request.Labels) != 0 {
 		t.Errorf("the child is %+v", child)
 	}
-	if left := time.Until(child.Deadline); left > 54*time.Second || time.Duration(child.Limits.Time) > 54*time.Second || child.Limits.Runs != 2 {
-		t.Errorf("the child has %v, %v, %d runs", left, child.Limits.Time, child.Limits.Runs)
+	if left := time.Until(child.Deadline); left > 54*time.Second || time.Duration(child.Limits.Time) > 54*time.Second || child.Limits.StartableRuns() != 2 {
+		t.Errorf("the child has %v, %v, %d runs", left, child.Limits.Time, child.Limits.StartableRuns())
 	}
 	wantAnswer(t, w.ended(child.ID), "you said hello")
 	wantAnswer(t, got(w.Guests().GuestRun(ctx, child.ID))(t), "you said hello")

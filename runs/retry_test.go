@@ -32,11 +32,34 @@ func (w *world) failing(word string) (mend func()) {
 	}
 }
 
+// TestZeroBudget: limits of zero are a budget of zero.
+func TestZeroBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	budget := make(chan *caisson.Budget, 1)
+	w.boxes.on(func(_ context.Context, op string) error {
+		if op == "create" {
+			list, err := w.store.Ledger().ListBudgets(w.ctx(), caisson.In("local"))
+			if err != nil || len(list) != 1 {
+				t.Errorf("budgets %v, %v", list, err)
+				close(budget)
+			} else {
+				budget <- list[0]
+			}
+		}
+		return nil
+	})
+	w.do(caisson.RunRequest{Prompt: "x", Limits: caisson.AgentLimits{Cost: new(caisson.USD(0)), Calls: new(int64(0))}})
+	if b := <-budget; b == nil || b.Limits.USD == nil || *b.Limits.USD != 0 || b.Limits.Calls == nil || *b.Limits.Calls != 0 || b.Limits.Tokens != nil {
+		t.Errorf("the budget is %+v", b)
+	}
+}
+
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	mend := w.failing("try")
-	r := w.start(caisson.RunRequest{Prompt: "try", Limits: caisson.AgentLimits{Calls: 3}})
+	r := w.start(caisson.RunRequest{Prompt: "try", Limits: caisson.AgentLimits{Calls: new(int64(3))}})
 	w.calls.add(r.ID, 1, 500)
 	r = w.ended(r.ID)
 	wantFailed(t, r, caisson.RunAgentError, "no luck")

@@ -30,7 +30,7 @@ func (w *world) has(id caisson.ID, name string) bool {
 func TestRunEndToEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.put(caisson.Agent{ID: "full", Version: "6.0", Limits: caisson.AgentLimits{Cost: 1e9}})
+	w.put(caisson.Agent{ID: "full", Version: "6.0", Limits: caisson.AgentLimits{Cost: new(caisson.USD(1e9))}})
 	w.on("work", func(v *turn) int {
 		w.calls.add(caisson.ID(env(v.task.Env, "CAISSON_RUN")), 1, 1000)
 		v.mark(task.MarkStarted)

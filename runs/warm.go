@@ -88,7 +88,7 @@ func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string
 	b := *a
 	// What concerns single runs does not change what is captured.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil
-	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, 0, 0, 0, 0
+	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
 	return keyOf(b, models, t.name, t.key, w.c.Build)
 }
 

@@ -182,7 +182,7 @@ func BenchmarkInsertSubRun(b *testing.B) {
 	s := benchStore(b)
 	var lineage []caisson.ID
 	sub := func() *caisson.Run {
-		r := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Account: "local", Agent: "shell", Limits: caisson.AgentLimits{Runs: 1 << 40}}
+		r := &caisson.Run{ID: caisson.NewID(caisson.RunPrefix), Account: "local", Agent: "shell", Limits: caisson.AgentLimits{Runs: new(int64(1 << 40))}}
 		r.Request.Prompt = strings.Repeat("x", 100_000)
 		if r.Lineage = lineage; len(lineage) > 0 {
 			r.Parent = lineage[len(lineage)-1]

@@ -76,7 +76,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 			return err
 		}
 		res, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, string(r.ID), r.Account, r.Agent, string(r.State),
-			nullable(string(r.Session)), nullable(string(r.Parent)), s.endedAt(r), r.Children, r.Limits.Runs, string(doc))
+			nullable(string(r.Session)), nullable(string(r.Parent)), s.endedAt(r), r.Children, r.Limits.StartableRuns(), string(doc))
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (s *runs) Update(ctx context.Context, in caisson.Scope, id caisson.ID, chan
 			return nil // saves the sync
 		}
 		_, err = tx.StmtContext(ctx, s.update).ExecContext(ctx, r.Agent, string(r.State), nullable(string(r.Session)), s.endedAt(r),
-			r.Children, r.Limits.Runs, string(doc), row.seq)
+			r.Children, r.Limits.StartableRuns(), string(doc), row.seq)
 		return err
 	})
 	switch {

@@ -30,7 +30,7 @@ func testRuns(t *testing.T, open Opener) {
 func someRun(account string, n int64, parent *caisson.Run) *caisson.Run {
 	r := &caisson.Run{
 		ID: caisson.NewID(caisson.RunPrefix), Account: account, Agent: "shell", State: caisson.RunQueued, Attempt: 1,
-		Trace: "0123456789abcdef0123456789abcdef", Limits: caisson.AgentLimits{Runs: n}, CreatedAt: noon(),
+		Trace: "0123456789abcdef0123456789abcdef", Limits: caisson.AgentLimits{Runs: &n}, CreatedAt: noon(),
 		Request: caisson.RunRequest{Agent: "shell", Prompt: "<&> ☃ \u2028"},
 	}
 	if parent != nil {
@@ -255,7 +255,7 @@ func testLineage(t *testing.T, s caisson.RunStore) {
 	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Exhausted) // the top has had its three
 	wantKind(t, s.Insert(ctx, someRun("a", 0, top), 0), caisson.Exhausted)
 	children(3, 2, 0)(top, mid, low)
-	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, func(r *caisson.Run) error { r.Limits.Runs = 9; return nil }))
+	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, func(r *caisson.Run) error { r.Limits.Runs = new(int64(9)); return nil }))
 	addRun(t, s, "a", 0, mid)
 	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, endRun(noon())))
 	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Conflict) // an ancestor has ended

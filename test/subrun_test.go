@@ -309,7 +309,7 @@ func (h *teamHost) cancelTree() {
 	id := h.begin("--max-cost", "50", "lead", "Wait for the sleeper.")
 	child := h.child(id)
 	parent := h.record(id)
-	if child.Deadline.IsZero() || !child.Deadline.Before(parent.Deadline) || child.Limits.Time >= parent.Limits.Time || child.Limits.Runs >= parent.Limits.Runs {
+	if child.Deadline.IsZero() || !child.Deadline.Before(parent.Deadline) || child.Limits.Time >= parent.Limits.Time || child.Limits.StartableRuns() >= parent.Limits.StartableRuns() {
 		t.Errorf("of %v and %v: %v and %v", parent.Limits, parent.Deadline, child.Limits, child.Deadline)
 	}
 	poll.Until(t, hang, func() bool {

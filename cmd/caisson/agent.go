@@ -97,8 +97,10 @@ func agentRows(g *caisson.Agent) [][2]string {
 		{"Skills", list(g.Skills)}, {"Starts", list(g.SubAgents)},
 		{"Time", limit(l.Time, l.Time.String())}, {"Memory", limit(l.Memory, l.Memory.String())},
 		{"CPUs", limit(l.CPUs, strconv.FormatFloat(l.CPUs, 'g', -1, 64))}, {"Disk", limit(l.Disk, l.Disk.String())},
-		{"Cost", limit(l.Cost, "$"+l.Cost.String())}, {"Tokens", limit(l.Tokens, strconv.FormatInt(l.Tokens, 10))},
-		{"Calls", limit(l.Calls, strconv.FormatInt(l.Calls, 10))},
+		{"Tokens", count(l.Tokens)}, {"Calls", count(l.Calls)},
+	}
+	if l.Cost != nil {
+		rows = append(rows, [2]string{"Cost", "$" + l.Cost.String()})
 	}
 	for _, p := range g.Personas {
 		rows = append(rows, [2]string{"Persona", strings.TrimSpace(p.ID + " " + p.Model)})

@@ -101,6 +101,14 @@ func parseCount(s string) (int64, error) {
 	return int64(n) * unit, nil
 }
 
+// count shows a limit, "" for none.
+func count(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatInt(*n, 10)
+}
+
 // budgetLsCmd lists budgets.
 type budgetLsCmd struct{}
 
@@ -118,12 +126,6 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	key := func(b *caisson.Budget) string { return b.Key }
-	count := func(n *int64) string {
-		if n == nil {
-			return ""
-		}
-		return strconv.FormatInt(*n, 10)
-	}
 	return printList(a, items, key, []column[*caisson.Budget]{
 		{name: "BUDGET", value: key},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},

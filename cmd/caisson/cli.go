@@ -116,6 +116,11 @@ func (a *app) main(ctx context.Context, args []string) error {
 	case err != nil:
 		return newUsageError(err)
 	}
+	for _, p := range kctx.Path {
+		if f := p.Flag; f != nil && f.Tag.Has("positive") && f.Target.IsZero() {
+			return &usageError{err: fmt.Errorf("--%s must be more than 0; leave it out for the default", f.Name), command: kctx.Selected().FullPath()}
+		}
+	}
 	a.globals = c.globals
 	if a.globals.Output == "text" {
 		a.globals.Output = "table"

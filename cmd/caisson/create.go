@@ -17,11 +17,11 @@ import (
 type newSandbox struct {
 	Name      string            `help:"Its name, to be used instead of its id." group:"new" placeholder:"NAME"`
 	Image     string            `help:"Image instead of the template's: debian:12, dir:PATH, tar:PATH or host." group:"new" placeholder:"REF" complete:"image"`
-	CPUs      float64           `name:"cpus" help:"Processor time, in cores." group:"new" placeholder:"N"`
-	Memory    caisson.Size      `help:"Limit of memory: 512M, 2GiB." group:"new" placeholder:"SIZE"`
-	PIDs      int               `name:"pids" help:"Limit of processes and threads." group:"new" placeholder:"N"`
-	Disk      caisson.Size      `help:"Limit of what may be written to the root file system, and as much to the workspace." group:"new" placeholder:"SIZE"`
-	OpenFiles int               `help:"Limit of open files of one process." group:"new" placeholder:"N"`
+	CPUs      float64           `name:"cpus" positive:"" help:"Processor time, in cores." group:"new" placeholder:"N"`
+	Memory    caisson.Size      `positive:"" help:"Limit of memory: 512M, 2GiB." group:"new" placeholder:"SIZE"`
+	PIDs      int               `name:"pids" positive:"" help:"Limit of processes and threads." group:"new" placeholder:"N"`
+	Disk      caisson.Size      `positive:"" help:"Limit of what may be written to the root file system, and as much to the workspace." group:"new" placeholder:"SIZE"`
+	OpenFiles int               `positive:"" help:"Limit of open files of one process." group:"new" placeholder:"N"`
 	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
 	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`
 	Volume    string            `help:"Give it this volume, by default as /workspace; it is made if there is none of that name, and what is written there stays. See volume ls." group:"new" placeholder:"NAME[:TARGET]" complete:"volume"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -15,7 +16,7 @@ type process struct {
 	Env     []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
 	User    string           `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
-	Timeout caisson.Duration `help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
+	Timeout caisson.Duration `positive:"" help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
 }
 
 // execCmd runs a program.
@@ -72,9 +73,7 @@ func (c *execCmd) Run(ctx context.Context, a *app) error {
 
 // given reports whether any flag for a new sandbox was set.
 func (n *newSandbox) given() bool {
-	return n.Name != "" || n.Image != "" || n.CPUs != 0 || n.Memory != 0 || n.PIDs != 0 || n.Disk != 0 || n.OpenFiles != 0 ||
-		len(n.Mount) > 0 || len(n.Label) > 0 || n.TTL != nil || n.HardTTL != nil || n.NoPool ||
-		n.Workspace != "" || n.Volume != "" || n.workspaceFlags.given() || n.Policy != "" || len(n.Allow) > 0 || len(n.Deny) > 0
+	return !reflect.ValueOf(*n).IsZero()
 }
 
 // shellCmd opens a shell.

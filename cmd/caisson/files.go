@@ -107,7 +107,7 @@ func (c *filesLsCmd) Run(ctx context.Context, a *app) error {
 type filesCatCmd struct {
 	Path   string       `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
 	Offset int64        `help:"Begin here." placeholder:"BYTES"`
-	Limit  caisson.Size `help:"At most this much." placeholder:"SIZE"`
+	Limit  caisson.Size `positive:"" help:"At most this much." placeholder:"SIZE"`
 }
 
 func (c *filesCatCmd) Help() string {

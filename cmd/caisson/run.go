@@ -26,8 +26,8 @@ type runCmd struct {
 	MaxCost   string           `help:"What its calls of models may cost, in dollars: 5 or 0.25." placeholder:"USD"`
 	MaxTokens string           `help:"How many tokens they may take: 200000, 200k or 1M." placeholder:"N"`
 	MaxCalls  string           `help:"How many calls it may make." placeholder:"N"`
-	Timeout   caisson.Duration `help:"End it after this long." placeholder:"DURATION"`
-	Memory    caisson.Size     `help:"Limit of memory: 512M, 2GiB." placeholder:"SIZE"`
+	Timeout   caisson.Duration `positive:"" help:"End it after this long." placeholder:"DURATION"`
+	Memory    caisson.Size     `positive:"" help:"Limit of memory: 512M, 2GiB." placeholder:"SIZE"`
 	Policy    string           `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the agent's." placeholder:"FILE" complete:"file"`
 	Allow     []string         `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
 	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
@@ -87,15 +87,7 @@ func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
 	if err != nil {
 		return req, err
 	}
-	if limits.USD != nil {
-		req.Limits.Cost = *limits.USD
-	}
-	if limits.Tokens != nil {
-		req.Limits.Tokens = *limits.Tokens
-	}
-	if limits.Calls != nil {
-		req.Limits.Calls = *limits.Calls
-	}
+	req.Limits.Cost, req.Limits.Tokens, req.Limits.Calls = limits.USD, limits.Tokens, limits.Calls
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
 		return req, err
 	}

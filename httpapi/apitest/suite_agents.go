@@ -20,12 +20,12 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	}
 	mine := caisson.Agent{
 		ID: "mine", Name: "Mine", Driver: caisson.DriverExec, Command: []string{"my-agent", "{prompt}"}, Skills: []string{"/skills/gh"},
-		Limits: caisson.AgentLimits{Cost: caisson.Dollar, Memory: 1 << 30},
+		Limits: caisson.AgentLimits{Cost: new(caisson.USD(caisson.Dollar)), Memory: 1 << 30},
 		Setup:  []caisson.SetupStep{{Run: []string{"apt-get", "install"}}, {Run: []string{"b"}}},
 		Warm:   &caisson.Warm{Randomness: "kernel"},
 	}
 	put := must(c.Agents.PutAgent(ctx, mine))(t)
-	if put.Limits.Cost != caisson.Dollar || put.Warm == nil || put.Account == "" || put.Status.Built {
+	if *put.Limits.Cost != caisson.Dollar || put.Warm == nil || put.Account == "" || put.Status.Built {
 		t.Errorf("%+v", put)
 	}
 	var steps []caisson.Progress

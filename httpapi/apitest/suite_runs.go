@@ -42,7 +42,7 @@ func testRuns(t *testing.T, ctx context.Context, c Cores) {
 	req := caisson.RunRequest{
 		Agent: "openclaw", Persona: "reviewer", Prompt: "say hel; say lo ü; change a.go; log stdout hi", Model: "small", User: "u@example.com",
 		History: []caisson.Message{{Role: "user", Content: "before"}}, Env: map[string]string{"A": "b"}, Labels: map[string]string{"k": "v"},
-		Limits: caisson.AgentLimits{Cost: caisson.Dollar / 4, Memory: 1 << 30, Time: 60e9}, Keep: true,
+		Limits: caisson.AgentLimits{Cost: new(caisson.Dollar / 4), Memory: 1 << 30, Time: 60e9}, Keep: true,
 		Policy: &caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: "a.example"}}},
 	}
 	run := must(c.Runs.StartRun(ctx, req))(t)
