@@ -58,6 +58,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
+	c.toolRule(a) // it may have been stored before such rules were refused
 	s.Persona = c.persona(a, req.Persona)
 	c.model(a, req.Model, d, s)
 	if err := errors.Join(c.faults...); err != nil {

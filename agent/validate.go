@@ -165,6 +165,19 @@ func (c *checker) events(a *caisson.Agent) {
 	}
 }
 
+// builtInProgram is the program of the built-in agent, task.Program of package agent/task. It reads the rule from its environment.
+const builtInProgram = "/.caisson/agent"
+
+// toolRule refuses a rule for tools that nothing would enforce.
+func (c *checker) toolRule(a *caisson.Agent) {
+	rule := len(a.Tools.Allow) > 0 || len(a.Tools.Deny) > 0
+	builtIn := len(a.Command) > 0 && a.Command[0] == builtInProgram
+	if rule && (a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL) && !builtIn {
+		c.bad("tools", "cannot be enforced for a program that is started by driver %s, which decides itself what its tools are; "+
+			"leave it out and limit the tools in the program's own configuration (files, command)", a.Driver)
+	}
+}
+
 // ready checks the place that is asked whether the service is there: one of its own machine.
 func (c *checker) ready(s string) {
 	u, err := url.Parse(s)
@@ -182,6 +195,7 @@ func (c *checker) persons(a *caisson.Agent) {
 	c.words("models", a.Models)
 	c.words("tools.allow", a.Tools.Allow)
 	c.words("tools.deny", a.Tools.Deny)
+	c.toolRule(a)
 	c.words("background", a.Background)
 	if len(a.Skills) > maxWords {
 		c.bad("skills", "more than %d", maxWords)
