@@ -64,7 +64,12 @@ func (p plan) world(t *testing.T) *world {
 	w.store = &store{Store: db, steps: &w.steps}
 	programs := guest.Programs()
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
-	programs[task.Program] = func([]string) fake.Program { return fake.Func(w.drive) }
+	programs[task.Program] = func(args []string) fake.Program {
+		if args[1] == "service" {
+			return &supervisor{}
+		}
+		return fake.Func(w.drive)
+	}
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
@@ -252,6 +257,24 @@ type service struct{}
 func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 }
 func (service) Memory() ([]byte, error)                   { return nil, nil }
 func (service) Remember([]byte) error                     { return nil }
+
+// supervisor starts a service and stays, as the program in real sandboxes does.
+type supervisor struct{ started bool }
+
+func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
+	if !s.started {
+		if _, err := p.Spawn(fake.Child{Args: p.Args()[2:], Session: true}); err != nil {
+			return 1
+		}
+		if p.Step(func() { s.started = true }) != nil {
+			return 1
+		}
+	}
+	<-ctx.Done()
+	return 0
+}
+func (s *supervisor) Memory() ([]byte, error) { return []byte{1}, nil }
+func (s *supervisor) Remember([]byte) error   { s.started = true; return nil }
 
 // put stores an agent for the account local, with what all agents must have.
 func (w *world) put(a caisson.Agent) *caisson.Agent {

@@ -7,10 +7,11 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/task"
 )
 
 // serve starts an agent's service in a sandbox that does not have it: one that was made, or started again, just now. It runs on between
-// runs, and is in a snapshot, because it is nobody's exec session.
+// runs, and is in a snapshot, because it belongs to no exec session. A supervisor in the sandbox tells the driver if it has failed.
 func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
@@ -41,7 +42,9 @@ func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mod
 			return err
 		}
 	}
-	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: a.Service, Workdir: dir, Detach: true})
+	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{
+		Command: append([]string{task.Program, "service"}, a.Service...), Workdir: dir, Detach: true,
+	})
 	if err != nil {
 		return err
 	}

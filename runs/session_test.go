@@ -326,7 +326,7 @@ func TestSessionLeftovers(t *testing.T) {
 	wantAnswer(t, w.turn("leave"), "left")
 	box := w.session("s").Sandbox
 	got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
-	if have := running(box); !slices.Equal(have, []string{"idle", "service"}) {
+	if have := running(box); !slices.Equal(have, []string{"agent", "idle", "service"}) {
 		t.Errorf("between runs there are %v", have)
 	}
 	wantAnswer(t, w.turn("x"), "you said x")

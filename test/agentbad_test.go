@@ -21,9 +21,10 @@ import (
 // Agents whose program is what the prompt says: one whose answer is what it prints, one that prints JSON, and one that waits for a
 // service which never comes.
 const (
-	badShell  = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: ['-']\nlimits: {time: 1m, memory: 512M, disk: 64M, pids: 40, output: 64K}\n"
-	badSpeech = "image: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/bin/sh, -c, '{prompt}']\nmodels: ['-']\nlimits: {time: 1m, output: 64K}\n"
-	neverUp   = badShell + "service: [/bin/sleep, '3000']\nready: http://127.0.0.1:9999/ready\n"
+	badShell   = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: ['-']\nlimits: {time: 1m, memory: 512M, disk: 64M, pids: 40, output: 64K}\n"
+	badSpeech  = "image: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/bin/sh, -c, '{prompt}']\nmodels: ['-']\nlimits: {time: 1m, output: 64K}\n"
+	diesAtOnce = badShell + "service: [/bin/sh, -c, 'echo boom >&2; exit 3']\nready: http://127.0.0.1:9999/ready\n"
+	neverUp    = badShell + "service: [/bin/sleep, '3000']\nready: http://127.0.0.1:9999/ready\n"
 )
 
 // newShellHost returns a host with agents as YAML by id, whose model is "m".
@@ -38,7 +39,7 @@ func newShellHost(t *testing.T, script string, list map[string]string) (*modelHo
 // Whatever an agent does, its run ends as what it was, in time, and leaves nothing; and others do not notice.
 func TestAgentsThatFail(t *testing.T) {
 	t.Parallel()
-	h, _ := newShellHost(t, echoScript, map[string]string{"sh": badShell, "json": badSpeech, "never": neverUp})
+	h, _ := newShellHost(t, echoScript, map[string]string{"sh": badShell, "json": badSpeech, "never": neverUp, "dies": diesAtOnce})
 	const soon = "--timeout=4s"
 	for _, c := range []struct {
 		name        string
@@ -60,6 +61,7 @@ func TestAgentsThatFail(t *testing.T) {
 		{"says no JSON", []string{"json", `echo hello; echo '{"type": "final'; printf '\000\377\n'`}, caisson.RunAgentError, "JSON"},
 		{"says too much JSON", []string{"json", `printf '{"a": "'; head -c 50000000 /dev/zero | tr '\0' x; echo '"}'`}, caisson.RunAgentError, ""},
 		{"is never ready", []string{soon, "never", "echo here"}, caisson.RunTimeout, "was not ready"},
+		{"has a service that dies", []string{"--timeout=5m", "dies", "echo here"}, caisson.RunAgentError, "service exited with 3: boom"},
 		{"is not there", []string{"--image", "host", "no-such-agent", "x"}, "none", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

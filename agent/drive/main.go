@@ -115,7 +115,8 @@ func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output
 	return say(w, end, cut)
 }
 
-// attempt prepares the sandbox and runs the driver. unready says why it did not: the agent's service never was ready.
+// attempt prepares the sandbox and runs the driver. unready says why it did not: the agent's service never was ready, and its output is
+// in the log.
 func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
 	if err := prepare(t); err != nil {
 		return nil, End{Error: fault(caisson.RunInternal, err.Error())}, nil
@@ -127,9 +128,14 @@ func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (track *t
 	}()
 	if t.Ready != "" {
 		unready = ready(ctx, t.Ready, time.Duration(t.ReadyTime))
+	} else {
+		unready = service(ctx).failed()
 	}
 	<-scanned
 	if unready != nil {
+		if s := service(context.WithoutCancel(ctx)); s != nil {
+			out.Log(caisson.LogStderr, s.Output)
+		}
 		return track, End{Error: fault(caisson.RunAgentError, unready.Error())}, unready
 	}
 	type outcome struct {

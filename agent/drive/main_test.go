@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/drive"
 	"github.com/caisson-dev/caisson/agent/drive/drivetest"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 func init() {
@@ -75,6 +78,61 @@ func TestNotReady(t *testing.T) {
 	if r := drivetest.Do(t, k); r.Code() != caisson.RunTimeout || !strings.Contains(r.End.Error.Message, "was not ready within") {
 		t.Errorf("%v", r.End.Error)
 	}
+}
+
+// TestServiceFails: a service that has failed is not waited for, and what it wrote is in the log. It is not parallel: the address of the
+// supervisor is the same for all.
+func TestServiceFails(t *testing.T) {
+	for _, c := range []struct {
+		name, ready string
+		service     []string
+		want        string
+	}{
+		{"exits", "http://127.0.0.1:1/ready", []string{"/bin/sh", "-c", "echo boom >&2; exit 3"}, "service exited with 3: boom"},
+		{"is killed", "http://127.0.0.1:1/ready", []string{"/bin/sh", "-c", "kill -9 $$"}, "service ended by signal 9 and wrote nothing"},
+		{"is missing", "http://127.0.0.1:1/ready", []string{"/no/such/service"}, "service exited with 127: fork/exec /no/such/service: no such file"},
+		{"nothing asks whether it is ready", "", []string{"/bin/sh", "-c", "echo boom; exit 3"}, "service exited with 3: boom"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			serve(t, c.service)
+			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+			k.Ready, k.ReadyTime = c.ready, caisson.Duration(time.Hour)
+			r := drivetest.Do(t, k)
+			if r.Code() != caisson.RunAgentError || r.Text != "" || !strings.Contains(r.End.Error.Message, c.want) {
+				t.Errorf("text %q, %v", r.Text, r.End.Error)
+			}
+			if strings.Contains(c.want, "boom") && r.Logs[caisson.LogStderr] != "boom\n" {
+				t.Errorf("logs %q", r.Logs)
+			}
+		})
+	}
+}
+
+// serve starts the supervisor of a service and returns when the service has ended.
+func serve(t *testing.T, service []string) {
+	t.Helper()
+	k := drivetest.Task(t, caisson.DriverExec, "service")
+	cmd := exec.Command(k.Command[0], service...)
+	cmd.Env = os.Environ()
+	for name, value := range k.Env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	poll.Until(t, time.Minute, func() bool {
+		conn, err := net.Dial("unix", "@caisson-service")
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		said, _ := io.ReadAll(conn)
+		return strings.Contains(string(said), `"exit"`)
+	})
 }
 
 // TestBackground: what may run on does, with or without a session of its own, and nothing else.

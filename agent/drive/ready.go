@@ -18,7 +18,7 @@ const (
 	readyAsk   = 2 * time.Second // for one answer
 )
 
-// ready asks url until it answers with 200, for at most limit.
+// ready asks url until it answers with 200, for at most limit, or until the agent's service has failed.
 func ready(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
@@ -34,6 +34,9 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 		err := ask(ctx, host, path)
 		if err == nil {
 			return nil
+		}
+		if err := service(ctx).failed(); err != nil {
+			return err
 		}
 		if last == nil || ctx.Err() == nil { // that the time was over says less than what the service said before
 			last = err

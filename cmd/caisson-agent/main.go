@@ -14,6 +14,7 @@ import (
 )
 
 const usage = `usage: caisson-agent drive    read a task from standard input and let an agent do it
+       caisson-agent service  run an agent's service and tell how it is
        caisson-agent code     be an agent that writes code
        caisson-agent install  install packages as a lock file has them
 `
@@ -28,6 +29,9 @@ func main() {
 		drivers := drive.Drivers()
 		drivers[caisson.DriverOpenClaw] = openclaw.OpenClaw{}
 		os.Exit(drive.Main(os.Args[2:], os.Stdin, os.Stdout, drivers))
+	case "service":
+		fmt.Fprintln(os.Stderr, "caisson-agent:", drive.Serve(os.Args[2:]))
+		os.Exit(1)
 	case "install":
 		os.Exit(install.Main(os.Args[2:]))
 	case "code":
