@@ -34,7 +34,7 @@ type SyncMode string
 // The modes.
 const (
 	SyncSecure SyncMode = "secure"      // a person applies what they have reviewed
-	SyncYolo   SyncMode = "yolo"        // what passes every check is applied every 30 s and at the end; the rest waits for a person
+	SyncYolo   SyncMode = "yolo"        // what passes every check is applied every 30 s and at the end; the rest, and removals of most files, wait for a person
 	SyncUnsafe SyncMode = "yolo-unsafe" // WorkspaceDirect
 )
 
@@ -137,7 +137,7 @@ type Change struct {
 
 // A Finding is what a check says of a change.
 type Finding struct {
-	Check   string `json:"check" enum:"path,name,type,size,link,mode,collision,secret,command,host"`
+	Check   string `json:"check" enum:"path,name,type,size,link,mode,collision,secret,text,removal,command,host"`
 	Verdict string `json:"verdict" enum:"pass,ask,deny,clash"`
 	Message string `json:"message"`
 	Line    int    `json:"line,omitempty"`
@@ -201,7 +201,9 @@ type SyncReceipt struct {
 	UndoneAt  time.Time      `json:"undoneAt,omitzero"`
 	Checks    []string       `json:"checks"`
 	Entries   []ReceiptEntry `json:"entries"`
+	Auto      bool           `json:"auto,omitempty" doc:"Whether whatever passes every check was applied, and nobody has chosen it"`
 	Waiting   int            `json:"waiting,omitempty" doc:"Changes that were not applied because a check failed or the host has moved"`
+	Held      string         `json:"held,omitempty" doc:"With auto: that removals were not applied because they are most of the directory's files, and how to apply them"`
 }
 
 // A ReceiptEntry is one path that was written.

@@ -23,11 +23,12 @@ const (
 	checkMode      = "mode"
 	checkCollision = "collision"
 	checkSecret    = "secret"
+	checkText      = "text"
 )
 
 // Checks returns the names of what [Check] checks, in its order.
 func Checks() []string {
-	return []string{checkPath, checkNames, checkType, checkSize, checkLink, checkCollision, checkMode, checkSecret}
+	return []string{checkPath, checkNames, checkType, checkSize, checkLink, checkCollision, checkMode, checkSecret, checkText}
 }
 
 const (
@@ -124,7 +125,7 @@ func (c *checker) run(ctx context.Context) error {
 	if err := c.checkCollisions(ctx); err != nil {
 		return err
 	}
-	return c.checkSecrets(ctx)
+	return c.checkContents(ctx)
 }
 
 // checkPaths is about where a change is, and its name.
@@ -140,8 +141,18 @@ func (c *checker) checkPaths(i int) {
 	if ch.Kind == caisson.ChangeRemoved {
 		return // the name is the host's own
 	}
-	for name := range strings.SplitSeq(ch.Path, "/") {
+	names := strings.Split(ch.Path, "/")
+	for _, name := range names {
 		checkName(name, with(checkNames))
+	}
+	if ch.OldType != typeNone && ch.Kind != caisson.ChangeRenamed {
+		return // so is this one
+	}
+	if !c.rules.History {
+		names = names[len(names)-1:] // directories are changes of their own
+	}
+	for _, name := range names {
+		checkScripts(name, with(checkNames))
 	}
 }
 
@@ -159,6 +170,9 @@ func (c *checker) checkNode(i int) {
 		c.add(i, checkType, caisson.VerdictDeny, 0, "files, directories and symlinks are applied, and this is a %.20s", ch.Type)
 	}
 	if ch.Type == typeSymlink {
+		if j := judgedAt(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
+			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and what it leads to was not looked at", j.why)
+		}
 		return
 	}
 	const setuid, setgid, sticky = 0o4000, 0o2000, 0o1000
@@ -263,10 +277,16 @@ func (c *checker) checkCollisions(ctx context.Context) error {
 			c.add(i, checkCollision, caisson.VerdictDeny, 0, "the names beside it could not be read, or are too many")
 			continue
 		}
-		if same := groups[dir][nameKey(name)]; ch.OldType == typeNone || ch.Kind == caisson.ChangeRenamed || ch.Kind == caisson.ChangeAdded {
-			for _, other := range same {
+		if ch.OldType == typeNone || ch.Kind == caisson.ChangeRenamed || ch.Kind == caisson.ChangeAdded {
+			same := groups[dir]
+			for _, other := range same.key[nameKey(name)] {
 				if other != name {
 					c.add(i, checkCollision, caisson.VerdictDeny, 0, "%+.120q and %+.120q are one name on other systems", name, other)
+				}
+			}
+			for _, other := range same.look[nameLook(name)] {
+				if nameKey(other) != nameKey(name) {
+					c.add(i, checkNames, caisson.VerdictAsk, 0, "%+.120q looks like %+.120q, which is beside it", name, other)
 				}
 			}
 		}

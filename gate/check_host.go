@@ -18,7 +18,7 @@ type Tree interface {
 	// Children returns the names in dir, in any order; none if it is no directory. It is an error if they are too many to look at.
 	Children(dir string) ([]string, error)
 	// Content returns at most limit bytes of the file at path as it was before the changes; nil if there was none, or it cannot
-	// be read.
+	// be read. Where there were several, as in the parents of a commit, a zero byte is after each.
 	Content(path string, limit int64) []byte
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// checkSecrets searches what would be written.
-func (c *checker) checkSecrets(ctx context.Context) error {
+// checkContents looks at what would be written.
+func (c *checker) checkContents(ctx context.Context) error {
 	rules, err := loadSecretRules()
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "the rules for secrets cannot be read")
@@ -78,6 +78,8 @@ func (c *checker) scan(ctx context.Context, rules *secretRules, i int) {
 		unseen(caisson.MessageOf(err))
 		return
 	}
+	c.checkJudged(i, text)
+	c.checkDirection(i, text)
 	found, err := rules.find(ctx, ch.Path, text)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		unseen("it took too long; raise scanTime if that is wanted")

@@ -163,14 +163,18 @@ func (t *tree) above(path string) string {
 	return ""
 }
 
-// collisions returns the groups of names in dir that are one name on other systems, in order, and of which at least one is that of a
-// change. It may be called from several goroutines.
-func (t *tree) collisions(dir string) (map[string][]string, error) {
-	groups := map[string][]string{}
+// alike are groups of names in a directory, in order, by what they have in common: the key or the look.
+type alike struct{ key, look map[string][]string }
+
+// collisions returns the groups of names in dir that are one name on other systems, or that look alike, and of which at least one is
+// that of a change. It may be called from several goroutines.
+func (t *tree) collisions(dir string) (alike, error) {
+	groups := alike{map[string][]string{}, map[string][]string{}}
 	for _, n := range t.added[dir] {
 		n = strings.TrimPrefix(n, "/")
-		key := nameKey(n)
-		groups[key] = append(groups[key], n)
+		key, look := nameKey(n), nameLook(n)
+		groups.key[key] = append(groups.key[key], n)
+		groups.look[look] = append(groups.look[look], n)
 	}
 	prefix := ""
 	if dir != "" {
@@ -179,30 +183,37 @@ func (t *tree) collisions(dir string) (map[string][]string, error) {
 	if dir == "" || !t.covered(dir) {
 		names, err := t.base.Children(dir)
 		if err != nil {
-			return nil, err
+			return alike{}, err
 		}
 		for _, n := range names {
-			key := nameKey(n)
-			if g, ok := groups[key]; ok && !t.gone[prefix+n] { // few have the key of a change
-				groups[key] = append(g, n)
+			if t.gone[prefix+n] {
+				continue
+			}
+			if key := nameKey(n); groups.key[key] != nil { // few have the key of a change
+				groups.key[key] = append(groups.key[key], n)
+			}
+			if look := nameLook(n); groups.look[look] != nil {
+				groups.look[look] = append(groups.look[look], n)
 			}
 		}
 	}
-	for key, g := range groups {
-		slices.Sort(g)
-		if g = slices.Compact(g); len(g) < 2 {
-			delete(groups, key)
-			continue
+	for _, by := range []map[string][]string{groups.key, groups.look} {
+		for key, g := range by {
+			slices.Sort(g)
+			if g = slices.Compact(g); len(g) < 2 {
+				delete(by, key)
+				continue
+			}
+			by[key] = g
 		}
-		groups[key] = g
 	}
 	return groups, nil
 }
 
 // allCollisions is collisions of each of dirs; those that could not be looked into are in failed. Most of a large check is this: all
 // names beside those of changes are read.
-func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]map[string][]string, failed map[string]error) {
-	groups, failed = map[string]map[string][]string{}, map[string]error{}
+func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]alike, failed map[string]error) {
+	groups, failed = map[string]alike{}, map[string]error{}
 	var mu sync.Mutex // guards both
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -210,7 +221,7 @@ func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[str
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(dirs)); i = next.Add(1) - 1 {
 				err := ctx.Err()
-				var found map[string][]string
+				var found alike
 				if err == nil {
 					found, err = t.collisions(dirs[i])
 				}

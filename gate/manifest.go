@@ -371,6 +371,7 @@ func (m *Manifest) Below(dir string, yield func(Record) bool) error {
 // ScanResult sums up a scan.
 type ScanResult struct {
 	Files int64 `json:"files"` // whatever is no directory
+	Own   int64 `json:"own"`   // of these, what is not hidden and [Own]
 	Dirs  int64 `json:"dirs"`
 	Bytes int64 `json:"bytes"` // of regular files
 	// Hidden are paths that the mask hides, as [ShowPath] shows them; at most 1000, the first ones. HiddenCount counts all.

@@ -33,7 +33,7 @@ func scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, li
 		return ScanResult{}, fmt.Errorf("read the directory: %w", err)
 	}
 	s.sum.Cut = err != nil
-	if err := s.walk("", children); err != nil {
+	if err := s.walk("", children, true); err != nil {
 		return ScanResult{}, err
 	}
 	if err := s.out.close(s.sum.Cut); err != nil {
@@ -52,8 +52,8 @@ type scanner struct {
 	sum  ScanResult
 }
 
-// walk records children, which are those of dir, and what is below them.
-func (s *scanner) walk(dir string, children []child) error {
+// walk records children, which are those of dir, and what is below them. own says that dir is one of the tree's own, see [Own].
+func (s *scanner) walk(dir string, children []child, own bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
@@ -76,6 +76,9 @@ func (s *scanner) walk(dir string, children []child) error {
 		}
 		if c.typ != typeDir {
 			s.sum.Files++
+			if own && !r.Hidden && ownName(c.name) {
+				s.sum.Own++
+			}
 			if c.typ == typeFile {
 				s.sum.Bytes += c.size
 			}
@@ -92,7 +95,7 @@ func (s *scanner) walk(dir string, children []child) error {
 			return err
 		}
 		s.out.add(&r)
-		if err := s.walk(path, below); err != nil {
+		if err := s.walk(path, below, own && ownName(c.name)); err != nil {
 			return err
 		}
 	}

@@ -18,8 +18,8 @@ type Rules struct {
 	// Deny are patterns of paths that are never changed, whatever their case.
 	Deny []string `yaml:"deny" json:"deny,omitempty"`
 	// Allow are patterns of paths that are protected by default and may be changed all the same: definitions of continuous
-	// integration, hooks that are files of the tree, and what editors, shells and agents run or follow. Not of what is never
-	// changed: .git, and keys to the host.
+	// integration, hooks that are files of the tree, and what editors, shells, agents, builds and other tools run or follow. Not of
+	// what is never changed: .git, and keys to the host.
 	Allow []string `yaml:"allow" json:"allow,omitempty"`
 
 	MaxFile  caisson.Size `yaml:"maxFile" json:"maxFile,omitempty"`   // of one file; 64 MiB

@@ -276,14 +276,41 @@ setfattr -n user.overlay.opaque -v y src 2>/dev/null; setfattr -n user.overlay.r
 func TestWorkspaceModes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	dir := h.userDir("project", map[string]string{"a.txt": "a\n", "b.sh": "b\n"})
-	r := h.script(dir, "echo A > a.txt; chmod 755 b.sh; echo n > n.txt", "--sync", "yolo")
-	h.waitFor(func() bool { return h.content(dir, "a.txt") == "A\n" && h.content(dir, "n.txt") == "n\n" })
+	files := map[string]string{
+		"a.txt": "a\n", "b.sh": "b\n", "v/package.json": `{"version": "1", "scripts": {"test": "x"}}`, "s/package.json": `{"scripts": {"test": "x"}}`,
+		"Makefile": "all:\n",
+	}
+	for _, name := range strings.Split("abcdefghij", "") {
+		files["docs/"+name] = "file " + name + "\n"
+	}
+	dir := h.userDir("project", files)
+	r := h.script(dir, `echo A > a.txt; chmod 755 b.sh; echo n > n.txt; echo '{"version": "2", "scripts": {"test": "x"}}' > v/package.json
+echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' > Makefile; rm -rf docs; printf '\342\200\256\n' > t.go`, "--sync", "yolo")
+	h.waitFor(func() bool {
+		return h.content(dir, "a.txt") == "A\n" && h.content(dir, "n.txt") == "n\n" && strings.Contains(h.content(dir, "v/package.json"), `"2"`) &&
+			strings.HasPrefix(h.content(dir, "Makefile"), "#")
+	})
 	if fi, err := os.Stat(filepath.Join(dir, "b.sh")); err != nil || fi.Mode().Perm() != 0o644 {
 		t.Errorf("what a check asks about was applied by itself: %v, %v", fi, err)
 	}
-	if d := h.diff(string(r.ID)); len(d) != 1 || d["b.sh"].Verdict != caisson.VerdictAsk {
-		t.Errorf("left are %+v", d)
+	left := h.diff(string(r.ID))
+	for _, name := range []string{"b.sh", "s/package.json", "t.go", "docs/a", "docs/j"} {
+		if left[name].Verdict != caisson.VerdictAsk {
+			t.Errorf("%s is not asked about: %+v", name, left[name])
+		}
+	}
+	if len(left) != 14 || h.content(dir, "docs/a") != "file a\n" || h.content(dir, "s/package.json") != files["s/package.json"] || h.content(dir, "t.go") == "\u202e\n" {
+		t.Errorf("left are %+v", left)
+	}
+	// Most of the files are removed only by who says so, with the command that the message names.
+	auto := h.run("sync", "--auto", string(r.ID))
+	command := regexp.MustCompile(`run "caisson (sync --yes ws-[a-z0-9]+)"`).FindStringSubmatch(auto.stderr)
+	if auto.code != 0 || command == nil || h.content(dir, "docs/a") != "file a\n" {
+		t.Fatalf("%v", auto)
+	}
+	h.ok(append(strings.Fields(command[1]), "--only", "docs")...)
+	if _, err := os.Stat(filepath.Join(dir, "docs")); err == nil || h.content(dir, "s/package.json") != files["s/package.json"] {
+		t.Errorf("after %s: %v", command[1], err)
 	}
 	h.script(dir, "echo direct > d.txt", "--workspace-kind", "direct")
 	if c := h.content(dir, "d.txt"); c != "direct\n" {

@@ -24,6 +24,9 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
 		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.ran), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
 	}
+	if receipt.Auto = s.auto; s.auto {
+		receipt.Held = r.Held
+	}
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(plan.Steps) == 0 {
 		return receipt, nil
@@ -111,6 +114,9 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
+		if err := c.syncs.countRemovals(receipt, steps, false); err != nil {
+			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
+		}
 	}
 	if err := c.syncs.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
 		return err

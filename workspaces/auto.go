@@ -107,7 +107,7 @@ func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 		return err
 	}
 	defer host.Close()
-	s := &syncing{c: c.Core, w: w, host: host, by: autoActor}
+	s := &syncing{c: c.Core, w: w, host: host, by: autoActor, auto: true}
 	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
 	if errors.Is(err, errPutOff) {
 		return nil

@@ -46,6 +46,9 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to look for secrets in all of them; choose a smaller directory", w.Source)
 	}
 	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
+	if err := writeJSON(c.dir(w.ID, removalFile), removals{Files: found.Own}); err != nil {
+		return diskFull(err)
+	}
 	if found.Closed > 0 {
 		w.Warning = fmt.Sprintf("%d directories could not be looked into for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)
 	}

@@ -26,6 +26,7 @@ type review struct {
 	Changes []gate.Difference
 	Cut     bool
 	Checks  []string
+	Held    string // why removals that would pass are not applied automatically; empty for most
 }
 
 // reviews looks at what is in the layers of workspaces.
@@ -105,7 +106,7 @@ func matches(only []string, name string) bool {
 // look freezes what the sandbox of w has written, compares it with the host's directory and checks it. The caller holds w, and
 // keeps the review or forgets it.
 func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
-	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: gate.Checks()}
+	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(gate.Checks(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
@@ -124,6 +125,9 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	err = c.reviews.compare(ctx, w, host, dir, patch, r)
 	asking.Wait()
 	if err != nil {
+		return nil, err
+	}
+	if err := c.reviews.holdRemovals(w, r); err != nil {
 		return nil, err
 	}
 	by.attribute(r.Changes)

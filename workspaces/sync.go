@@ -42,7 +42,7 @@ func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*
 		return nil, err
 	}
 	defer host.Close()
-	s := &syncing{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx)}
+	s := &syncing{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx), auto: req.Auto}
 	return s.do(ctx, &req)
 }
 
@@ -101,6 +101,7 @@ type syncing struct {
 	w    *caisson.Workspace
 	host *os.File
 	by   string
+	auto bool     // nobody has chosen what is applied
 	ran  []string // commands that have passed, as checks
 }
 
@@ -117,6 +118,9 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
 		}
 	}()
+	if err := s.tellHeld(ctx, r); err != nil {
+		return nil, err
+	}
 	chosen, err := s.choose(r, req)
 	if err != nil {
 		return nil, err

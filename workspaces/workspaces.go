@@ -18,6 +18,7 @@
 //	                         what has become of it, and is <rc>.done afterwards
 //	    dropped              a change on its way out of the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
+//	    removals.json        how many files the directory has, and how many were removed from it automatically
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
 //	    writers.json         which process was the last to change what, as the sandbox last said

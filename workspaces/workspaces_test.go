@@ -259,6 +259,74 @@ func TestAuto(t *testing.T) {
 	}
 }
 
+// TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and the rest is applied all the same.
+func TestAutoRemovals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := map[string]string{".git/a": "", ".git/b": "", "node_modules/x": "x", "node_modules/y": "y"}
+	for i := range 10 {
+		files[fmt.Sprintf("d/f%d", i)] = fmt.Sprintf("this is file %d\n", i)
+	}
+	dir := w.tree(files)
+	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
+	remove := func(names ...string) {
+		t.Helper()
+		w.inside(ws, func(in string) {
+			for _, name := range names {
+				w.must(os.RemoveAll(filepath.Join(in, name)))
+			}
+		})
+	}
+	gone := func(names ...string) {
+		for _, name := range names {
+			delete(files, name)
+		}
+	}
+	applied := func(n int) func() bool {
+		return func() bool { return len(w.saw("sync.applied")) == n }
+	}
+	remove("node_modules", "d/f0", "d/f1", "d/f2") // what can be made again is none of the files that count
+	w.autoApply(applied(1))
+	gone("node_modules/x", "node_modules/y", "d/f0", "d/f1", "d/f2")
+	w.wantFiles(dir, files)
+	remove("d/f3", "d/f4")
+	w.autoApply(applied(2))
+	gone("d/f3", "d/f4")
+	w.wantFiles(dir, files) // half of the ten
+	remove("d/f5")
+	w.edit(ws, map[string]string{"new": "n\n"})
+	w.autoApply(applied(3))
+	files["new"] = "n\n"
+	w.wantFiles(dir, files)
+	d := w.shows(ws, "removed d/f5 ask")
+	if f := d.Changes[0].Finding; len(f) != 1 || f[0].Check != "removal" || f[0].Message != "6 of the directory's 11 files would be removed without anybody having asked for it" {
+		t.Errorf("%+v", f)
+	}
+	command := fmt.Sprintf("caisson sync --yes %s", ws.ID)
+	if held := w.saw("sync.held"); len(held) != 1 || !strings.Contains(held[0].Data["reason"], command) {
+		t.Errorf("%+v", held)
+	}
+	receipt, err := w.sync(ws, caisson.SyncRequest{Auto: true})
+	if err != nil || receipt.ID != "" || receipt.Waiting != 1 || !strings.Contains(receipt.Held, command) {
+		t.Errorf("%+v, %v", receipt, err)
+	}
+	// A person may want it. From then on it begins anew.
+	req := pick(t, d)
+	_, err = w.sync(ws, req)
+	w.wants(err, caisson.Denied, "6 of the directory's 11 files")
+	req.Asked = true
+	_, err = w.sync(ws, req)
+	w.must(err)
+	gone("d/f5")
+	w.wantFiles(dir, files)
+	remove("d/f6")
+	w.edit(ws, map[string]string{"e": "e"})
+	w.autoApply(applied(5))
+	gone("d/f6")
+	files["e"] = "e"
+	w.wantFiles(dir, files)
+}
+
 // TestAutoRequest: the same on request, with patterns.
 func TestAutoRequest(t *testing.T) {
 	t.Parallel()

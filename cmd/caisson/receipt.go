@@ -31,6 +31,9 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 		did = append(did, plural(r.Waiting, "change")+" left in the workspace")
 	}
 	a.say("caisson: %s", strings.Join(did, ", "))
+	if r.Held != "" {
+		a.say("caisson: %s", quoteName(r.Held))
+	}
 	if r.ID == "" {
 		if a.globals.Output != "table" {
 			return a.encode(r)
