@@ -16,6 +16,8 @@ type GatewayConfig struct {
 	Nameservers []netip.AddrPort `json:"nameservers"`
 	// Forbidden are addresses that no policy can allow: the daemon's own.
 	Forbidden []netip.AddrPort `json:"forbidden,omitempty"`
+	// PublicAddresses lead to this machine although no interface has them.
+	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 	// Roots is a PEM bundle of authorities to trust for providers besides the host's.
 	Roots string `json:"roots,omitempty"`
 	// Remote is about gateways on other machines; zero: nothing is.

@@ -6,10 +6,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Inward returns the first rule that lets a sandbox reach something that is not the public internet, or one of the
-// addresses in own, the host's; ok is false if there is none. Whoever may write such a rule acts with the host's place in
+// Inward returns the first rule that lets a sandbox reach something that is not the public internet, or an address that own says is
+// the host's; ok is false if there is none. Whoever may write such a rule acts with the host's place in
 // its network. p must be valid.
-func Inward(p caisson.Policy, own []netip.Addr) (rule int, ok bool) {
+func Inward(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 	for i, r := range p.Rules {
 		if r.Action != caisson.Allow || r.Host == "" {
 			continue
@@ -25,13 +25,8 @@ func Inward(p caisson.Policy, own []netip.Addr) (rule int, ok bool) {
 		if b, ok := special(prefix.Addr()); ok && b.within(prefix) {
 			return i, true // a wider one means none of the special ranges in it
 		}
-		if !prefix.IsSingleIP() {
-			continue // the host's own address has to be named by itself
-		}
-		for _, a := range own {
-			if a.Unmap() == prefix.Addr() {
-				return i, true
-			}
+		if prefix.IsSingleIP() && own(prefix.Addr()) { // the host's own address has to be named by itself
+			return i, true
 		}
 	}
 	return 0, false

@@ -1,6 +1,10 @@
 package egress
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/caisson-dev/caisson/internal/reach"
+)
 
 // A block is a range of addresses without a place on the public internet, or with a service on it that trusts whoever
 // asks.
@@ -73,15 +77,15 @@ func special(addr netip.Addr) (b block, ok bool) {
 	if b, ok = find(blocks6, addr); !ok {
 		return block{}, false
 	}
-	for _, e := range embeddings {
-		if !e.in.Contains(addr) {
+	for _, e := range reach.Embeddings {
+		if !e.In.Contains(addr) {
 			continue
 		}
-		inner, found := find(blocks4, e.extract(addr.As16()))
+		inner, found := find(blocks4, e.Extract(addr))
 		if !found {
 			continue
 		}
-		if seen, err := addr.Prefix(e.bits(inner.Bits())); err == nil && seen.Bits() > b.Bits() {
+		if seen, err := addr.Prefix(e.Bits(inner.Bits())); err == nil && seen.Bits() > b.Bits() {
 			b = block{seen, inner.what, inner.reason}
 		}
 	}
@@ -100,44 +104,4 @@ func find(blocks []block, addr netip.Addr) (block, bool) {
 // within reports whether all of rule is in b.
 func (b block) within(rule netip.Prefix) bool {
 	return rule.Bits() >= b.Bits() && b.Contains(rule.Addr())
-}
-
-// An embedding is a place within IPv6 addresses where an IPv4 address stands.
-type embedding struct {
-	in     netip.Prefix
-	bytes  [4]int // which bytes of the address are those of the IPv4 address
-	invert bool   // Teredo's clients
-}
-
-// RFC 6052 has four layouts for a translator's own prefix, which 64:ff9b:1::/48 leaves open; all are looked at.
-var embeddings = []embedding{
-	{in: netip.MustParsePrefix("::/96"), bytes: [4]int{12, 13, 14, 15}},
-	{in: netip.MustParsePrefix("::ffff:0:0:0/96"), bytes: [4]int{12, 13, 14, 15}},
-	{in: netip.MustParsePrefix("64:ff9b::/96"), bytes: [4]int{12, 13, 14, 15}},
-	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{12, 13, 14, 15}},
-	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{6, 7, 9, 10}},
-	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{7, 9, 10, 11}},
-	{in: netip.MustParsePrefix("64:ff9b:1::/48"), bytes: [4]int{9, 10, 11, 12}},
-	{in: netip.MustParsePrefix("2002::/16"), bytes: [4]int{2, 3, 4, 5}},
-	{in: netip.MustParsePrefix("2001::/32"), bytes: [4]int{4, 5, 6, 7}},                   // the server
-	{in: netip.MustParsePrefix("2001::/32"), bytes: [4]int{12, 13, 14, 15}, invert: true}, // the client
-}
-
-func (e embedding) extract(a [16]byte) netip.Addr {
-	var out [4]byte
-	for i, at := range e.bytes {
-		out[i] = a[at]
-		if e.invert {
-			out[i] = ^out[i]
-		}
-	}
-	return netip.AddrFrom4(out)
-}
-
-// bits returns how much of the IPv6 address the first n bits of the IPv4 address are.
-func (e embedding) bits(n int) int {
-	if n == 0 {
-		return e.bytes[0] * 8
-	}
-	return e.bytes[(n-1)/8]*8 + (n-1)%8 + 1
 }

@@ -58,7 +58,7 @@ func newRuns(e *Engine) *runs.Core {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
 		},
-		CheckPolicy: checkPolicy, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
+		CheckPolicy: policies{e.cfg.host()}.may, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Relay: e.Relay,
@@ -72,9 +72,9 @@ func newRuns(e *Engine) *runs.Core {
 	})
 }
 
-// checkPolicy refuses policies that make no sense, and those that lead to the host's own networks unless the caller is local.
-func checkPolicy(ctx context.Context, field string, p caisson.Policy) error {
-	normal, err := policies{}.Check(p)
+// may refuses policies that make no sense, and those that lead to the host's own networks unless the caller is local.
+func (p policies) may(ctx context.Context, field string, policy caisson.Policy) error {
+	normal, err := p.Check(policy)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func checkPolicy(ctx context.Context, field string, p caisson.Policy) error {
 	if err != nil {
 		return err
 	}
-	if i, inward := (policies{}).Inward(normal); inward && !caller.Local {
+	if i, inward := p.Inward(normal); inward && !caller.Local {
 		return caisson.Errorf(caisson.Denied, "%s: rule %d leads to the host's own networks, which only a policy that is set over the unix socket may", field, i)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/credential"
 	"github.com/caisson-dev/caisson/image"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/undo"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/repos"
@@ -43,8 +45,9 @@ type Config struct {
 	EventRetention     time.Duration // 0 keeps events for ever
 	Providers          []caisson.Provider
 	Models             []caisson.Model
-	ProviderCA         string   // PEM file of authorities to trust for providers besides the host's; "" for none
-	Listen             []string // the daemon's own listeners: no sandbox may reach them
+	ProviderCA         string         // PEM file of authorities to trust for providers besides the host's; "" for none
+	Listen             []string       // the daemon's own listeners: no sandbox may reach them
+	PublicAddresses    []netip.Prefix // lead to this machine although no interface has them; handled like its own addresses
 	Gateway            GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
@@ -56,6 +59,9 @@ type Config struct {
 	Version       string
 	Log           *slog.Logger
 }
+
+// host knows which addresses are this machine's own.
+func (c *Config) host() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
 
 // Engine is everything below the front doors. The exported fields are the services that these call.
 type Engine struct {
@@ -155,7 +161,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
+		Egress: policies{cfg.host()}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -183,7 +189,7 @@ func (e *Engine) drivers() error {
 	}
 	e.images, err = image.New(image.Config{
 		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: e.runner, InsecureRegistries: e.cfg.InsecureRegistries,
-		RegistryCA: e.cfg.RegistryCA, Log: e.cfg.Log.With("component", "image"),
+		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.host(), Log: e.cfg.Log.With("component", "image"),
 	})
 	if err != nil {
 		return err
@@ -237,7 +243,7 @@ func (e *Engine) money() (err error) {
 	}
 	e.models = &models{
 		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
-		gateway: e.cfg.Gateway, log: e.cfg.Log.With("component", "models"),
+		gateway: e.cfg.Gateway, public: e.cfg.PublicAddresses, log: e.cfg.Log.With("component", "models"),
 		record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
 	}
 	e.runs = newGatewayRuns(e)

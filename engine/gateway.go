@@ -31,6 +31,7 @@ type models struct {
 	providers []caisson.Provider
 	models    []caisson.Model
 	forbidden []netip.AddrPort
+	public    []netip.Prefix
 	roots     string
 	gateway   GatewayConfig
 	secrets   caisson.Secrets
@@ -235,7 +236,7 @@ func (m *models) lasting(ctx context.Context) (*caisson.GatewayConfig, error) {
 // are refused.
 func (m *models) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg := &caisson.GatewayConfig{
-		Providers: m.providers, Keys: map[string]string{}, Scripts: map[string]string{}, Forbidden: m.forbidden, Roots: m.roots,
+		Providers: m.providers, Keys: map[string]string{}, Scripts: map[string]string{}, Forbidden: m.forbidden, PublicAddresses: m.public, Roots: m.roots,
 	}
 	var err error
 	if cfg.Nameservers, err = nameservers(resolvConf); err != nil {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/egress"
 	"github.com/caisson-dev/caisson/internal/lru"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/wire"
 )
@@ -127,7 +127,7 @@ func (e *Engine) record(id caisson.ID) (*os.File, error) {
 }
 
 // policies is package egress as the core knows it.
-type policies struct{}
+type policies struct{ host reach.Host }
 
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 	c, err := egress.Compile(p)
@@ -145,21 +145,12 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// Inward looks at the host's addresses as they are now; one that it gets later, a rule that names it alone leads to.
-func (policies) Inward(p caisson.Policy) (int, bool) {
-	var own []netip.Addr
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return 0, len(p.Rules) > 0 // nobody knows
-	}
-	for _, a := range list {
-		if n, ok := a.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(n.IP); ok {
-				own = append(own, addr)
-			}
-		}
-	}
-	return egress.Inward(p, own)
+// Inward asks which addresses are the host's now; one that it gets later, a rule that names it alone leads to.
+func (p policies) Inward(policy caisson.Policy) (int, bool) {
+	return egress.Inward(policy, func(a netip.Addr) bool {
+		own, err := p.host.Own(a)
+		return own || err != nil && !reach.NoRoute(err)
+	})
 }
 
 func (policies) Presets() []caisson.Preset { return egress.Presets() }

@@ -55,7 +55,7 @@ func newClient(args jobArgs) (*client, error) {
 	c := &client{base: base, secrets: secretsOf(args.Secret)}
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:            dialer(base.Scheme, loopback, args.Local).DialContext,
+			DialContext:            dialer(base.Scheme, loopback, args.Local, args.Own).DialContext,
 			ForceAttemptHTTP2:      true,
 			TLSHandshakeTimeout:    20 * time.Second,
 			ResponseHeaderTimeout:  callTime,

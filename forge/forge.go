@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 // Server is a project at a forge and how to get at it. [Locate] derives all of it from an address, but what is secret or a matter of
@@ -25,8 +26,9 @@ type Server struct {
 	Roots   string // certificates, as PEM, to trust besides the host's
 	// Local says that the request is on behalf of somebody on this host, or that its administrator has listed the server: then
 	// it may be at any address. Otherwise only at one that everybody can reach, so that holders of a token cannot look around in the
-	// networks that this host is in.
+	// networks that this host is in, and on the host itself.
 	Local bool
+	Own   reach.Host // which addresses are this host's
 }
 
 // A PullRequest is what is wanted: that a branch be merged into another one of the same repository.

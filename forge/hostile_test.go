@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
@@ -182,9 +183,11 @@ func TestTokenIsNotSentInTheOpen(t *testing.T) {
 			t.Errorf("%s: %v", api, err)
 		}
 	}
-	s.Local, s.API = false, "https://127.0.0.1:1"
-	_, err := tool.Pull(t.Context(), s, somePull)
-	wantKind(t, err, caisson.Denied)
+	s.Local, s.Own.PublicAddresses = false, []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}
+	for _, s.API = range []string{"https://127.0.0.1:1", "https://203.0.113.9:1", "https://[64:ff9b::cb00:7109]"} {
+		_, err := tool.Pull(t.Context(), s, somePull)
+		wantKind(t, err, caisson.Denied)
+	}
 }
 
 func TestReachable(t *testing.T) {
@@ -195,8 +198,11 @@ func TestReachable(t *testing.T) {
 		{"140.82.121.3", "https", false, false, true}, {"140.82.121.3", "http", false, true, false}, {"127.0.0.1", "http", true, true, true},
 		{"::ffff:127.0.0.1", "http", true, true, true}, {"10.0.0.1", "http", true, true, false}, {"127.0.0.1", "http", true, false, false},
 		{"10.0.0.1", "https", false, true, true}, {"10.0.0.1", "https", false, false, false}, {"169.254.169.254", "https", true, true, false},
+		{"203.0.113.9", "https", false, false, false}, {"64:ff9b::cb00:7109", "https", false, false, false}, {"203.0.113.9", "https", false, true, true},
+		{"203.0.113.10", "https", false, false, true},
 	} {
-		if err := reachable(netip.MustParseAddr(tt.addr), tt.scheme, tt.loopback, tt.local); (err == nil) != tt.want {
+		own := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
+		if err := reachable(netip.MustParseAddr(tt.addr), tt.scheme, tt.loopback, tt.local, own); (err == nil) != tt.want {
 			t.Errorf("%+v: %v", tt, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -28,6 +29,7 @@ type jobArgs struct {
 	Secret       string
 	Roots        string
 	Local        bool
+	Own          reach.Host
 	Pull         PullRequest
 	App          string
 	Installation int64

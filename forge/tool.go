@@ -121,7 +121,7 @@ func (s Server) check() error {
 }
 
 func (s Server) args() jobArgs {
-	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local}
+	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Own}
 }
 
 // believes reports whether a forge may call raw the page of one of its pull requests: people will open it.

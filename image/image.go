@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -53,6 +54,8 @@ type Config struct {
 	InsecureRegistries []string
 	// RegistryCA is a PEM file of the authorities to trust besides the host's; "" for none. It is read for each pull.
 	RegistryCA string
+	// OwnAddresses knows which addresses are this host's: only local callers reach registries there.
+	OwnAddresses reach.Host
 	// HostRoot is the root directory of the host image; "" means "/".
 	HostRoot string
 	// Log gets what pulls leave out; nil discards it.
@@ -66,6 +69,7 @@ type Driver struct {
 	maxOut     int64
 	insecure   []string
 	registryCA string
+	own        reach.Host
 	log        *slog.Logger
 	slots      chan struct{} // one for each layer in work
 	layers     *layerStore
@@ -78,7 +82,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, caisson.Errorf(caisson.Invalid, "image: an absolute directory and a worker are required")
 	}
 	d := &Driver{worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed, insecure: cfg.InsecureRegistries,
-		registryCA: cfg.RegistryCA, log: cfg.Log, slots: make(chan struct{}, pipelines)}
+		registryCA: cfg.RegistryCA, own: cfg.OwnAddresses, log: cfg.Log, slots: make(chan struct{}, pipelines)}
 	if d.maxIn <= 0 {
 		d.maxIn = defaultMaxSize
 	}

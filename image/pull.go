@@ -75,7 +75,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 		return nil, err
 	}
 	src := source{Reference: ref, Platform: platform, Username: req.Auth.Username, Password: req.Auth.Password.Reveal(),
-		Local: req.Local, Plain: d.insecure, CA: ca}
+		Local: req.Local, Plain: d.insecure, CA: ca, Own: d.own}
 	return d.pullRemote(ctx, src, account, report)
 }
 

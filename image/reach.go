@@ -17,11 +17,11 @@ const dialTimeout = 20 * time.Second
 // dialer returns how to connect on behalf of a pull from host[:port]. Names are resolved as part of a dial, so what a
 // name means cannot change between the check and the use.
 func (s source) dialer(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	usual := reach.Dialer(dialTimeout, onlyPlausible(isLoopback(host)))
+	usual := reach.Dialer(dialTimeout, s.plausible(isLoopback(host)))
 	if s.Local {
 		return usual.DialContext
 	}
-	public := reach.Dialer(dialTimeout, onlyPublic)
+	public := reach.Dialer(dialTimeout, s.public)
 	listed := slices.Contains(s.Plain, host)
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// What the administrator lists may be anywhere, but not what it redirects to.
@@ -32,43 +32,27 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 	}
 }
 
-// onlyPlausible refuses addresses where no registry is but where a registry that lies could send us for its own ends:
-// a host's metadata service (whose answer would be sent back as if it were a token), and this host itself.
-func onlyPlausible(loopback bool) func(netip.AddrPort) error {
+// plausible refuses addresses where no registry is but where a registry that lies could send us for its own ends:
+// a host's metadata service (whose answer would be sent back as if it were a token), and this host's loopback interface.
+func (s source) plausible(loopback bool) func(netip.AddrPort) error {
 	return func(ap netip.AddrPort) error {
-		if a := ap.Addr().Unmap(); !reach.Plausible(a, loopback) {
-			return caisson.Errorf(caisson.Denied, "the registry leads to the address %s, which cannot be a registry's", a)
+		err := s.Own.Check(ap.Addr(), loopback, true)
+		if caisson.KindOf(err) == caisson.Denied {
+			return caisson.Errorf(caisson.Denied, "the registry leads to the address %s, which cannot be a registry's", ap.Addr().Unmap())
 		}
-		return nil
+		return err
 	}
 }
 
-// onlyPublic refuses what this host can reach and the rest of the world cannot: whoever holds a token would otherwise
-// look around in the networks that this host is in. The error does not say what a name resolves to.
-func onlyPublic(ap netip.AddrPort) error {
-	public, own := reach.Public(ap.Addr()), false
-	if public {
-		var err error
-		if own, err = isOwn(ap); err != nil {
-			return err
-		}
-	}
-	if own || !public {
-		return caisson.Errorf(caisson.Denied, "with a token only registries at public addresses can be reached; "+
+// public refuses what this host can reach and the rest of the world cannot, and the host itself: whoever holds a token would otherwise
+// look around there. The error does not say what a name resolves to.
+func (s source) public(ap netip.AddrPort) error {
+	err := s.Own.Check(ap.Addr(), false, false)
+	if caisson.KindOf(err) == caisson.Denied {
+		return caisson.Errorf(caisson.Denied, "with a token only registries at public addresses of other machines can be reached; "+
 			"pull the image on the host, or have its administrator list the registry in insecureRegistries")
 	}
-	return nil
-}
-
-// isOwn reports whether an address is this host's: what goes there would come from there. Nothing is sent.
-func isOwn(ap netip.AddrPort) (bool, error) {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(ap))
-	if err != nil {
-		return false, err
-	}
-	defer c.Close()
-	from, ok := c.LocalAddr().(*net.UDPAddr)
-	return !ok || from.AddrPort().Addr().Unmap() == ap.Addr().Unmap(), nil
+	return err
 }
 
 // isLoopback reports whether host[:port] names this host.

@@ -14,30 +14,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func TestOnlyPlausible(t *testing.T) {
+func TestPlausible(t *testing.T) {
 	for address, want := range map[string]bool{
 		"93.184.216.34:443": true, "10.1.2.3:443": true, "127.0.0.1:443": false, "[::1]:443": false, "169.254.169.254:80": false,
 		"[fe80::1]:443": false, "[::ffff:169.254.169.254]:80": false, "0.0.0.0:443": false, "[fd00:ec2::254]:80": false,
 	} {
-		if err := onlyPlausible(false)(netip.MustParseAddrPort(address)); (err == nil) != want {
+		if err := (source{}).plausible(false)(netip.MustParseAddrPort(address)); (err == nil) != want {
 			t.Errorf("%s: %v", address, err)
-		}
-	}
-}
-
-// A public address of this host's own is as near as its loopback.
-func TestIsOwn(t *testing.T) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addrs {
-		p, err := netip.ParsePrefix(a.String())
-		if err != nil || p.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		if own, err := isOwn(netip.AddrPortFrom(p.Addr(), 5000)); err != nil || !own {
-			t.Errorf("%s is on an interface of this host, but isOwn says %t, %v", p, own, err)
 		}
 	}
 }
@@ -54,10 +37,12 @@ func TestPromise4TokensReachNoPrivateRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDriver(t)
+	own := netip.MustParsePrefix("203.0.113.9/32")
+	d := newDriver(t, func(c *Config) { c.OwnAddresses.PublicAddresses = []netip.Prefix{own} })
 	for _, host := range []string{
 		reg.host, "localhost:" + port, "127.1.2.3:" + port, "[::1]:" + port, "0.0.0.0:" + port, "10.255.255.1", "192.168.255.1:5000",
 		"169.254.169.254", "[fd00:ec2::254]", "100.64.0.1", "[::ffff:7f00:1]:" + port,
+		"203.0.113.9", "[64:ff9b::cb00:7109]:" + port, "[64:ff9b::7f00:1]:" + port,
 	} {
 		_, err := d.Pull(testContext(t), caisson.PullRequest{Reference: host + "/a/b"}, "alice", nil)
 		wantKind(t, err, caisson.Denied)

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -29,9 +30,10 @@ type source struct {
 	Platform  string
 	Username  string
 	Password  string
-	Local     bool     // on behalf of somebody on this host, who could reach whatever it can
-	Plain     []string // registries, as in references, that may be spoken to without TLS and be anywhere
-	CA        string   // certificates, as PEM, to trust besides the host's
+	Local     bool       // on behalf of somebody on this host, who could reach whatever it can
+	Plain     []string   // registries, as in references, that may be spoken to without TLS and be anywhere
+	CA        string     // certificates, as PEM, to trust besides the host's
+	Own       reach.Host // which addresses are this host's
 }
 
 // resolved is what a registry says an image is. All of it is hostile until checked.

@@ -76,7 +76,7 @@ func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
-		at.server.Roots = c.Roots
+		at.server.Roots, at.server.Own = c.Roots, c.Own
 		return c.tokens.get(ctx, c.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
@@ -130,7 +130,7 @@ func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forg
 	if secret.IsZero() {
 		return server, errNoToken(r)
 	}
-	server.Token, server.Roots = secret, c.Roots
+	server.Token, server.Roots, server.Own = secret, c.Roots, c.Own
 	return server, nil
 }
 
@@ -154,7 +154,7 @@ func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve 
 	if err != nil {
 		return nil, "", err
 	}
-	req := link.Request{URL: r.URL, Roots: c.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local}
+	req := link.Request{URL: r.URL, Roots: c.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: c.Own}
 	t = relay.TransportHTTP
 	if at.url.Scheme == remoteurl.SSH {
 		t = relay.TransportStream

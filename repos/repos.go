@@ -29,6 +29,7 @@ import (
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 )
@@ -69,7 +70,7 @@ type Limits struct {
 	Space caisson.Size  // that an account's mirrors, views and stores may take before nothing more is fetched, granted or pushed; 20 GiB
 }
 
-// Config is what a Core is made of. All fields but Rules, Limits, Roots, Settled and Log are required.
+// Config is what a Core is made of. All fields but Rules, Limits, Roots, Own, Settled and Log are required.
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
@@ -82,7 +83,8 @@ type Config struct {
 	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
 	Rules  gate.Rules // of what commits may change; zero means the gate's defaults
 	Limits Limits
-	Roots  string // PEM of authorities to trust besides the host's
+	Roots  string     // PEM of authorities to trust besides the host's
+	Own    reach.Host // which addresses are this host's
 	// Settled, unless nil, is told of each delivery whose state has changed.
 	Settled func(ctx context.Context, d *caisson.Delivery)
 	Log     *slog.Logger

@@ -17,9 +17,12 @@ import (
 // addresses, not what is next to it, not metadata services, and no name that leads there.
 func TestPromise1WideOpen(t *testing.T) {
 	w := newWorld(t)
+	const public = "198.51.100.77" // leads to the host through a router
+	w.configure("publicAddresses: [" + public + "]")
 	w.serve("--listen", "127.0.0.1:7070")
 	w.ok("sandbox", "create", "--name", "a", "--allow", "*", "--allow", "*/udp", "--allow", "0.0.0.0/0", "--allow", "0.0.0.0/0/udp",
-		"--allow", "::/0", "--allow", "::/0/udp", "host")
+		"--allow", "::/0", "--allow", "::/0/udp",
+		"--allow", "64:ff9b::/96", "host")
 	w.probe(buildProbe(t), "a")
 	on := w.inside.listenAll(t, 7777)
 
@@ -27,12 +30,14 @@ func TestPromise1WideOpen(t *testing.T) {
 	list := []attempt{
 		{Do: "get", To: "https://" + badName + "/", open: true}, {Do: "tls", To: "[" + badAddr6 + "]:443", Name: badName, open: true},
 		tcpTo("169.254.169.254:80", special+"a metadata service"), udpTo("169.254.169.254:53", special+"a metadata service"),
+		tcpTo("[64:ff9b::cb00:7102]:7777", owns), tcpTo("[64:ff9b::c633:644d]:7070", owns),
 		tcpTo("100.100.100.200:80", special+"a metadata service"), tcpTo("[fd00:ec2::254]:80", special+"a metadata service"),
 		tcpTo("[64:ff9b::a9fe:a9fe]:80", special+"a metadata service"), tcpTo("[2002:a63:1::1]:7777", special+"private"),
 		tcpTo("[64:ff9b:1::a63:1]:7777", special+"private"), tcpTo("[::7f00:1]:7777", special+"loopback"),
 		{Do: "tcp", To: "[::ffff:10.99.0.1]:7777", why: flowTo("tcp", "10.99.0.1:7777", special+"private")},
 		tcpTo("10.87.0.6:8080", special+"private"), tcpTo("10.87.0.1:7070", noPort), udpTo("10.87.0.1:7777", noPort),
 		tcpTo("192.168.77.9:22", special+"private"), udpTo("192.168.77.255:7777", special+"private"),
+		tcpTo(public+":7777", owns), udpTo(public+":7777", owns),
 		tcpTo("203.0.113.255:7777", owns), udpTo("203.0.113.255:7777", owns), // a broadcast, which the host gets too
 		{Do: "get", To: "http://" + goodName + "/to?http://169.254.169.254/", why: flowTo("tcp", "169.254.169.254:80", special)},
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/wire/flow"
 	"github.com/caisson-dev/caisson/wire/name"
 )
@@ -52,9 +53,9 @@ type server struct {
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers
 
-	roots     *x509.CertPool
-	rooted    bool // roots has those of the settings; touched by serve only
-	forbidden atomic.Pointer[[]netip.AddrPort]
+	roots    *x509.CertPool
+	rooted   bool // roots has those of the settings; touched by serve only
+	dialling atomic.Pointer[flow.Settings]
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*served // guarded by mu; changed by serve only
@@ -66,12 +67,12 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 		wires: map[caisson.ID]*served{},
 		bufs:  &sync.Pool{New: func() any { return new([maxFrame]byte) }},
 	}
-	s.forbidden.Store(&[]netip.AddrPort{})
+	s.dialling.Store(&flow.Settings{})
 	var err error
 	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = newReserve(flow.NewDialer(func() []netip.AddrPort { return *s.forbidden.Load() }), descriptors)
+	s.dialer = newReserve(flow.NewDialer(func() flow.Settings { return *s.dialling.Load() }), descriptors)
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
 	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
@@ -356,7 +357,7 @@ func (s *server) settings(f *os.File) error {
 		s.rooted = true
 	}
 	s.upstream.SetServers(cfg.Nameservers)
-	s.forbidden.Store(&cfg.Forbidden)
+	s.dialling.Store(&flow.Settings{Host: reach.Host{PublicAddresses: cfg.PublicAddresses}, Forbidden: cfg.Forbidden})
 	if s.gateway == nil {
 		return nil
 	}

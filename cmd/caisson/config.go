@@ -39,6 +39,7 @@ type config struct {
 	Platform string `yaml:"platform" json:"platform"`
 	Limits   limits `yaml:"limits" json:"limits"`
 
+	PublicAddresses    []string         `yaml:"publicAddresses" json:"publicAddresses"`
 	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
 	RegistryCA         string           `yaml:"registryCA" json:"registryCA"`
 	LogLevel           string           `yaml:"logLevel" json:"logLevel"`
@@ -203,6 +204,11 @@ func (c *config) validate() error {
 	if c.Limits.PIDsReserve < 0 {
 		bad("limits.pidsReserve", "%d is negative", c.Limits.PIDsReserve)
 	}
+	for i, a := range c.PublicAddresses {
+		if _, err := parsePrefix(a); err != nil {
+			bad(fmt.Sprintf("publicAddresses[%d]", i), "%q is neither an address nor a prefix like 203.0.113.0/28", a)
+		}
+	}
 	for i, r := range c.InsecureRegistries {
 		if u, err := url.Parse("//" + r); err != nil || u.Host != r || u.Hostname() == "" {
 			bad(fmt.Sprintf("insecureRegistries[%d]", i), "%q is not host or host:port", r)
@@ -241,6 +247,30 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if !loopback(host) && c.TLSCert == "" {
 		bad("listen", "%s can be reached from other machines, so it needs tlsCert and tlsKey; or listen on 127.0.0.1", c.Listen)
 	}
+}
+
+// parsePrefix reads an address or a prefix.
+func parsePrefix(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err == nil && p.Addr().Is4In6() {
+		err = errors.New("an IPv4 prefix is written without ::ffff:")
+	}
+	return p.Masked(), err
+}
+
+// publicPrefixes returns PublicAddresses, which validate has accepted.
+func (c *config) publicPrefixes() []netip.Prefix {
+	var list []netip.Prefix
+	for _, a := range c.PublicAddresses {
+		if p, err := parsePrefix(a); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // loopback reports whether host can only be this machine. A name other than localhost may change its mind.

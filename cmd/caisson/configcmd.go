@@ -43,8 +43,13 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  diskReserve: 1GiB
 #  pidsReserve: 1024
 
+# Addresses, or prefixes of addresses, that lead to this machine although none of its interfaces has them, as where a cloud or a router
+# translates its public address one to one. Holders of a token reach nothing there, as at the addresses of its interfaces, and sandboxes
+# nothing but what a rule for exactly that address allows.
+#publicAddresses: []
+
 # Registries that may be spoken to without TLS, as host or host:port. Only for tests and closed networks. Holders of a
-# token reach registries at public addresses, and these here wherever they are.
+# token reach registries at public addresses of other machines, and these here wherever they are.
 #insecureRegistries: []
 
 # PEM file of the authorities to trust for registries, besides those that this host trusts.

@@ -181,6 +181,8 @@ func TestConfigValidate(t *testing.T) {
 		{"host with path", "host: https://example.com/x", []string{"host"}},
 		{"host socket", "host: unix:///run/caisson.sock", nil},
 		{"registries", "insecureRegistries: [ok:5000, 'http://no', '']", []string{"insecureRegistries[1]", "insecureRegistries[2]"}},
+		{"public addresses", "publicAddresses: [203.0.113.9, '2001:db8::/64', '::ffff:203.0.113.9', host, 203.0.113.0/33, 'fe80::1%eth0', '::ffff:203.0.113.0/120']",
+			[]string{"publicAddresses[3]", "publicAddresses[4]", "publicAddresses[5]", "publicAddresses[6]"}},
 		{"all", "platform: kvm\nlogLevel: loud\nlimits: {maxSandboxes: -1, pidsReserve: -1}",
 			[]string{"platform", "logLevel", "limits.maxSandboxes", "limits.pidsReserve"}},
 	} {
@@ -230,7 +232,7 @@ func TestConfigTemplate(t *testing.T) {
 		t.Fatalf("%v in:\n%s", err, all.String())
 	}
 	want := defaultConfig()
-	want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}
+	want.PublicAddresses, want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}, []string{}
 	want.Workspaces.Hide, want.Workspaces.Rules.Only, want.Workspaces.Rules.Deny, want.Workspaces.Rules.Allow = []string{}, []string{}, []string{}, []string{}
 	want.Workspaces.Commands = []checkCommand{}
 	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}

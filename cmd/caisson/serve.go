@@ -38,7 +38,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	e, err := engine.New(ctx, engine.Config{
 		LockWait:  lockWait,
 		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
-		Agents: cfg.agents(), Relay: cfg.Relay.engine(), Workspaces: cfg.Workspaces.engine(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Gateway: cfg.Gateway.engine(a.getenv),
+		Agents: cfg.agents(), Relay: cfg.Relay.engine(), Workspaces: cfg.Workspaces.engine(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(), Gateway: cfg.Gateway.engine(a.getenv),
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
 			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, DiskReserve: cfg.Limits.DiskReserve, PIDsReserve: cfg.Limits.PIDsReserve,

@@ -25,25 +25,36 @@ func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer
 	}}
 }
 
-// Check is nil if a remote may be at a, else Denied. loopback says that its URL's host is a name of this machine, local that whoever gave
-// the URL may name private addresses.
-func Check(a netip.Addr, loopback, local bool) error {
+// Check is nil if a server that somebody has named may be at a, else Denied. loopback says that the name was one of this machine, local
+// that whoever gave it acts on this machine itself and may name private addresses, and the machine's own. The error does not tell own
+// addresses from private ones; what listens there makes no difference, because nothing is sent.
+func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
-	case !Plausible(a, loopback):
+	case !plausible(a, loopback):
 		return caisson.Errorf(caisson.Denied, "the host leads to an address that cannot be a server's")
-	case local || Public(a):
+	case local:
 		return nil
+	case Public(a):
+		own, err := h.Own(a)
+		switch {
+		case err != nil && !NoRoute(err): // without a route the dial says so
+			return err
+		case !own:
+			return nil
+		}
 	}
-	return caisson.Errorf(caisson.Denied, "the host is in a private network; only repositories that were added on this machine itself may be there")
+	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; only repositories that were added on this machine itself may be there")
 }
 
-// Plausible reports whether a server may be at a at all: not a cloud's service that tells machines their secrets, and not this machine
-// itself unless loopback says so.
-func Plausible(a netip.Addr, loopback bool) bool {
-	a = a.Unmap()
+// plausible reports whether a server may be at a at all: not a cloud's service that tells machines their secrets, and not this machine's
+// loopback interface unless loopback says so.
+func plausible(a netip.Addr, loopback bool) bool {
 	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() && !slices.Contains(metadata, a) &&
-		(loopback || !a.IsLoopback())
+		(loopback || !a.IsLoopback()) &&
+		!slices.ContainsFunc(Embedded(a), func(a netip.Addr) bool {
+			return a.IsLinkLocalUnicast() || a.IsLoopback() || slices.Contains(metadata, a)
+		})
 }
 
 var (

@@ -26,11 +26,14 @@ func TestCheck(t *testing.T) {
 		{"fd00:ec2::254", false, false, false, false},
 		{"100.100.100.200", false, false, false, false},
 		{"0.0.0.0", false, false, false, false},
+		{"64:ff9b::7f00:1", false, false, false, false},
+		{"64:ff9b::a9fe:a9fe", false, false, false, false},
 		{"224.0.0.1", false, false, false, false},
 	}
+	var h Host
 	for _, tt := range tests {
 		a := netip.MustParseAddr(tt.addr)
-		got := [4]bool{Check(a, false, false) == nil, Check(a, false, true) == nil, Check(a, true, false) == nil, Check(a, true, true) == nil}
+		got := [4]bool{h.Check(a, false, false) == nil, h.Check(a, false, true) == nil, h.Check(a, true, false) == nil, h.Check(a, true, true) == nil}
 		if want := [4]bool{tt.plain, tt.local, tt.here, tt.all}; got != want {
 			t.Errorf("%s: %v, want %v", tt.addr, got, want)
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 )
@@ -154,6 +156,7 @@ func TestNotEverywhere(t *testing.T) {
 	y := newYard(t)
 	s := gitserver.New(t, gitserver.Options{})
 	s.Create("r")
+	own := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
 	tests := []struct {
 		req  link.Request
 		kind caisson.Kind
@@ -163,6 +166,8 @@ func TestNotEverywhere(t *testing.T) {
 		{link.Request{URL: strings.Replace(s.RepoURL("r"), "127.0.0.1", "0.0.0.0", 1), Local: true}, caisson.Denied},
 		{link.Request{URL: "http://169.254.169.254/latest", Local: true}, caisson.Denied},
 		{link.Request{URL: "http://10.0.0.1/r", Auth: secret("a", "b"), Local: true}, caisson.Denied},
+		{link.Request{URL: "http://203.0.113.9:1/r", Own: own}, caisson.Denied},
+		{link.Request{URL: "http://[64:ff9b::cb00:7109]:1/r", Own: own}, caisson.Denied},
 		{link.Request{URL: s.RepoURL("r"), Auth: secret("a:b", "c"), Local: true}, caisson.Invalid},
 		{link.Request{URL: s.RepoURL("r"), Auth: secret("a", "b\r\nX: y"), Local: true}, caisson.Invalid},
 		{link.Request{URL: s.RepoURL("r"), Roots: "no certificate", Local: true}, caisson.Invalid},

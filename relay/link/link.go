@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 	"github.com/caisson-dev/caisson/worker"
 )
@@ -36,7 +37,9 @@ type Request struct {
 	Roots    string   // certificates (PEM) that are trusted besides the host's
 	HostKeys []string // of an SSH server, as lines of known_hosts
 	Push     bool     // whether the near end may push, else it only fetches
-	Local    bool     // whether the remote may be in the host's own networks
+	Local    bool     // whether the remote may be in the host's own networks, or the host itself
+	// Own knows which addresses are this host's.
+	Own reach.Host
 	// Time is how long it may live; 0 means 2 hours.
 	Time time.Duration
 }

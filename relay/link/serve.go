@@ -192,5 +192,5 @@ const dialTime = 30 * time.Second
 
 // dialer returns how to connect to a remote.
 func dialer(remote remoteurl.URL, req Request) *net.Dialer {
-	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reach.Check(a.Addr(), remote.Loopback(), req.Local) })
+	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return req.Own.Check(a.Addr(), remote.Loopback(), req.Local) })
 }

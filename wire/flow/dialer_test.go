@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
 )
 
 func TestOwn(t *testing.T) {
-	d := NewDialer(nil)
+	d := NewDialer(func() Settings { return Settings{} })
 	want := map[string]bool{
 		"127.0.0.1": true, "127.0.0.2": true, "127.255.1.2": true, "::1": true, "::ffff:127.0.0.9": true,
 		"0.0.0.0": true, "::": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true,
@@ -45,6 +46,7 @@ func TestForbidden(t *testing.T) {
 	defer tcp.Close()
 	dst := tcp.Addr().(*net.TCPAddr).AddrPort()
 	dst = netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
+	public := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/32")}}
 	for _, c := range []struct {
 		name      string
 		forbidden []netip.AddrPort
@@ -58,11 +60,15 @@ func TestForbidden(t *testing.T) {
 		{"another address", []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), dst.Port())}, dst, false},
 		{"wildcard", []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), dst.Port())}, dst, true},
 		{"wildcard of IPv6", []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), dst.Port())}, dst, true},
+		{"translated", []netip.AddrPort{dst}, netip.AddrPortFrom(netip.MustParseAddr("64:ff9b::7f00:2"), dst.Port()), true},
+		{"wildcard, translated", []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), dst.Port())}, netip.AddrPortFrom(netip.MustParseAddr("2002:7f00:2::1"), dst.Port()), true},
+		{"public address", []netip.AddrPort{dst}, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.77"), dst.Port()), true},
+		{"public address, translated", []netip.AddrPort{dst}, netip.AddrPortFrom(netip.MustParseAddr("64:ff9b::c000:24d"), dst.Port()), true},
 		{"to nowhere", nil, netip.AddrPortFrom(netip.IPv4Unspecified(), dst.Port()), true},
 		{"to a mapped address", nil, netip.AddrPortFrom(netip.AddrFrom16(dst.Addr().As16()), dst.Port()), true},
 		{"to port 0", nil, netip.AddrPortFrom(dst.Addr(), 0), true},
 	} {
-		d := NewDialer(func() []netip.AddrPort { return c.forbidden })
+		d := NewDialer(func() Settings { return Settings{Host: public, Forbidden: c.forbidden} })
 		conn, err := d.DialTCP(context.Background(), c.dst)
 		if err == nil {
 			conn.Close()
@@ -98,13 +104,20 @@ func TestOwnHostForReal(t *testing.T) {
 		}
 	}()
 	var forbidden []netip.AddrPort
-	w := newWorld(t, func(c *Config, _ *times) { c.Dialer = NewDialer(func() []netip.AddrPort { return forbidden }) })
+	public := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/32")}}
+	w := newWorld(t, func(c *Config, _ *times) {
+		c.Dialer = NewDialer(func() Settings { return Settings{Host: public, Forbidden: forbidden} })
+	})
 	w.policy(allowAll)
 	addr := l.Addr().String()
 	w.mustRefuse(addr)
 	w.reportedDenied("flow", "the host's own")
 	w.policy(allowAddr("127.0.0.2"))
 	wantRead(t, w.mustDial(addr), "hello")
+	for _, to := range []string{"192.0.2.77:9", "[64:ff9b::c000:24d]:9", "[64:ff9b::7f00:2]:9"} {
+		w.mustRefuse(to)
+		w.reportedDenied("flow", "the host's own")
+	}
 	forbidden = []netip.AddrPort{netip.MustParseAddrPort(addr)}
 	w.mustRefuse(addr)
 	w.reportedDenied("flow", "the daemon's own")

@@ -1,0 +1,118 @@
+package reach
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Host knows which addresses are this machine's own. The zero Host asks the kernel alone. As JSON it crosses to jobs.
+type Host struct {
+	// PublicAddresses lead to this machine although no interface has them: those of a router that translates them one to one.
+	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
+}
+
+// Own reports whether what is sent to a arrives at this machine, or at more than one. It sends nothing and remembers nothing, since
+// interfaces come and go. An IPv6 address that stands for an own IPv4 address is own. Whether the error is that there is no route to
+// a, [NoRoute] says.
+//
+// The kernel is asked in two ways. To bind to an address succeeds if it is local, which includes all of 127.0.0.0/8 and other networks
+// on the loopback interface, broadcast and multicast. And a datagram to an address of its own leaves the host from that same address.
+func (h Host) Own(a netip.Addr) (bool, error) {
+	a = a.Unmap()
+	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || h.Listed(a) {
+		return true, nil
+	}
+	for _, inner := range Embedded(a) {
+		if inner.IsLoopback() || inner.IsMulticast() {
+			return true, nil
+		}
+		// A translator may know a way where this machine has none.
+		if own, err := local(inner); own || err != nil && !NoRoute(err) {
+			return own, err
+		}
+	}
+	return local(a)
+}
+
+// Listed reports whether a, or an IPv4 address in it, is one of PublicAddresses.
+func (h Host) Listed(a netip.Addr) bool {
+	if len(h.PublicAddresses) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(append(Embedded(a), a.Unmap().WithZone("")), func(a netip.Addr) bool {
+		return slices.ContainsFunc(h.PublicAddresses, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// NoRoute reports whether an error of [Host.Own] says that this machine has no way to the address.
+func NoRoute(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
+}
+
+// local asks the kernel about a, which is valid and not IPv4-mapped.
+func local(a netip.Addr) (bool, error) {
+	family, bindTells := unix.AF_INET, bindTells4
+	if a.Is6() {
+		family, bindTells = unix.AF_INET6, bindTells6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if bindTells() {
+		switch err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))); {
+		case err == nil:
+			return true, nil
+		case !errors.Is(err, unix.EADDRNOTAVAIL):
+			return false, fmt.Errorf("bind: %w", err)
+		}
+	}
+	if err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(a, 9))); err != nil {
+		return false, fmt.Errorf("connect: %w", err)
+	}
+	from, err := unix.Getsockname(fd)
+	if err != nil {
+		return false, fmt.Errorf("getsockname: %w", err)
+	}
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(from.Addr) == a, nil
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(from.Addr) == a.WithZone(""), nil
+	default:
+		return false, errors.New("getsockname: unknown family")
+	}
+}
+
+// bindTells4 and bindTells6 say whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind it
+// does not. They try with documentation addresses, which should be on no host.
+var (
+	bindTells4 = sync.OnceValue(func() bool {
+		return bindFails(unix.AF_INET, netip.AddrFrom4([4]byte{192, 0, 2, 1}))
+	})
+	bindTells6 = sync.OnceValue(func() bool {
+		return bindFails(unix.AF_INET6, netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}))
+	})
+)
+
+func bindFails(family int, a netip.Addr) bool {
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))) != nil
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}

@@ -1,0 +1,176 @@
+package reach
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/testneed"
+)
+
+// mapped are all forms in which an IPv4 address can be written as one of IPv6.
+func mapped(a netip.Addr) []netip.Addr {
+	b := a.As4()
+	at := func(prefix string, bytes ...int) netip.Addr {
+		out := netip.MustParseAddr(prefix).As16()
+		for i, to := range bytes {
+			out[to] = b[i]
+		}
+		return netip.AddrFrom16(out)
+	}
+	teredo := at("2001:0:c633:640a::", 12, 13, 14, 15).As16()
+	for i := 12; i < 16; i++ {
+		teredo[i] = ^teredo[i]
+	}
+	return []netip.Addr{
+		at("::ffff:0:0", 12, 13, 14, 15), at("::", 12, 13, 14, 15), at("::ffff:0:0:0", 12, 13, 14, 15), at("64:ff9b::", 12, 13, 14, 15),
+		at("64:ff9b:1::", 12, 13, 14, 15), at("64:ff9b:1::", 6, 7, 9, 10), at("64:ff9b:1::", 7, 9, 10, 11), at("64:ff9b:1::", 9, 10, 11, 12),
+		at("2002::1", 2, 3, 4, 5), at("2001::1", 4, 5, 6, 7), netip.AddrFrom16(teredo),
+	}
+}
+
+// inNamespace calls fn in a network namespace with a loopback interface only, and returns its error.
+func inNamespace(t *testing.T, fn func(lo netlink.Link) error) {
+	t.Helper()
+	testneed.Root(t)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			return errors.Join(netlink.LinkSetUp(lo), fn(lo))
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOwnComesAndGoes: an address is own from when an interface has it until it is removed, in every form.
+func TestOwnComesAndGoes(t *testing.T) {
+	t.Parallel()
+	const own4, own6 = "203.0.113.2", "2606:4700::2"
+	inNamespace(t, func(lo netlink.Link) error {
+		expect := func(when string, want bool) {
+			for _, a := range append(mapped(netip.MustParseAddr(own4)), netip.MustParseAddr(own4), netip.MustParseAddr(own6)) {
+				if own, err := (Host{}).Own(a); own != want || err != nil && !NoRoute(err) {
+					t.Errorf("%s, %s is own: %t, %v", when, a, own, err)
+				}
+				if err := (Host{}).Check(a, false, false); want && caisson.KindOf(err) != caisson.Denied || !want && Public(a) && err != nil {
+					t.Errorf("%s, check of %s: %v", when, a, err)
+				}
+				if err := (Host{}).Check(a, false, true); err != nil { // on behalf of the machine itself
+					t.Errorf("%s, local check of %s: %v", when, a, err)
+				}
+			}
+		}
+		expect("before", false)
+		for _, s := range []string{own4 + "/32", own6 + "/128"} {
+			a, err := netlink.ParseAddr(s)
+			if err != nil {
+				return err
+			}
+			a.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(lo, a); err != nil {
+				return err
+			}
+			defer netlink.AddrDel(lo, a)
+		}
+		expect("with the addresses", true)
+		for _, s := range []string{own4 + "/32", own6 + "/128"} {
+			a, err := netlink.ParseAddr(s)
+			if err != nil {
+				return err
+			}
+			if err := netlink.AddrDel(lo, a); err != nil {
+				return err
+			}
+		}
+		expect("after", false)
+		return nil
+	})
+}
+
+// TestPublicAddresses: what the configuration lists is own in every form although no interface has it, also after it has crossed to a job.
+func TestPublicAddresses(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("198.51.100.16/28"), netip.MustParsePrefix("2606:4700::16/128")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h Host
+	if err := json.Unmarshal(text, &h); err != nil {
+		t.Fatal(err)
+	}
+	own := append(mapped(netip.MustParseAddr("198.51.100.31")), netip.MustParseAddr("198.51.100.16"), netip.MustParseAddr("2606:4700::16"))
+	for _, a := range own {
+		if own, err := h.Own(a); !own || err != nil {
+			t.Errorf("%s: %t, %v", a, own, err)
+		}
+		if err := h.Check(a, false, false); caisson.KindOf(err) != caisson.Denied {
+			t.Errorf("check of %s: %v", a, err)
+		}
+	}
+	for _, a := range append(mapped(netip.MustParseAddr("198.51.100.32")), netip.MustParseAddr("198.51.100.15"), netip.MustParseAddr("2606:4700::17")) {
+		if h.Listed(a) {
+			t.Errorf("%s is listed", a)
+		}
+	}
+}
+
+// TestOwnAddressOfThisHost: a service of the host is not connected to, whatever listens, and the errors are the same.
+func TestOwnAddressOfThisHost(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(lo netlink.Link) error {
+		a, err := netlink.ParseAddr("203.0.113.2/32")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(lo, a); err != nil {
+			return err
+		}
+		open, err := net.Listen("tcp4", "203.0.113.2:0")
+		if err != nil {
+			return err
+		}
+		defer open.Close()
+		closed, err := net.Listen("tcp4", "203.0.113.2:0")
+		if err != nil {
+			return err
+		}
+		closed.Close()
+		d := Dialer(time.Minute, func(ap netip.AddrPort) error { return Host{}.Check(ap.Addr(), false, false) })
+		var said []string
+		for _, to := range []net.Addr{open.Addr(), closed.Addr()} {
+			c, err := d.DialContext(t.Context(), "tcp", to.String())
+			if err == nil {
+				c.Close()
+			}
+			denied, ok := errors.AsType[*caisson.Error](err)
+			if !ok || denied.Kind != caisson.Denied {
+				t.Errorf("%s: %v", to, err)
+				continue
+			}
+			said = append(said, denied.Error())
+		}
+		if len(slices.Compact(said)) != 1 {
+			t.Errorf("the errors differ: %q", said)
+		}
+		return nil
+	})
+}
