@@ -30,20 +30,20 @@ func (a *API) Local() http.Handler {
 }
 
 // Remote returns the handler for TCP. Requests need a bearer token and act for its account; naming another account, or
-// passing descriptors, is Denied.
+// passing descriptors, is Denied. Wrong tokens are limited by source.
 func (a *API) Remote() http.Handler {
+	tries := newGuesses()
 	return a.front(func(r *http.Request) (caisson.Caller, error) {
 		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
 			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; make one with caisson token create")
 		}
-		// Found by hash: how long the search takes says nothing about a secret.
-		token, err := a.cfg.FindToken(r.Context(), sha256.Sum256([]byte(secret)))
+		token, err := a.findToken(r, tries, secret)
 		if err != nil {
 			return caisson.Caller{}, err
 		}
-		if token == nil || token.Account == "" {
-			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "the token is not known")
+		if err := admitted(r.Context()); err != nil {
+			return caisson.Caller{}, err
 		}
 		if v, ok := r.Header[protocol.AccountHeader]; ok && strings.Join(v, ",") != token.Account {
 			return caisson.Caller{}, caisson.Errorf(caisson.Denied, "a token acts for its own account only")
@@ -53,6 +53,21 @@ func (a *API) Remote() http.Handler {
 		}
 		return caisson.Caller{Account: token.Account, Token: token.ID}, nil
 	})
+}
+
+// findToken returns the token of a secret. It is found by hash: how long the search takes says nothing about a secret.
+func (a *API) findToken(r *http.Request, tries *guesses, secret string) (*caisson.Token, error) {
+	source, hash := sourceOf(r.RemoteAddr), sha256.Sum256([]byte(secret))
+	counted, err := tries.try(source, hash)
+	if err != nil {
+		return nil, err
+	}
+	token, err := a.cfg.FindToken(r.Context(), hash)
+	if err == nil && (token == nil || token.Account == "") {
+		err = caisson.Errorf(caisson.Unauthed, "the token is not known")
+	}
+	tries.result(source, hash, counted, err)
+	return token, err
 }
 
 // errHostPath refuses what names files of the host from elsewhere.

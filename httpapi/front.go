@@ -50,6 +50,13 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 		}
 		caller, err := authenticate(r)
 		if err != nil {
+			switch caisson.KindOf(err) {
+			case caisson.Exhausted:
+				w.Header().Set("Retry-After", "1")
+				w.Header().Set("Connection", "close")
+			case caisson.Unauthed:
+				w.Header().Set("Connection", "close") // others may want its place
+			}
 			a.router.fail(w, r, err)
 			return
 		}

@@ -5,7 +5,8 @@
 // callers have full rights and may pass descriptors of host directories. [API.Remote] is for TCP: every request but
 // /healthz needs a bearer token and acts for the token's account. Browsers are kept out on both: a request with the Origin
 // of another host is refused and no CORS header is ever sent. A name that an attacker points at a loopback listener (DNS
-// rebinding) gains nothing, because a browser holds no token and tokens are never cookies.
+// rebinding) gains nothing, because a browser holds no token and tokens are never cookies. Who has no token can neither hold the
+// connections of a listener of [Limit], nor try many tokens.
 //
 // Huma binds and validates requests and writes the OpenAPI document; only router.go, validation.go and the declarations of
 // routes know it.
@@ -127,10 +128,12 @@ const (
 )
 
 // Server returns a server for h that bounds what a client can hold up: the time and size of headers, and idle
-// connections. Bodies have deadlines of their own, set by this package. It speaks HTTP/1.1, which upgrades need.
+// connections. Bodies have deadlines of their own, set by this package, and connections of a listener of [Limit] one for their first token. It speaks HTTP/1.1, which upgrades need.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler:           h,
+		ConnContext:       withConn,
+		ConnState:         connState,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,

@@ -140,7 +140,7 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", cfg.Listen, err)
 	}
-	l = limitConns(l, maxRemoteConns)
+	l = httpapi.Limit(l)
 	if cfg.TLSCert == "" {
 		return l, nil // on loopback only; config.validate has seen to it
 	}
