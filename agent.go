@@ -57,6 +57,7 @@ type Agent struct {
 	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
 	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
 	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
+	APIs       []string  `json:"apis,omitempty" yaml:"apis" enum:"openai,anthropic,gemini" doc:"APIs in which its program calls models; empty means that it is not known. Driver openclaw speaks openai only"`
 	Tools      ToolRule  `json:"tools,omitzero" yaml:"tools"`
 	Skills     []string  `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
 	SubAgents  []string  `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
@@ -68,6 +69,15 @@ type Agent struct {
 	// Status is what has been made of it; it is not part of the file.
 	Status    AgentStatus `json:"status,omitzero" yaml:"-"`
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
+}
+
+// Speaks reports whether the agent's program can call models of an API, as far as that is known. "" is that of a model that can be
+// called in each.
+func (a *Agent) Speaks(api string) bool {
+	if a.Driver == DriverOpenClaw { // its configuration is made here, and names one API for all models
+		return api == "" || api == APIOpenAI
+	}
+	return api == "" || len(a.APIs) == 0 || slices.Contains(a.APIs, api)
 }
 
 // AgentLimits bound a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer to 0 allows nothing.

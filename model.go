@@ -14,6 +14,13 @@ const (
 	ProviderScripted  = "scripted" // answers from a script; for tests, warm-up and demonstrations
 )
 
+// The APIs in which models are called. Those of OpenAI are chat completions and responses.
+const (
+	APIOpenAI    = "openai"
+	APIAnthropic = "anthropic"
+	APIGemini    = "gemini"
+)
+
 // A Provider is an API that serves models.
 type Provider struct {
 	Name    string `json:"name" yaml:"name"`
@@ -121,9 +128,22 @@ type GatewayModel struct {
 	Problem     string `json:"problem,omitempty" doc:"Why calls will be refused; empty if they are not"`
 }
 
+// API returns the API in which the model has to be called, because the gateway does not translate; "" if it can be called in each.
+func (m GatewayModel) API() string {
+	switch m.Kind {
+	case ProviderOpenAI, ProviderLiteLLM:
+		return APIOpenAI
+	case ProviderAnthropic:
+		return APIAnthropic
+	case ProviderGemini:
+		return APIGemini
+	}
+	return ""
+}
+
 // Models is what can be asked about the model gateway.
 type Models interface {
-	// ListModels returns the configured models by alias.
+	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)
 	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
 	// model_prices_and_context_window.json or a list of ListedPrice. It returns how many models have a price in it.

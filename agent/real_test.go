@@ -181,7 +181,7 @@ func (r *real) run(prompt string) (stdout string, err error) {
 	r.t.Helper()
 	front := httptest.NewServer(r.gateway)
 	defer front.Close()
-	s, err := agent.Resolve(r.Agent, caisson.RunRequest{Agent: r.ID, Prompt: prompt}, agent.Defaults{Models: []string{"sonnet"}}, caisson.Caller{Account: "alice"})
+	s, err := agent.Resolve(r.Agent, caisson.RunRequest{Agent: r.ID, Prompt: prompt}, agent.Defaults{Models: models("", "sonnet")}, caisson.Caller{Account: "alice"})
 	if err != nil {
 		r.t.Fatal(err)
 	}

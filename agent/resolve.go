@@ -27,13 +27,15 @@ const DefaultWorkdir = "/workspace"
 // Defaults are what holds where neither the request nor the agent says anything.
 type Defaults struct {
 	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
-	Models []string            // aliases that the caller may use, the first by default; empty: there are none
+	// Models are those that the caller may use, in the order of the configuration: the first that the agent can call is the default.
+	Models []caisson.GatewayModel
 }
 
 // Settings are what holds for one run of an agent.
 type Settings struct {
 	Limits  caisson.AgentLimits
 	Model   string   // alias; "" for an agent that calls no model
+	API     string   // in which Model has to be called; the agent's first one if it can be called in each
 	Models  []string // aliases that it may ask for, Model first
 	Policy  caisson.Policy
 	Env     map[string]string // of the program, with the variables that every agent has
@@ -90,6 +92,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	for name, v := range facts {
 		s.Env[reserved+strings.ToUpper(name)] = v
 	}
+	s.Env[reserved+"MODEL_API"] = s.API
 	return s, nil
 }
 
@@ -109,39 +112,89 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 	return nil
 }
 
-// model decides which models a run has: those of the agent that its caller may use, in the agent's order.
+// model decides which models a run has: those that its caller may use and its agent can call, in the agent's order, else in that of the
+// configuration. A model that is named although the agent cannot call it is refused: no other would be what was meant.
 func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
-	switch {
-	case slices.Equal(a.Models, []string{noModels}):
+	if slices.Equal(a.Models, []string{noModels}) {
 		if asked != "" {
 			c.bad("model", "%s calls no models; leave it out", a.ID)
 		}
 		return
-	case len(a.Models) == 0:
-		s.Models = slices.Clone(d.Models)
-	default:
-		for _, m := range a.Models {
-			if slices.Contains(d.Models, m) {
-				s.Models = append(s.Models, m)
-			}
-		}
 	}
 	if asked == "" && s.Persona != nil {
 		asked = s.Persona.Model
 	}
+	var models, misfits []caisson.GatewayModel
+	for _, m := range candidates(a, d.Models) {
+		if a.Speaks(m.API()) {
+			models = append(models, m)
+			s.Models = append(s.Models, m.Alias)
+		} else {
+			misfits = append(misfits, m)
+		}
+	}
+	// Those that nobody has named are passed over.
+	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
+	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
+		m := misfits[max(i, 0)]
+		c.bad("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], instead(a, d.Models))
+		return
+	}
 	switch at := slices.Index(s.Models, asked); {
-	case len(s.Models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
+	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
 		c.bad("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
-	case len(s.Models) == 0:
+	case len(models) == 0:
 	case asked == "":
-		s.Model = s.Models[0]
+		s.choose(a, models[0])
 	case at < 0:
 		c.bad("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
 	default:
+		s.choose(a, models[at])
 		// A gateway takes the first of a grant for names that it does not know.
-		s.Model = asked
 		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
 	}
+}
+
+// candidates returns the models among which the one of a run is: those that the agent names, in its order, else all.
+func candidates(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.GatewayModel) {
+	if len(a.Models) == 0 {
+		return all
+	}
+	for _, alias := range a.Models {
+		if i := slices.IndexFunc(all, func(m caisson.GatewayModel) bool { return m.Alias == alias }); i >= 0 {
+			list = append(list, all[i])
+		}
+	}
+	return list
+}
+
+// choose makes m the model of the run.
+func (s *Settings) choose(a *caisson.Agent, m caisson.GatewayModel) {
+	s.Model, s.API = m.Alias, m.API()
+	if s.API == "" && len(a.APIs) > 0 {
+		s.API = a.APIs[0]
+	}
+	s.API = cmp.Or(s.API, caisson.APIOpenAI)
+}
+
+// apiNames are the APIs as people call them.
+var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthropic: "Anthropic", caisson.APIGemini: "Gemini"}
+
+// maxNamed bounds how many models an error names.
+const maxNamed = 10
+
+// instead says what to do about a model that the agent cannot use.
+func instead(a *caisson.Agent, all []caisson.GatewayModel) string {
+	var fit []string
+	for _, m := range all {
+		if a.Speaks(m.API()) && len(fit) < maxNamed {
+			fit = append(fit, m.Alias)
+		}
+	}
+	if len(fit) == 0 {
+		return "no other fits; configure a model that speaks an API of the agent"
+	}
+	return "use one of " + strings.Join(fit, ", ")
 }
 
 // needsModel reports whether an agent cannot be started without a model.

@@ -22,7 +22,15 @@ func ours() *caisson.Agent {
 	}
 }
 
-var common = agent.Defaults{Models: []string{"other", "small", "big"}, Limits: caisson.AgentLimits{Memory: 1 << 30, Calls: new(int64(50))}}
+// models returns models of a provider of that kind.
+func models(kind string, aliases ...string) (list []caisson.GatewayModel) {
+	for _, a := range aliases {
+		list = append(list, caisson.GatewayModel{Model: caisson.Model{Alias: a}, Kind: kind})
+	}
+	return list
+}
+
+var common = agent.Defaults{Models: models("", "other", "small", "big"), Limits: caisson.AgentLimits{Memory: 1 << 30, Calls: new(int64(50))}}
 
 var (
 	token = caisson.Caller{Account: "a", Token: "tk-aaaaaaaaaaaaaaaa"}
@@ -66,7 +74,7 @@ func TestResolve(t *testing.T) {
 	if *s.Limits.Calls != 5 || s.Limits.Time != caisson.Duration(time.Minute) || *s.Limits.Tokens != 1000 {
 		t.Errorf("limits %+v", s.Limits)
 	}
-	if common.Models[0] != "other" || a.Models[0] != "big" {
+	if common.Models[0].Alias != "other" || a.Models[0] != "big" {
 		t.Error("what was given has changed")
 	}
 }
@@ -170,8 +178,77 @@ func TestModels(t *testing.T) {
 	_, err = agent.Resolve(a, caisson.RunRequest{Model: "big"}, common, token)
 	wantKind(t, err, caisson.Invalid, "calls no models")
 	a.Models, a.Command = nil, []string{"/bin/agent", "{model}"}
-	_, err = agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{Models: []string{"a{prompt}"}}, token)
+	_, err = agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{Models: models("", "a{prompt}")}, token)
 	wantKind(t, err, caisson.Invalid, "brace")
+}
+
+// TestModelsOfOtherAPIs: the order of the configuration decides among the models that the agent can call, and those that are named
+// although it cannot are refused.
+func TestModelsOfOtherAPIs(t *testing.T) {
+	configured := slices.Concat(models("gemini", "a-flash"), models("anthropic", "sonnet", "haiku"), models("openai", "gpt"), models("litellm", "local"), models("scripted", "demo"))
+	program := func(driver string, apis ...string) *caisson.Agent {
+		return &caisson.Agent{ID: "x", Driver: driver, Command: []string{"/x", "{model}"}, APIs: apis}
+	}
+	listing := func(a *caisson.Agent, models ...string) *caisson.Agent {
+		a.Models = models
+		return a
+	}
+	builtin := func(id string) *caisson.Agent {
+		i := slices.IndexFunc(agent.Builtin(), func(a *caisson.Agent) bool { return a.ID == id })
+		return agent.Builtin()[i]
+	}
+	const exec = caisson.DriverExec
+	for _, row := range []struct {
+		name   string
+		agent  *caisson.Agent
+		asked  string
+		models string // that the run has
+		api    string
+		err    string
+	}{
+		{name: "codex", agent: builtin("codex"), models: "gpt local demo", api: "openai"},
+		{name: "claude-code", agent: builtin("claude-code"), models: "sonnet haiku demo", api: "anthropic"},
+		{name: "opencode", agent: builtin("opencode"), models: "gpt local demo", api: "openai"},
+		{name: "openclaw", agent: builtin("openclaw"), models: "gpt local demo", api: "openai"},
+		{name: "openclaw of an account", agent: program(caisson.DriverOpenClaw), models: "gpt local demo", api: "openai"},
+		{name: "the built-in one", agent: builtin("caisson"), models: "gpt local demo", api: "openai"},
+		{name: "not known", agent: program(exec), models: "a-flash sonnet haiku gpt local demo", api: "gemini"},
+		{name: "two", agent: program(exec, "anthropic", "openai"), models: "sonnet haiku gpt local demo", api: "anthropic"},
+		{name: "asked for", agent: builtin("codex"), asked: "local", models: "local gpt demo", api: "openai"},
+		{name: "scripted", agent: builtin("claude-code"), asked: "demo", models: "demo sonnet haiku", api: "anthropic"},
+		{name: "scripted, not known", agent: program(exec), asked: "demo", models: "demo a-flash sonnet haiku gpt local", api: "openai"},
+		{name: "the agent's order", agent: listing(program(exec, "openai"), "local", "gpt"), models: "local gpt", api: "openai"},
+		{name: "refused", agent: builtin("codex"), asked: "sonnet", err: `model: agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): use one of gpt, local, demo`},
+		{name: "refused, Gemini", agent: builtin("claude-code"), asked: "a-flash", err: `model: agent "claude-code" cannot use model "a-flash" (it speaks the Gemini API): use one of sonnet, haiku, demo`},
+		{name: "in the file", agent: listing(program(exec, "openai"), "gpt", "sonnet"), err: `cannot use model "sonnet" (it speaks the Anthropic API): use one of gpt, local, demo`},
+		{name: "alone in the file", agent: listing(program(exec, "gemini"), "sonnet"), err: "use one of a-flash, demo"},
+		{name: "a persona's", agent: func() *caisson.Agent {
+			a := program(caisson.DriverOpenClaw)
+			a.Personas = []caisson.Persona{{ID: "critic", Model: "haiku"}}
+			return a
+		}(), err: `cannot use model "haiku"`},
+	} {
+		req := caisson.RunRequest{Model: row.asked}
+		if len(row.agent.Personas) > 0 {
+			req.Persona = row.agent.Personas[0].ID
+		}
+		s, err := agent.Resolve(row.agent, req, agent.Defaults{Models: configured}, token)
+		if row.err != "" {
+			if wantKind(t, err, caisson.Invalid, row.err); t.Failed() {
+				t.Fatal(row.name)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", row.name, err)
+			continue
+		}
+		if got := strings.Join(s.Models, " "); got != row.models || s.Model != s.Models[0] || s.API != row.api || s.Env["CAISSON_MODEL_API"] != row.api {
+			t.Errorf("%s: model %s of %q, API %q; want %q, %q", row.name, s.Model, got, s.API, row.models, row.api)
+		}
+	}
+	_, err := agent.Resolve(builtin("codex"), caisson.RunRequest{}, agent.Defaults{Models: models("anthropic", "sonnet")}, token)
+	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): no other fits`)
 }
 
 // TestFill: no value becomes two arguments, and none is taken for the prompt.

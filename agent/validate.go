@@ -46,6 +46,9 @@ const reserved = "CAISSON_"
 // Dialects are the forms of lines of JSON that driver jsonl knows by name.
 var Dialects = []string{"caisson", "claude", "codex", "opencode"}
 
+// apis are those in which agents can say that they call models.
+var apis = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
+
 // paths are the keys of Agent.Events that say where a line has what.
 var paths = []string{"text", "final", "error", "usage"}
 
@@ -193,6 +196,15 @@ func (c *checker) ready(s string) {
 // persons checks what the agent may use, and what it can be.
 func (c *checker) persons(a *caisson.Agent) {
 	c.words("models", a.Models)
+	if len(a.APIs) > len(apis) {
+		c.bad("apis", "more than %d", len(apis))
+	}
+	for i, name := range a.APIs[:min(len(a.APIs), len(apis))] {
+		c.oneOf(fmt.Sprintf("apis[%d]", i), name, apis...)
+		if a.Driver == caisson.DriverOpenClaw && name != caisson.APIOpenAI {
+			c.bad(fmt.Sprintf("apis[%d]", i), "driver openclaw speaks %s only", caisson.APIOpenAI)
+		}
+	}
 	c.words("tools.allow", a.Tools.Allow)
 	c.words("tools.deny", a.Tools.Deny)
 	c.toolRule(a)

@@ -46,7 +46,7 @@ type models struct {
 
 var _ caisson.Models = (*models)(nil)
 
-// resolved returns the configured models with what is known about their prices, by alias.
+// resolved returns the configured models with what is known about their prices, in the order of the configuration.
 func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 	list := []caisson.GatewayModel{}
 	for _, model := range m.models {
@@ -97,7 +97,6 @@ func (m *models) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 		}
 		list = append(list, g)
 	}
-	slices.SortFunc(list, func(a, b caisson.GatewayModel) int { return strings.Compare(a.Alias, b.Alias) })
 	return list, nil
 }
 

@@ -58,6 +58,18 @@ func TestUnusableKey(t *testing.T) {
 	}
 }
 
+// TestModelsAreInTheOrderOfTheConfiguration, because runs take the first that fits.
+func TestModelsAreInTheOrderOfTheConfiguration(t *testing.T) {
+	m := &models{
+		providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}}, secrets: secretMap{}, ledger: sqlitetest.New(t).Ledger(),
+		models: []caisson.Model{{Alias: "z", Provider: "p", Free: true}, {Alias: "m", Provider: "p", Free: true}, {Alias: "a", Provider: "p", Free: true}},
+	}
+	list, err := m.ListModels(as(t, "a", false))
+	if err != nil || len(list) != 3 || list[0].Alias != "z" || list[1].Alias != "m" || list[2].Alias != "a" {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
 // TestForbidden: no sandbox reaches what the daemon listens on, however that is written.
 func TestForbidden(t *testing.T) {
 	for listen, want := range map[string]string{

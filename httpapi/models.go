@@ -15,7 +15,7 @@ type modelRoutes struct{ core caisson.Models }
 
 func (h modelRoutes) register(rt *router) {
 	const tag = "models"
-	handle(rt, op(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, by alias"), h.list)
+	handle(rt, op(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, in the order of the configuration"), h.list)
 	handle(rt, op(http.MethodGet, "/models/prices", "list-prices", tag, "List imported prices, by model"), h.prices)
 	stream(rt, answeringJSON[protocol.Imported](rt, receiving(op(http.MethodPost, "/models/prices", "import-prices", tag,
 		"Replace the imported price list of a source by LiteLLM's or a list of ListedPrice (unix socket only)"), protocol.BinaryType)), h.importPrices(rt))

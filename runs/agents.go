@@ -207,16 +207,17 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 // checkModels says which of an agent's models can be called.
 func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisson.AgentCheck) {
 	problems := map[string]string{}
+	misfits := map[string]bool{}
 	usable := 0
 	for _, m := range models {
-		problems[m.Alias] = m.Problem
-		if m.Problem == "" && m.Alias != WarmModel {
+		problems[m.Alias], misfits[m.Alias] = m.Problem, !a.Speaks(m.API())
+		if m.Problem == "" && m.Alias != WarmModel && a.Speaks(m.API()) {
 			usable++
 		}
 	}
 	const remedy = "add it to models in the configuration; caisson model ls shows what there is"
 	if len(a.Models) == 0 && usable == 0 {
-		list = append(list, caisson.AgentCheck{Subject: "models", Status: "warning", Detail: "no model can be called", Remedy: remedy})
+		list = append(list, caisson.AgentCheck{Subject: "models", Status: "warning", Detail: "there is no model that it can call", Remedy: remedy})
 	}
 	for _, alias := range a.Models {
 		problem, there := problems[alias]
@@ -224,6 +225,11 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 		case alias == "-":
 		case !there:
 			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "warning", Detail: "is not configured", Remedy: remedy})
+		case misfits[alias]:
+			list = append(list, caisson.AgentCheck{
+				Subject: "model " + alias, Status: "failed", Detail: "speaks an API that the agent does not, so that its runs are refused",
+				Remedy: "remove it from models of the agent, or correct apis",
+			})
 		case problem != "":
 			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "warning", Detail: problem, Remedy: remedy})
 		default:

@@ -79,6 +79,12 @@ func (m *models) set(err error, aliases ...string) {
 	}
 }
 
+func (m *models) add(more caisson.GatewayModel) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.list = append(m.list, more)
+}
+
 // calls is what the ledger has.
 type calls struct {
 	asked atomic.Int32 // how often they were asked for

@@ -20,7 +20,9 @@ func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	w.models.set(nil, "small")
 	w.put(caisson.Agent{ID: "chatty", Models: []string{"small", "large"}})
+	w.models.add(caisson.GatewayModel{Model: caisson.Model{Alias: "sonnet", Provider: "p", Upstream: "sonnet"}, Kind: caisson.ProviderAnthropic})
 	w.put(caisson.Agent{ID: "lost", Models: []string{"gone"}})
+	w.put(caisson.Agent{ID: "other-api", Models: []string{"small", "sonnet"}, APIs: []string{caisson.APIOpenAI}})
 	for _, c := range []struct {
 		name string
 		req  caisson.RunRequest
@@ -30,6 +32,7 @@ func TestRefused(t *testing.T) {
 		{"model that it may not use", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "other"}, caisson.Invalid},
 		{"model that is not configured", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "large"}, caisson.Invalid},
 		{"no model at all", caisson.RunRequest{Agent: "lost", Prompt: "x"}, caisson.Invalid},
+		{"model of another API", caisson.RunRequest{Agent: "other-api", Prompt: "x"}, caisson.Invalid},
 		{"model for an agent that calls none", caisson.RunRequest{Agent: "echo", Prompt: "x", Model: "small"}, caisson.Invalid},
 		{"the model of warming up", caisson.RunRequest{Agent: "chatty", Prompt: "x", Model: "caisson-warm-up"}, caisson.Invalid},
 		{"no prompt", caisson.RunRequest{Agent: "echo"}, caisson.Invalid},

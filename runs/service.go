@@ -58,7 +58,7 @@ func (c making) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Mo
 		return nil, err
 	}
 	for _, m := range all {
-		if m.Problem == "" && m.Alias != WarmModel && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
+		if m.Problem == "" && m.Alias != WarmModel && a.Speaks(m.API()) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
 			list = append(list, m.Model)
 		}
 	}

@@ -70,7 +70,7 @@ func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
 	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().Under(c.Budget)}
 	for _, m := range models {
 		if m.Problem == "" && m.Alias != WarmModel {
-			d.Models = append(d.Models, m.Alias)
+			d.Models = append(d.Models, m)
 		}
 	}
 	return d

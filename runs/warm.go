@@ -87,7 +87,7 @@ func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string
 	}
 	b := *a
 	// What concerns single runs does not change what is captured.
-	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil
+	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
 	return keyOf(b, models, t.name, t.key, w.c.Build)
 }
@@ -312,7 +312,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	warm := *a
 	warm.Models = nil // it may call the one that it is warmed up on
 	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
-		agent.Defaults{Models: []string{WarmModel}}, caisson.Caller{Local: true})
+		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.Caller{Local: true})
 	if err != nil {
 		return err
 	}

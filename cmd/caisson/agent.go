@@ -93,7 +93,7 @@ func agentRows(g *caisson.Agent) [][2]string {
 	rows := [][2]string{
 		{"ID", g.ID}, {"Name", g.Name}, {"Account", g.Account}, {"Description", g.Description}, {"Version", g.Version},
 		{"Template", g.Template}, {"Image", g.Image}, {"Driver", g.Driver}, {"Command", quoteCommand(g.Command)}, {"Service", quoteCommand(g.Service)},
-		{"Workspace", g.Workdir}, {"User", g.User}, {"Models", list(g.Models)}, {"Tools", list(g.Tools.Allow)}, {"Denied tools", list(g.Tools.Deny)},
+		{"Workspace", g.Workdir}, {"User", g.User}, {"Models", list(g.Models)}, {"APIs", list(g.APIs)}, {"Tools", list(g.Tools.Allow)}, {"Denied tools", list(g.Tools.Deny)},
 		{"Skills", list(g.Skills)}, {"Starts", list(g.SubAgents)},
 		{"Time", limit(l.Time, l.Time.String())}, {"Memory", limit(l.Memory, l.Memory.String())},
 		{"CPUs", limit(l.CPUs, strconv.FormatFloat(l.CPUs, 'g', -1, 64))}, {"Disk", limit(l.Disk, l.Disk.String())},

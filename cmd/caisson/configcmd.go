@@ -83,7 +83,8 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #credentialKeyFile: ""
 #credentialKeyCommand: []
 
-# What sandboxes can be granted, by alias; upstream is the provider's name for it. Prices are US dollars per million tokens.
+# What sandboxes can be granted, by alias; upstream is the provider's name for it. A run that names no model has the first one here that its
+# agent can call. Prices are US dollars per million tokens.
 # Without them those of an imported list hold ("caisson model import-prices"); a model without a price is refused unless
 # it is free. For example:
 #
