@@ -211,7 +211,7 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 		{name: "opencode", agent: builtin("opencode"), models: "gpt local demo", api: "openai"},
 		{name: "openclaw", agent: builtin("openclaw"), models: "gpt local demo", api: "openai"},
 		{name: "openclaw of an account", agent: program(caisson.DriverOpenClaw), models: "gpt local demo", api: "openai"},
-		{name: "the built-in one", agent: builtin("caisson"), models: "gpt local demo", api: "openai"},
+		{name: "the built-in one", agent: builtin("caisson"), models: "a-flash sonnet haiku gpt local demo", api: "gemini"},
 		{name: "not known", agent: program(exec), models: "a-flash sonnet haiku gpt local demo", api: "gemini"},
 		{name: "two", agent: program(exec, "anthropic", "openai"), models: "sonnet haiku gpt local demo", api: "anthropic"},
 		{name: "asked for", agent: builtin("codex"), asked: "local", models: "local gpt demo", api: "openai"},

@@ -45,11 +45,11 @@ model="{alias: demo, provider: demo, free: true}"
 if [ -n "${OPENAI_API_KEY:-}" ]; then
 	key=$OPENAI_API_KEY
 	provider="{name: demo, kind: openai, baseURL: 'https://api.openai.com/v1', credential: DEMO_KEY}"
-	model="{alias: demo, provider: demo, upstream: ${CAISSON_DEMO_MODEL:-gpt-4.1-mini}, prices: {input: 0.40, output: 1.60}}"
+	model="{alias: demo, provider: demo, upstream: ${CAISSON_DEMO_MODEL:-gpt-4.1-mini}, output: 32000, prices: {input: 0.40, output: 1.60}}"
 elif [ -n "${ANTHROPIC_API_KEY:-}" ]; then
 	key=$ANTHROPIC_API_KEY
-	provider="{name: demo, kind: openai, baseURL: 'https://api.anthropic.com/v1', credential: DEMO_KEY}"
-	model="{alias: demo, provider: demo, upstream: ${CAISSON_DEMO_MODEL:-claude-haiku-4-5}, prices: {input: 1, output: 5}}"
+	provider="{name: demo, kind: anthropic, baseURL: 'https://api.anthropic.com', credential: DEMO_KEY}"
+	model="{alias: demo, provider: demo, upstream: ${CAISSON_DEMO_MODEL:-claude-haiku-4-5}, output: 32000, prices: {input: 1, output: 5}}"
 fi
 unset OPENAI_API_KEY ANTHROPIC_API_KEY
 cat >"$CAISSON_CONFIG" <<-EOF

@@ -1,6 +1,8 @@
 package test_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,6 +60,75 @@ func TestAgentCaisson(t *testing.T) {
 	}
 	if list := strings.Fields(remote.ok("runs", "ls", "-q")); len(list) != 1 {
 		t.Errorf("over the token there are %q", list)
+	}
+	h.noSandboxes()
+}
+
+// The configuration of the README works as it stands, but for where the provider is: the built-in agent takes its first model, whatever the
+// alphabet says, and calls it in its API, as it does those of the other APIs. An agent that cannot call a model is refused before anything starts.
+func TestAgentCaissonModels(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, config, _ := strings.Cut(string(readme), "# /etc/caisson/config.yaml\n")
+	config, _, ok := strings.Cut(config, "\n\n")
+	if !ok || !strings.Contains(config, "https://api.anthropic.com") {
+		t.Fatalf("the README has no such configuration: %s", config)
+	}
+	config = strings.TrimSpace(strings.ReplaceAll("\n"+config, "\n    ", "\n"))
+	providers := map[string]*upstream{}
+	var more [2][]string // providers, models
+	for _, kind := range []string{caisson.ProviderAnthropic, caisson.ProviderGemini, caisson.ProviderOpenAI} {
+		u := newUpstream(t, kind, sample.Script, false, nil)
+		providers[kind] = u
+		if kind != caisson.ProviderAnthropic {
+			more[0] = append(more[0], fmt.Sprintf("  - {name: %s, kind: %s, baseURL: %q}", kind, kind, u.url))
+			more[1] = append(more[1], fmt.Sprintf("  - {alias: a-%s, provider: %s, free: true, context: 100000, output: 4096}", kind, kind))
+		}
+	}
+	h := newModelHost(t, nil)
+	config = strings.Replace(config, "https://api.anthropic.com", providers[caisson.ProviderAnthropic].url, 1)
+	config = strings.Replace(config, "\nmodels:", "\n"+strings.Join(more[0], "\n")+"\nmodels:", 1)
+	h.configure("idleExit: 10m", config, strings.Join(more[1], "\n"))
+	h.agentsDir(nil)
+	if r := h.runWith(strings.NewReader("sk-ant-x\n"), "credential", "set", "ANTHROPIC_API_KEY"); r.code != 0 {
+		t.Fatal(r)
+	}
+	for _, row := range []struct {
+		args        []string
+		model, kind string
+		api         string
+	}{
+		{nil, "sonnet", caisson.ProviderAnthropic, "messages"},
+		{[]string{"--model", "a-gemini"}, "a-gemini", caisson.ProviderGemini, "generate"},
+		{[]string{"--model", "a-openai"}, "a-openai", caisson.ProviderOpenAI, "chat"},
+	} {
+		dir := filepath.Join(h.dir, row.kind)
+		if err := sample.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+		r := h.succeeds(append(append([]string{"-C", dir, "--max-cost", "5"}, row.args...), "caisson", sample.Prompt)...)
+		if !strings.Contains(r.Result.Answer, sample.Answer) || changed(r, "roman.sh") != "modified" || r.Model != row.model {
+			t.Errorf("%s: the run on %s is %+v", row.kind, r.Model, r.Result)
+		}
+		n, billed := providers[row.kind].Billed()
+		if n != 5 || r.Result.Usage.Tokens != billed {
+			t.Errorf("%s: the model counted %d calls and %+v, the run says %+v", row.kind, n, billed, r.Result.Usage)
+		}
+		for _, c := range h.ledger("--run", string(r.ID)) {
+			if c.API != row.api || !c.Stream || c.Estimated || c.Error != "" {
+				t.Errorf("%s: the ledger has %+v", row.kind, c)
+			}
+		}
+	}
+	const refusal = `agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): use one of demo, a-openai`
+	if r := h.run("run", "codex", "--model", "sonnet", "hello"); r.code != 2 || !strings.Contains(r.stderr, refusal) {
+		t.Errorf("a model of another API: %v", r)
+	}
+	if list := strings.Fields(h.ok("runs", "ls", "-q")); len(list) != 3 {
+		t.Errorf("there are the runs %q", list)
 	}
 	h.noSandboxes()
 }

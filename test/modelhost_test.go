@@ -70,7 +70,7 @@ func newUpstream(t testing.TB, kind, script string, secure bool, wrap func(http.
 		srv.Close()
 	})
 	u.url = srv.URL
-	if kind != caisson.ProviderAnthropic {
+	if kind != caisson.ProviderAnthropic && kind != caisson.ProviderGemini {
 		u.url += "/v1"
 	}
 	return u

@@ -47,9 +47,13 @@ func newAgent(c *config, out *output) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	api, err := apiOf(c.api, c.model)
+	if err != nil {
+		return nil, invalidArg("--api", err)
+	}
 	a := &agent{
 		config: c, out: out, box: box, perUnit: bytesPerToken,
-		chat: &chat{gateway: gateway, alias: c.model, tools: box.definitions(), out: out, wait: pause},
+		chat: &chat{gateway: gateway, alias: c.model, api: api, tools: box.definitions(), out: out, wait: pause},
 	}
 	a.system = message{Role: roleSystem, Content: systemPrompt(c.workspace, box)}
 	if c.session != "" {
@@ -73,7 +77,13 @@ func (a *agent) close() {
 }
 
 // fixed returns the bytes of a request that are always there.
-func (a *agent) fixed() int64 { return a.system.size() + int64(len(a.chat.tools)) }
+func (a *agent) fixed() int64 {
+	n := a.system.size()
+	for _, t := range a.chat.tools {
+		n += int64(len(t.Name) + len(t.Description) + len(t.Parameters) + 64)
+	}
+	return n
+}
 
 // budget returns how many bytes talk may have.
 func (a *agent) budget() int64 {
@@ -147,9 +157,9 @@ func (a *agent) judge(r *reply) error {
 	switch {
 	case r.refusal.Len() > 0 && len(r.calls) == 0:
 		return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model refuses: " + clip(r.refusal.String(), 2<<10)}
-	case r.finish == "content_filter":
+	case r.finish == finishFilter:
 		return &caisson.RunError{Code: caisson.RunAgentError, Message: "the provider of the model withheld an answer, because of its rules about content; put the task differently"}
-	case r.finish == "length" && len(r.calls) == 0 && r.text.Len() > 0:
+	case r.finish == finishLength && len(r.calls) == 0 && r.text.Len() > 0:
 		a.out.status("warning", "The model's answer was cut at the limit of its length.")
 	}
 	return nil
@@ -213,7 +223,7 @@ func (a *agent) called(id string) bool {
 // work does what the model asks for, one call after the other.
 func (a *agent) work(ctx context.Context, r *reply) error {
 	text := r.text.String()
-	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls})
+	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls, thoughts: r.thoughts})
 	for _, c := range r.calls {
 		a.out.status("tool_use", clip(c.Function.Name, maxName))
 		a.out.toolStart(c)

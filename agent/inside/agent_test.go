@@ -11,13 +11,21 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/llm/anthropic"
 	"github.com/caisson-dev/caisson/llm/dialect"
+	"github.com/caisson-dev/caisson/llm/gemini"
 	"github.com/caisson-dev/caisson/llm/openai"
 )
 
 // TestFixesAFailingTest is the main job, from the prompt to a repository whose tests pass.
 func TestFixesAFailingTest(t *testing.T) {
-	args, dir, calls := serve(t, sample.Script)
+	for _, api := range apis {
+		t.Run(api.name, func(t *testing.T) { fixesAFailingTest(t, api.name) })
+	}
+}
+
+func fixesAFailingTest(t *testing.T, api string) {
+	args, dir, calls := serve(t, sample.Script, "--api", api)
 	if err := sample.Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -45,21 +53,71 @@ func TestFixesAFailingTest(t *testing.T) {
 	}
 }
 
+// apis are those that the agent speaks, with the gateway's side of each.
+var apis = []struct {
+	name    string
+	dialect dialect.Dialect
+	path    string
+	off     string // what a request says in which no tool may be called
+}{
+	{"openai", openai.New(), "/v1/chat/completions", `"tool_choice":"none"`},
+	{"anthropic", anthropic.New(), "/v1/messages", `"tool_choice":{"type":"none"}`},
+	{"gemini", gemini.New(), "/v1beta/models/m:streamGenerateContent?alt=sse", `"functionCallingConfig":{"mode":"NONE"}`},
+}
+
 // TestGatewayAllowsEveryField: nothing that is sent would be dropped or refused by the gateway.
 func TestGatewayAllowsEveryField(t *testing.T) {
-	args, dir, calls := serve(t, sample.Script, "--tools-url", "http://tools.caisson.internal")
-	if err := sample.Write(dir); err != nil {
-		t.Fatal(err)
+	for _, api := range apis {
+		t.Run(api.name, func(t *testing.T) {
+			args, dir, calls := serve(t, sample.Script, "--tools-url", "http://tools.caisson.internal", "--api", api.name)
+			if err := sample.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+			work(t, sample.Prompt, args...).answer(t)
+			for _, c := range calls.Calls() {
+				if c.Path != api.path {
+					t.Errorf("the path is %s", c.Path)
+				}
+				path, query, _ := strings.Cut(c.Path, "?")
+				e, ok := api.dialect.Endpoint("POST", path)
+				if !ok || e.Query != query {
+					t.Fatalf("%s is no call that the gateway serves", c.Path)
+				}
+				req, err := api.dialect.Parse(e, c.Body, dialect.Allow{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !req.Stream() || req.Model() != "m" {
+					t.Errorf("the gateway reads model %q, stream %v", req.Model(), req.Stream())
+				}
+			}
+		})
 	}
-	work(t, sample.Prompt, args...).answer(t)
-	for _, c := range calls.Calls() {
-		req, err := openai.Dialect{}.Parse(dialect.Endpoint{API: "chat"}, c.Body, dialect.Allow{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !req.Stream() || req.Model() != "m" {
-			t.Errorf("the gateway reads model %q, stream %v", req.Model(), req.Stream())
-		}
+}
+
+// TestParallelCalls: all calls of an answer are done, and the model has all results in one request.
+func TestParallelCalls(t *testing.T) {
+	for _, api := range apis {
+		t.Run(api.name, func(t *testing.T) {
+			args, dir, calls := serve(t, `
+chunk: 3
+turns:
+- text: "Both at once."
+  calls: [{name: write, arguments: '{"path": "a", "content": "{\"ü\": 1}"}'}, {name: read, arguments: '{"path": "none"}'}, {name: shell, arguments: '{"command": "echo so"}'}]
+- {when: {tool: read, result: no such file}, calls: [{name: read, arguments: '{"path": "a"}'}]}
+- {when: {tool: read, result: "ü"}, text: "done: {{result}}"}
+`, "--api", api.name)
+			d := work(t, "go", args...)
+			if a := d.answer(t); !strings.Contains(a, `{"ü": 1}`) {
+				t.Errorf("answer %q", a)
+			}
+			if got := readFile(t, filepath.Join(dir, "a")); got != `{"ü": 1}` {
+				t.Errorf("the file has %q", got)
+			}
+			if n := len(calls.Calls()); n != 3 || len(d.of(caisson.EventToolResult)) != 4 {
+				t.Errorf("%d calls of the model, %d results", n, len(d.of(caisson.EventToolResult)))
+			}
+		})
 	}
 }
 
@@ -100,11 +158,17 @@ func messages(t testing.TB, body []byte) []sent {
 }
 
 func TestEndsAtTheLimitOfSteps(t *testing.T) {
+	for _, api := range apis {
+		t.Run(api.name, func(t *testing.T) { endsAtTheLimitOfSteps(t, api.name, api.off) })
+	}
+}
+
+func endsAtTheLimitOfSteps(t *testing.T, api, off string) {
 	args, _, calls := serve(t, `
 turns:
 - {when: {last: "All 3 steps"}, text: "I listed a lot."}
 - {calls: [{name: list}], repeat: true}
-`, "--steps", "3")
+`, "--steps", "3", "--api", api)
 	d := work(t, "go", args...)
 	if a := d.answer(t); a != "I listed a lot." {
 		t.Errorf("answer %q", a)
@@ -112,7 +176,7 @@ turns:
 	if n := len(calls.Calls()); n != 4 {
 		t.Errorf("%d calls", n)
 	}
-	if body := string(calls.Calls()[3].Body); !strings.Contains(body, `"tool_choice":"none"`) {
+	if body := string(calls.Calls()[3].Body); !strings.Contains(body, off) {
 		t.Error("tools are not off at the end")
 	}
 }
@@ -227,6 +291,8 @@ func TestArguments(t *testing.T) {
 		{[]string{"--model", "m", "--gateway", "https://x"}, "go", "http://"},
 		{[]string{"--model", "m", "--gateway", "http://a b"}, "go", "not as"},
 		{[]string{"--model", "m", "--deny", "shel"}, "go", "no tool"},
+		{[]string{"--model", "m", "--api", "cohere"}, "go", "is not openai, anthropic or gemini"},
+		{[]string{"--model", "a/m", "--api", "gemini"}, "go", "part of a path"},
 		{[]string{"--model", "m"}, " \n", "prompt is empty"},
 		{[]string{"--model", "m"}, strings.Repeat("x", 2<<20+1), "2 MiB"},
 	} {

@@ -30,20 +30,10 @@ const (
 type chat struct {
 	gateway server
 	alias   string
-	tools   raw // definitions; nil for none
+	api     api
+	tools   []definition // nil for none
 	out     *output
 	wait    func(ctx context.Context, d time.Duration) error
-}
-
-type chatRequest struct {
-	Model      string    `json:"model"`
-	Messages   []message `json:"messages"`
-	Tools      raw       `json:"tools,omitempty"`
-	ToolChoice string    `json:"tool_choice,omitempty"`
-	Stream     bool      `json:"stream"`
-	Options    struct {
-		Usage bool `json:"include_usage"`
-	} `json:"stream_options"`
 }
 
 // pause waits for d, or until ctx ends.
@@ -78,7 +68,7 @@ func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (
 			r.text.Reset()
 			r.text.WriteString(whole)
 		}
-		if err == nil && (r.finish != "length" || len(r.calls) > 0 || text == "" || more == goOns) {
+		if err == nil && (r.finish != finishLength || len(r.calls) > 0 || text == "" || more == goOns) {
 			return r, nil
 		}
 		if err != nil {
@@ -131,18 +121,15 @@ func (c *chat) again(ctx context.Context, try int, err error) error {
 // once makes one call. The reply is never nil; with an error it has what came before.
 func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
 	r := &reply{}
-	req := chatRequest{Model: c.alias, Messages: messages, Tools: c.tools, Stream: true}
-	req.Options.Usage = true
-	if toolsOff && c.tools != nil {
-		req.ToolChoice = "none" // the definitions stay, because calls in the conversation refer to them
-	}
+	// The definitions stay when tools are off, because calls in the conversation refer to them.
+	path, header, req := c.api.request(&question{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
 	body, err := encode(req)
 	if err != nil {
 		return r, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, callTime, errors.New("the model took too long"))
 	defer cancel()
-	res, err := c.gateway.do(ctx, "POST", "/v1/chat/completions", body)
+	res, err := c.gateway.do(ctx, "POST", path, body, header...)
 	if err != nil {
 		return r, err
 	}
@@ -174,8 +161,6 @@ func (c *chat) streamed(r *reply, res *response) error {
 	for {
 		data, err := e.next()
 		switch {
-		case err == nil && string(data) == "[DONE]":
-			return nil
 		case err == nil:
 		case errors.Is(err, errTooLong):
 			return err
@@ -186,11 +171,14 @@ func (c *chat) streamed(r *reply, res *response) error {
 		default:
 			return err
 		}
-		text, err := r.add(data)
+		text, err := c.api.add(r, data)
 		if err != nil {
 			return err
 		}
-		if !thinking && r.reasoning.Len() > 0 {
+		if r.done {
+			return nil
+		}
+		if !thinking && r.thinking > 0 {
 			thinking = true
 			c.out.status("thinking", "")
 		}
@@ -213,7 +201,7 @@ func (c *chat) whole(r *reply, body io.Reader) error {
 	case len(b) > maxStream:
 		return errTooLong
 	}
-	text, err := r.add(b)
+	text, err := c.api.add(r, b)
 	if err != nil {
 		return err
 	}

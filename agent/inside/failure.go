@@ -75,6 +75,7 @@ func failureOf(status int, body []byte) *failure {
 		f.status = map[string]int{
 			"over_budget": 402, "insufficient_quota": 402, "rate_limit_error": 429, "rate_limit_exceeded": 429, "rate_limited": 429,
 			"invalid_request_error": 400, "invalid_request": 400, "context_length_exceeded": 400, "overloaded_error": 529,
+			"billing_error": 402, "authentication_error": 401, "permission_error": 403, "not_found_error": 404, "request_too_large": 413, "timeout_error": 504,
 		}[f.code]
 	}
 	if f.status == 0 {
@@ -119,7 +120,7 @@ func (f *failure) overflow() bool {
 	text := strings.ToLower(f.text)
 	for _, sign := range []string{
 		"context length", "context_length", "maximum context", "context window", "context size", "prompt is too long", "input is too long",
-		"exceeds the maximum number of tokens", "too many tokens", "input token count", "reduce the length",
+		"exceeds the maximum number of tokens", "too many tokens", "input token count", "reduce the length", "exceed context limit",
 	} {
 		if strings.Contains(text, sign) {
 			return true

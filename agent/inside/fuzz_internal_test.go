@@ -19,6 +19,8 @@ func FuzzAnswer(f *testing.F) {
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n5;x=y\r\ndata:\r\n2\r\n\n\n\r\n0\r\nA: b\r\n\r\n",
 		"HTTP/1.1 100 C\r\n\r\nHTTP/1.0 200\r\nContent-Length: 2\r\n\r\n{}",
 		eventStream + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"list","arguments":"{}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}` + "\n",
+		eventStream + "data: " + messageStart + "\n\ndata: " + startOf(0, `{"type":"thinking","thinking":"x","signature":"y"}`) + "\n\ndata: " + startOf(1, `{"type":"tool_use","name":"list","input":{"a":1}}`) + "\n\ndata: " + stopOf("tool_use") + "\n\n",
+		eventStream + "data: " + geminiOf(`{"functionCall":{"name":"list","args":{}},"thoughtSignature":"x"}`, `,"finishReason":"STOP"`) + "\n\n",
 		"HTTP/1.1 429 X\r\nRetry-After: Mon, 02 Jan 2006 15:04:05 GMT\r\n\r\n{\"error\":{\"code\":7}}",
 	} {
 		f.Add([]byte(seed))
@@ -43,34 +45,42 @@ func FuzzAnswer(f *testing.F) {
 		if f := failureOf(res.status, all); !utf8.ValidString(f.Error()) || f.runError().Message == "" || retryAfter(res.header) < 0 {
 			t.Fatalf("%+v", f)
 		}
-		answer, e := &reply{}, newEvents(bytes.NewReader(all))
-		for {
-			event, err := e.next()
-			if err != nil {
-				break
-			}
-			if _, err := answer.add(event); err != nil {
-				break
-			}
-		}
-		answer.end(func(id string) bool { return id == "a" })
-		talk := []message{{Role: roleUser}, {Role: roleAssistant, ToolCalls: answer.calls}}
-		for _, c := range answer.calls {
-			if c.ID == "a" || c.Function.Name == "" || c.Function.Arguments == "" {
-				t.Fatalf("%+v", c)
-			}
-			talk = append(talk, message{Role: roleTool, ToolCallID: c.ID})
-		}
-		if problem := pairs(talk); problem != "" {
-			t.Fatal(problem)
-		}
-		if _, err := json.Marshal(talk); err != nil {
-			t.Fatal(err)
-		}
-		if u := answer.usage; u != nil && (u.Input < 0 || u.Output < 0 || u.CacheRead < 0) {
-			t.Fatalf("%+v", u)
+		for _, api := range []api{openAI{}, anthropic{}, gemini{}} {
+			checkAnswer(t, api, all)
 		}
 	})
+}
+
+// checkAnswer reads events in an API, and checks what holds for every answer.
+func checkAnswer(t *testing.T, api api, events []byte) {
+	answer, e := &reply{}, newEvents(bytes.NewReader(events))
+	for {
+		event, err := e.next()
+		if err != nil {
+			break
+		}
+		if _, err := api.add(answer, event); err != nil {
+			break
+		}
+	}
+	answer.end(func(id string) bool { return id == "a" })
+	talk := []message{{Role: roleUser, Content: "x"}, {Role: roleAssistant, ToolCalls: answer.calls, thoughts: answer.thoughts}}
+	for _, c := range answer.calls {
+		if c.ID == "a" || c.Function.Name == "" || c.Function.Arguments == "" {
+			t.Fatalf("%+v", c)
+		}
+		talk = append(talk, message{Role: roleTool, ToolCallID: c.ID})
+	}
+	if problem := pairs(talk); problem != "" {
+		t.Fatal(problem)
+	}
+	_, _, body := api.request(&question{model: "m", talk: talk})
+	if _, err := json.Marshal(body); err != nil {
+		t.Fatal(err)
+	}
+	if u := answer.usage; u != nil && (u.Input < 0 || u.Output < 0 || u.CacheRead < 0 || u.CacheWrite < 0) {
+		t.Fatalf("%+v", u)
+	}
 }
 
 // FuzzReplace: an edit replaces what was named, and nothing else.

@@ -67,9 +67,9 @@ func (r *response) hurry(d time.Duration) {
 // errNetwork marks what may go better another time.
 var errNetwork = errors.New("the connection failed")
 
-// do sends a request on a connection of its own and returns the beginning of the answer. Redirections are not followed. When ctx ends,
+// do sends a request, with these lines of headers besides its own, on a connection of its own, and returns the beginning of the answer. Redirections are not followed. When ctx ends,
 // reading the body fails.
-func (s server) do(ctx context.Context, method, path string, body []byte) (*response, error) {
+func (s server) do(ctx context.Context, method, path string, body []byte, header ...string) (*response, error) {
 	d := net.Dialer{Timeout: dialTime}
 	conn, err := d.DialContext(ctx, "tcp", s.addr)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte) (*resp
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	c := &stream{conn: conn, stop: stop, idle: headTime}
-	r, err := s.exchange(c, method, path, body)
+	r, err := s.exchange(c, method, path, body, header)
 	if err != nil {
 		c.Close()
 		if ctx.Err() != nil {
@@ -89,8 +89,11 @@ func (s server) do(ctx context.Context, method, path string, body []byte) (*resp
 	return r, nil
 }
 
-func (s server) exchange(c *stream, method, path string, body []byte) (*response, error) {
+func (s server) exchange(c *stream, method, path string, body []byte, header []string) (*response, error) {
 	head := method + " " + s.path + path + " HTTP/1.1\r\nHost: " + s.host + "\r\nConnection: close\r\nUser-Agent: caisson-agent\r\nAccept: */*\r\n"
+	for _, line := range header {
+		head += line + "\r\n"
+	}
 	if body != nil {
 		head += "Content-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n"
 	}

@@ -6,7 +6,7 @@
 // error.
 //
 // It has no more rights than any other program in the sandbox, holds no key, and bounds what it reads: a model, a repository or a command
-// may be hostile or broken. Its HTTP client is its own, because one kind of request and strict bounds are all that it needs: alone, the program is
+// may be hostile or broken. It calls a model in the API that the model speaks, OpenAI's, Anthropic's or Gemini's. Its HTTP client is its own, because one kind of request and strict bounds are all that it needs: alone, the program is
 // half as large without net/http, and starts sooner.
 package inside
 
@@ -33,6 +33,7 @@ const (
 	envToolsURL = "CAISSON_TOOLS_URL" // where runs of other agents are started; not set: nowhere
 	envAllow    = "CAISSON_TOOLS_ALLOW"
 	envDeny     = "CAISSON_TOOLS_DENY"
+	envAPI      = "CAISSON_MODEL_API"
 )
 
 const (
@@ -57,6 +58,7 @@ Works on a task and prints what happens as a line of JSON for each event.
 // config is what the command line says.
 type config struct {
 	model     string
+	api       string // "" for OpenAI's
 	session   string
 	state     string
 	steps     int
@@ -103,12 +105,13 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	f.SetOutput(io.Discard) // errors are printed once, by Main
 	f.Usage = func() {}
 	f.StringVar(&c.model, "model", "", "`alias` of the model at the gateway (required)")
+	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` in which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)
 	f.StringVar(&c.session, "session", "", "`id` of the conversation to begin or continue; needs --state")
 	f.StringVar(&c.state, "state", "", "`directory` that keeps conversations")
 	f.IntVar(&c.steps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
 	f.Int64Var(&c.context, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
 	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
-	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without /v1")
+	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without the API's path")
 	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)
 	f.StringVar(&c.deny, "deny", os.Getenv(envDeny), "`tools` that the model does not have; default $"+envDeny)
 	f.StringVar(&c.toolsURL, "tools-url", os.Getenv(envToolsURL), "`URL` of the tools that start runs of other agents; none if empty; default $"+envToolsURL)

@@ -106,6 +106,7 @@ func (o *output) used(t caisson.TokenCount) {
 	o.usage.Tokens.Input += t.Input
 	o.usage.Tokens.Output += t.Output
 	o.usage.Tokens.CacheRead += t.CacheRead
+	o.usage.Tokens.CacheWrite += t.CacheWrite
 	u := o.usage
 	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }

@@ -93,29 +93,12 @@ func (b *toolbox) has(name string) bool {
 	return slices.ContainsFunc(b.tools, func(t tool) bool { return t.name == name })
 }
 
-// definitions returns the tools as the API wants them; nil if there are none.
-func (b *toolbox) definitions() raw {
-	if len(b.tools) == 0 {
-		return nil
-	}
-	type definition struct {
-		Name        string `json:"name"`
-		Description string `json:"description"`
-		Parameters  raw    `json:"parameters"`
-	}
-	type entry struct {
-		Type     string     `json:"type"`
-		Function definition `json:"function"`
-	}
-	var all []entry
+// definitions returns the tools as models are told of them; nil if there are none.
+func (b *toolbox) definitions() (all []definition) {
 	for _, t := range b.tools {
-		all = append(all, entry{"function", definition{t.name, t.about, raw(t.schema)}})
+		all = append(all, definition{t.name, t.about, raw(t.schema)})
 	}
-	out, err := json.Marshal(all)
-	if err != nil {
-		panic("a tool's schema is no JSON: " + err.Error()) // they are constants
-	}
-	return out
+	return all
 }
 
 // call does what the model asks for. Whatever is wrong with that is said to the model.

@@ -164,6 +164,8 @@ func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
 		f = chatForm{a}
 	case apiResponses:
 		f = &responsesForm{answer: a}
+	case apiGenerate:
+		f = generateForm{a}
 	default:
 		f = messagesForm{a}
 	}

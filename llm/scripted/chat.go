@@ -212,5 +212,5 @@ func (f chatForm) end() []event {
 }
 
 func (f chatForm) failed() event {
-	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).shape(false)}
+	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).shape(styleOpenAI)}
 }

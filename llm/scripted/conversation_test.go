@@ -21,7 +21,15 @@ func said(t testing.TB, body string) string {
 			Name    string
 			Content []struct{ Text string }
 		}
-		Content []struct{ Text, Name string }
+		Content    []struct{ Text, Name string }
+		Candidates []struct {
+			Content struct {
+				Parts []struct {
+					Text         string
+					FunctionCall struct{ Name string }
+				}
+			}
+		}
 	}
 	if err := json.Unmarshal([]byte(body), &a); err != nil {
 		t.Fatalf("%v in %s", err, body)
@@ -37,6 +45,11 @@ func said(t testing.TB, body string) string {
 		all = append(all, o.Name)
 		for _, c := range o.Content {
 			all = append(all, c.Text)
+		}
+	}
+	for _, c := range a.Candidates {
+		for _, p := range c.Content.Parts {
+			all = append(all, p.Text, p.FunctionCall.Name)
 		}
 	}
 	for _, c := range a.Content {
@@ -73,10 +86,24 @@ func messagesBody(model, user string, rounds ...string) string {
 	return b + "]}"
 }
 
-var apis = []struct {
+func generateBody(_, user string, rounds ...string) string {
+	b := fmt.Sprintf(`{"systemInstruction":{"parts":[{"text":"be"}]},"tools":[{"functionDeclarations":[{"name":"sh"},{"name":"cat"}]}],"contents":[{"role":"user","parts":[{"text":%q}]}`, user)
+	for _, r := range rounds {
+		tool, result, _ := strings.Cut(r, ":")
+		b += fmt.Sprintf(`,{"role":"model","parts":[{"functionCall":{"name":%q,"args":{}}}]},{"role":"user","parts":[{"functionResponse":{"name":%q,"response":{"output":%q}}}]}`, tool, tool, result)
+	}
+	return b + "]}"
+}
+
+type inAPI struct {
 	name, path string
 	body       func(model, user string, rounds ...string) string
-}{
+}
+
+// generate is Gemini's, in which the path has the model.
+var generate = inAPI{"generate", "/v1beta/models/MODEL:generateContent", generateBody}
+
+var apis = []inAPI{
 	{"chat", "/v1/chat/completions", chatBody},
 	{"responses", "/responses", responsesBody},
 	{"messages", "/v1/messages", messagesBody},

@@ -38,8 +38,24 @@ var (
 	}
 )
 
+// Gemini's names of errors, by status, where it is not the default.
+var geminiTypes = map[int]string{
+	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
+	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
+}
+
+// style is whose errors they look like.
+type style int
+
+const (
+	styleOpenAI style = iota
+	styleAnthropic
+	styleGemini
+)
+
 // shape returns the body of an error.
-func (e *apiError) shape(anthropic bool) object {
+func (e *apiError) shape(as style) object {
+	anthropic := as == styleAnthropic
 	types, kind := openaiTypes, "invalid_request_error"
 	if anthropic {
 		types = anthropicTypes
@@ -56,6 +72,19 @@ func (e *apiError) shape(anthropic bool) object {
 	message := e.message
 	if message == "" {
 		message = "the script says so"
+	}
+	if as == styleGemini {
+		name := "INVALID_ARGUMENT"
+		if e.status >= 500 {
+			name = "INTERNAL"
+		}
+		if t, ok := geminiTypes[e.status]; ok {
+			name = t
+		}
+		if e.param != "" {
+			message = e.param + ": " + message
+		}
+		return object{"error": object{"code": e.status, "message": message, "status": name}}
 	}
 	if anthropic {
 		if e.param != "" {
@@ -74,7 +103,7 @@ func orNull(s string) any {
 }
 
 // writeFault answers with an error.
-func writeFault(w http.ResponseWriter, err error, anthropic bool) {
+func writeFault(w http.ResponseWriter, err error, as style) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {
 		e = &apiError{status: http.StatusInternalServerError, message: "internal error"}
@@ -83,7 +112,7 @@ func writeFault(w http.ResponseWriter, err error, anthropic bool) {
 		w.Header().Set("Retry-After", strconv.Itoa(e.retryAfter))
 	}
 	if e.body == "" {
-		writeJSON(w, e.status, e.shape(anthropic))
+		writeJSON(w, e.status, e.shape(as))
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -249,5 +249,5 @@ func (f messagesForm) end() []event {
 }
 
 func (f messagesForm) failed() event {
-	return event{"error", (&apiError{status: 529, message: "Overloaded"}).shape(true)}
+	return event{"error", (&apiError{status: 529, message: "Overloaded"}).shape(styleAnthropic)}
 }

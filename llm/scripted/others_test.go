@@ -56,6 +56,14 @@ func TestOthers(t *testing.T) {
 		{"no tokens", "POST", "/v1/chat/completions", `{"max_tokens":0,` + chatBody("a", "x")[1:], nil, 400, `"param":"max_tokens"`},
 		{"role", "POST", "/v1/chat/completions", `{"model":"a","messages":[{"role":"robot","content":"x"}]}`, nil, 400, `messages[0].role`},
 		{"result without call", "POST", "/v1/chat/completions", `{"model":"a","messages":[{"role":"tool","tool_call_id":"x","content":"x"}]}`, nil, 400, "preceding message"},
+		{"Gemini's key", "POST", "/v1beta/models/a:generateContent", generateBody("", "x"), []string{"Authorization", "", "X-Goog-Api-Key", "sk-real"}, 200, `"finishReason":"STOP"`},
+		{"Gemini's wrong key", "POST", "/v1beta/models/a:generateContent", "{}", []string{"X-Goog-Api-Key", "sk-other"}, 401, `"status":"UNAUTHENTICATED"`},
+		{"Gemini's stream", "POST", "/v1/models/a:streamGenerateContent?alt=sse", generateBody("", "x"), nil, 200, `data: {"candidates":[{"content":{"parts":[{"text":"hello"}]`},
+		{"a stream that is no event", "POST", "/v1/models/a:streamGenerateContent", generateBody("", "x"), nil, 400, "alt=sse"},
+		{"no contents", "POST", "/v1beta/models/a:generateContent", "{}", nil, 400, "contents is not specified"},
+		{"the model begins", "POST", "/v1beta/models/a:generateContent", `{"contents":[{"role":"model","parts":[{"text":"x"}]}]}`, nil, 400, "begins with a user turn"},
+		{"a function call without response", "POST", "/v1beta/models/a:generateContent", generateBody("", "x", "sh:a")[:strings.LastIndex(generateBody("", "x", "sh:a"), `,{"role":"user"`)] + "]}", nil, 400, "function response turn"},
+		{"Gemini's other model", "POST", "/v1beta/models/c:generateContent", generateBody("", "x"), nil, 404, `"status":"NOT_FOUND"`},
 		{
 			"call without result", "POST", "/v1/chat/completions",
 			`{"model":"a","messages":[{"role":"assistant","tool_calls":[{"id":"x","function":{"name":"sh"}}]},{"role":"user","content":"x"}]}`, nil, 400, "must be followed by tool messages",
@@ -97,7 +105,7 @@ func TestOthers(t *testing.T) {
 		if status != c.status || !strings.Contains(body, c.has) {
 			t.Errorf("%s: %d %s", c.name, status, body)
 		}
-		if n, billed := rec.Billed(); n > 0 && !strings.Contains(c.path, "embeddings") || status != 200 && billed.Total() > 0 {
+		if n, billed := rec.Billed(); n > 0 && !strings.Contains(c.path, "embeddings") && !strings.Contains(c.has, "STOP") && !strings.Contains(c.has, "data:") || status != 200 && billed.Total() > 0 {
 			t.Errorf("%s: billed %+v", c.name, billed)
 		}
 	}

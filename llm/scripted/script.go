@@ -190,7 +190,7 @@ func (c *checker) turn(at string, t *turn) {
 	t.pattern = c.pattern(at+".when.pattern", t.When.Pattern)
 	t.result = c.pattern(at+".when.resultPattern", t.When.ResultPattern)
 	if t.When.API != "" {
-		c.oneOf(at+".when.api", t.When.API, apiChat, apiResponses, apiMessages)
+		c.oneOf(at+".when.api", t.When.API, apiChat, apiResponses, apiMessages, apiGenerate)
 	}
 	c.number(at+".times", int64(t.Times), 0, maxTokens)
 	if t.Once {

@@ -1,5 +1,5 @@
 // Package scripted is a model that answers from a script, in the forms of OpenAI's API (chat completions, responses, embeddings,
-// models) and of Anthropic's (messages, count_tokens, models), streaming or not. The same request gets the same answer,
+// models), of Anthropic's (messages, count_tokens, models) and of Gemini's (generateContent), streaming or not. The same request gets the same answer,
 // byte by byte. It serves tests, benchmarks, warm-up and demonstrations; it is never chosen unless configured.
 //
 // A script is YAML:
@@ -11,7 +11,7 @@
 //	dimensions: 16              # of embeddings
 //	turns:
 //	- when:                     # all that is said must hold; nothing said always holds
-//	    api: chat               # chat, responses or messages
+//	    api: chat               # chat, responses, messages or generate
 //	    model: demo-*           # a name, or how it begins
 //	    last: list the files    # part of the last message of the user
 //	    pattern: "(?i)list"     # regular expression on the same
@@ -59,6 +59,7 @@ const (
 	apiChat       = "chat"
 	apiResponses  = "responses"
 	apiMessages   = "messages"
+	apiGenerate   = "generate"
 	apiEmbeddings = "embeddings"
 	apiCount      = "count_tokens"
 	apiModels     = "models"
@@ -104,14 +105,24 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"POST /chat/completions": apiChat, "POST /responses": apiResponses, "POST /embeddings": apiEmbeddings,
 		"POST /messages": apiMessages, "POST /messages/count_tokens": apiCount, "GET /models": apiModels,
 	}[r.Method+" "+path]
+	if _, _, generate := generatePath(r.URL.Path); generate && r.Method == http.MethodPost {
+		api, ok = apiGenerate, true
+	}
 	if ok && api != apiModels {
 		anthropic = api == apiMessages || api == apiCount
+	}
+	as := styleOpenAI
+	switch {
+	case anthropic:
+		as = styleAnthropic
+	case api == apiGenerate:
+		as = styleGemini
 	}
 	var err error
 	switch {
 	case !ok:
 		err = fault(http.StatusNotFound, "there is no "+r.Method+" "+head(r.URL.Path))
-	case !m.authentic(r.Header, anthropic):
+	case !m.authentic(r.Header, as):
 		err = fault(http.StatusUnauthorized, "the key is missing or not valid")
 	case api == apiModels:
 		m.list(w, anthropic)
@@ -119,17 +130,17 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = m.serve(w, r, api)
 	}
 	if err != nil {
-		writeFault(w, err, anthropic)
+		writeFault(w, err, as)
 	}
 }
 
-func (m *Model) authentic(h http.Header, anthropic bool) bool {
+func (m *Model) authentic(h http.Header, as style) bool {
 	if m.script.Key.IsZero() {
 		return true
 	}
 	key, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
-	if anthropic && h.Get("X-Api-Key") != "" {
-		key = h.Get("X-Api-Key")
+	if own := h.Get(map[style]string{styleAnthropic: "X-Api-Key", styleGemini: "X-Goog-Api-Key"}[as]); own != "" {
+		key = own
 	}
 	return subtle.ConstantTimeCompare([]byte(key), []byte(m.script.Key.Reveal())) == 1
 }
@@ -154,6 +165,9 @@ func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error 
 		return m.count(w, r, body)
 	}
 	parse := map[string]func([]byte) (*conversation, error){apiChat: parseChat, apiResponses: parseResponses, apiMessages: parseMessages}[api]
+	if api == apiGenerate {
+		parse = func(body []byte) (*conversation, error) { return parseGenerate(r, body) }
+	}
 	if api == apiMessages {
 		if err := checkVersion(r.Header); err != nil {
 			return err

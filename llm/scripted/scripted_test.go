@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -66,7 +67,7 @@ fallback: {text: "no: {{last}}"}
 `
 
 func TestChoice(t *testing.T) {
-	for _, api := range apis {
+	for _, api := range slices.Concat(apis, []inAPI{generate}) {
 		t.Run(api.name, func(t *testing.T) {
 			url, _ := scriptedtest.Serve(t, choosing)
 			other := "no: which api"
@@ -97,7 +98,7 @@ func TestChoice(t *testing.T) {
 				{"m", "work", []string{"sh:exit 1", "sh:exit 2"}, "again sh"},
 				{"m", "work", []string{"sh:exit 1", "sh:exit 2", "sh:exit 0"}, "cat"},
 			} {
-				status, body, err := post(t, url, api.path, api.body(c.model, c.user, c.rounds...))
+				status, body, err := post(t, url, strings.Replace(api.path, "MODEL", c.model, 1), api.body(c.model, c.user, c.rounds...))
 				if err != nil || status != 200 {
 					t.Fatalf("%v: %d %s %v", c, status, body, err)
 				}

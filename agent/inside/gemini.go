@@ -1,0 +1,189 @@
+package inside
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// gemini is Google's Gemini API.
+type gemini struct{}
+
+type geminiRequest struct {
+	System   *geminiContent  `json:"systemInstruction,omitempty"`
+	Contents []geminiContent `json:"contents"`
+	Tools    []geminiTools   `json:"tools,omitempty"`
+	Config   *geminiCalling  `json:"toolConfig,omitempty"`
+	Generate struct {
+		MaxTokens int64 `json:"maxOutputTokens"`
+	} `json:"generationConfig"`
+}
+
+type geminiTools struct {
+	Functions []geminiFunction `json:"functionDeclarations"`
+}
+
+type geminiFunction struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Schema      raw    `json:"parametersJsonSchema"`
+}
+
+type geminiCalling struct {
+	Functions struct {
+		Mode string `json:"mode"`
+	} `json:"functionCallingConfig"`
+}
+
+type geminiContent struct {
+	Role  string       `json:"role,omitempty"`
+	Parts []geminiPart `json:"parts"`
+}
+
+// geminiPart is a part of a message, of any kind that the agent sends or reads.
+type geminiPart struct {
+	Text      string          `json:"text,omitempty"`
+	Thought   bool            `json:"thought,omitempty"`
+	Signature string          `json:"thoughtSignature,omitempty"`
+	Call      *geminiCall     `json:"functionCall,omitempty"`
+	Response  *geminiResponse `json:"functionResponse,omitempty"`
+}
+
+type geminiCall struct {
+	ID   string `json:"id,omitempty"`
+	Name string `json:"name"`
+	Args raw    `json:"args,omitempty"`
+}
+
+type geminiResponse struct {
+	ID       string `json:"id,omitempty"`
+	Name     string `json:"name"`
+	Response struct {
+		Output string `json:"output"`
+	} `json:"response"`
+}
+
+func (gemini) request(q *question) (string, []string, any) {
+	system, talk := split(q.talk)
+	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
+	req.Generate.MaxTokens = maxOutput
+	names := map[string]string{} // of the tools that were called, by the call's id
+	for _, m := range talk {
+		c := geminiContent{Role: roleUser}
+		switch m.Role {
+		case roleTool:
+			answer := &geminiResponse{ID: m.ToolCallID, Name: names[m.ToolCallID]}
+			answer.Response.Output = m.Content
+			c.Parts = []geminiPart{{Response: answer}}
+			// All results of one answer are one message.
+			if last := len(req.Contents) - 1; last >= 0 && req.Contents[last].Parts[0].Response != nil {
+				req.Contents[last].Parts = append(req.Contents[last].Parts, c.Parts...)
+				continue
+			}
+		case roleAssistant:
+			c.Role = "model"
+			fallthrough
+		default:
+			if strings.TrimSpace(m.Content) != "" {
+				c.Parts = append(c.Parts, geminiPart{Text: m.Content})
+			}
+		}
+		for _, call := range m.ToolCalls {
+			names[call.ID] = word(call.Function.Name)
+			c.Parts = append(c.Parts, geminiPart{
+				Signature: call.signature, Call: &geminiCall{ID: call.ID, Name: names[call.ID], Args: object(call.Function.Arguments)},
+			})
+		}
+		req.Contents = append(req.Contents, c)
+	}
+	if q.tools != nil {
+		var t geminiTools
+		for _, d := range q.tools {
+			t.Functions = append(t.Functions, geminiFunction{d.Name, d.Description, d.Parameters})
+		}
+		req.Tools = []geminiTools{t}
+		if q.toolsOff {
+			req.Config = &geminiCalling{}
+			req.Config.Functions.Mode = "NONE"
+		}
+	}
+	return "/v1beta/models/" + q.model + ":streamGenerateContent?alt=sse", nil, req
+}
+
+// geminiAnswer is an event of a stream, or a whole answer.
+type geminiAnswer struct {
+	Error      raw `json:"error"`
+	Candidates []struct {
+		Content geminiContent `json:"content"`
+		Finish  string        `json:"finishReason"`
+	} `json:"candidates"`
+	Feedback struct {
+		Block string `json:"blockReason"`
+	} `json:"promptFeedback"`
+	Usage *struct {
+		Prompt   int64 `json:"promptTokenCount"`
+		Cached   int64 `json:"cachedContentTokenCount"`
+		Answer   int64 `json:"candidatesTokenCount"`
+		Thoughts int64 `json:"thoughtsTokenCount"`
+	} `json:"usageMetadata"`
+}
+
+func (gemini) add(r *reply, data []byte) (string, error) {
+	var a geminiAnswer
+	if err := json.Unmarshal(data, &a); err != nil {
+		return "", fmt.Errorf("an event is no answer of a model: %w", err)
+	}
+	if len(a.Error) > 0 && string(a.Error) != "null" {
+		return "", failureOf(0, data)
+	}
+	if u := a.Usage; u != nil {
+		r.prompt = tokens(u.Prompt)
+		read := min(tokens(u.Cached), r.prompt)
+		r.usage = &caisson.TokenCount{Input: r.prompt - read, CacheRead: read, Output: tokens(u.Answer) + tokens(u.Thoughts)}
+	}
+	if a.Feedback.Block != "" {
+		r.finish = finishFilter
+	}
+	if len(a.Candidates) == 0 {
+		return "", nil
+	}
+	var all strings.Builder
+	for _, p := range a.Candidates[0].Content.Parts {
+		text, err := r.addPart(&p)
+		if err != nil {
+			return "", err
+		}
+		all.WriteString(text)
+	}
+	switch a.Candidates[0].Finish {
+	case "":
+	case "MAX_TOKENS":
+		r.finish = finishLength
+	case "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII":
+		r.finish = finishFilter
+	default:
+		r.finish = finishStop
+	}
+	return all.String(), nil
+}
+
+// addPart takes a part of an answer, and returns the text in it.
+func (r *reply) addPart(p *geminiPart) (string, error) {
+	switch {
+	case p.Call != nil:
+		c, err := r.call(len(r.calls))
+		if err != nil {
+			return "", err
+		}
+		c.ID, c.Function.Name, c.signature = p.Call.ID, p.Call.Name, p.Signature
+		if args := string(p.Call.Args); args != "null" {
+			c.Function.Arguments = strings.ToValidUTF8(args, "\uFFFD")
+		}
+		return "", c.check()
+	case p.Thought:
+		return "", r.thought(len(p.Text) + 1)
+	}
+	return r.say(p.Text)
+}

@@ -1,0 +1,196 @@
+package scripted
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+var generateFields = []string{"contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent", "generationConfig", "model", "serviceTier"}
+
+type generateRequest struct {
+	Contents []generateContent `json:"contents"`
+	System   generateContent   `json:"systemInstruction"`
+	Tools    []struct {
+		Functions []struct {
+			Name        string `json:"name"`
+			Description string `json:"description"`
+		} `json:"functionDeclarations"`
+	} `json:"tools"`
+	Config struct {
+		Limit *int64 `json:"maxOutputTokens"`
+	} `json:"generationConfig"`
+}
+
+type generateContent struct {
+	Role  string `json:"role"`
+	Parts []struct {
+		Text string `json:"text"`
+		Call *struct {
+			ID   string          `json:"id"`
+			Name string          `json:"name"`
+			Args json.RawMessage `json:"args"`
+		} `json:"functionCall"`
+		Response *struct {
+			ID       string          `json:"id"`
+			Name     string          `json:"name"`
+			Response json.RawMessage `json:"response"`
+		} `json:"functionResponse"`
+	} `json:"parts"`
+}
+
+func (c *generateContent) text() string {
+	var all []string
+	for _, p := range c.Parts {
+		if p.Text != "" {
+			all = append(all, p.Text)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// generatePath returns the model and whether to stream, if a path is that of a call of Gemini's API.
+func generatePath(path string) (model string, stream, ok bool) {
+	rest, ok := strings.CutPrefix(path, "/v1beta/models/")
+	if !ok {
+		if rest, ok = strings.CutPrefix(path, "/v1/models/"); !ok {
+			return "", false, false
+		}
+	}
+	model, verb, _ := strings.Cut(rest, ":")
+	return model, verb == "streamGenerateContent", model != "" && (verb == "generateContent" || verb == "streamGenerateContent")
+}
+
+// parseGenerate reads a body of Gemini's API, in which the path says the model and whether to stream.
+func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
+	var req generateRequest
+	if err := decode(body, generateFields, &req); err != nil {
+		return nil, err
+	}
+	c := &conversation{tools: map[string]bool{}, size: int64(len(req.System.text()))}
+	c.model, c.stream, _ = generatePath(r.URL.Path)
+	switch {
+	case c.stream && r.URL.RawQuery != "alt=sse":
+		return nil, invalid("alt", "a scripted model streams events only; ask for alt=sse")
+	case len(req.Contents) == 0:
+		return nil, invalid("contents", "contents is not specified")
+	case req.Contents[0].Role == "model":
+		return nil, invalid("contents[0]", "a conversation begins with a user turn")
+	}
+	var err error
+	if c.limit, err = positive("generationConfig.maxOutputTokens", req.Config.Limit); err != nil {
+		return nil, err
+	}
+	for _, t := range req.Tools {
+		for _, f := range t.Functions {
+			c.tools[f.Name] = true
+			c.size += int64(len(f.Name) + len(f.Description))
+		}
+	}
+	return c, c.generateContents(req.Contents)
+}
+
+// generateContents reads what was said. Calls have to be answered by the content after them, each by name.
+func (c *conversation) generateContents(contents []generateContent) error {
+	open := 0 // calls that have to be answered
+	for i, m := range contents {
+		at := fmt.Sprintf("contents[%d]", i)
+		text := m.text()
+		c.size += int64(len(text))
+		if len(m.Parts) == 0 {
+			return invalid(at+".parts", "must not be empty")
+		}
+		calls, responses := 0, 0
+		for _, p := range m.Parts {
+			switch {
+			case p.Text == "" && p.Call == nil && p.Response == nil:
+				return invalid(at+".parts", "required oneof field 'data' must have one initialized field")
+			case p.Call != nil && m.Role == "model":
+				if calls++; calls == 1 {
+					c.rounds = append(c.rounds, nil)
+				}
+				c.size += int64(len(p.Call.Name) + len(p.Call.Args))
+			case p.Response != nil && m.Role != "model":
+				responses++
+				var fields map[string]any
+				if p.Response.Name == "" || json.Unmarshal(p.Response.Response, &fields) != nil {
+					return invalid(at+".parts", "a function response needs a name and a response that is an object")
+				}
+				output, _ := fields["output"].(string)
+				c.size += int64(len(p.Response.Response))
+				c.add(result{p.Response.Name, output})
+			case p.Call != nil || p.Response != nil:
+				return invalid(at+".parts", "this part is not one of role %.40q", m.Role)
+			}
+		}
+		if open != responses {
+			return invalid(at, "the number of function response parts must be equal to the number of function call parts of the function call turn")
+		}
+		if open = calls; responses == 0 && m.Role != "model" {
+			c.say(text)
+		}
+	}
+	if open > 0 {
+		return invalid("contents", "a function call turn must be followed by a function response turn")
+	}
+	return nil
+}
+
+// generateForm answers Gemini's generateContent.
+type generateForm struct{ *answer }
+
+func (f generateForm) finished() string {
+	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
+}
+
+// part returns an answer with these parts, and at its end the reason for it.
+func (f generateForm) part(last bool, parts ...any) object {
+	candidate := object{"content": object{"role": "model", "parts": parts}, "index": 0}
+	out := object{"candidates": []any{candidate}, "modelVersion": f.model, "responseId": f.id}
+	t := f.tokens
+	prompt := t.Input + t.CacheRead + t.CacheWrite
+	usage := object{"promptTokenCount": prompt, "totalTokenCount": prompt}
+	if last {
+		candidate["finishReason"] = f.finished()
+		usage = object{
+			"promptTokenCount": prompt, "cachedContentTokenCount": t.CacheRead, "candidatesTokenCount": t.Output, "totalTokenCount": prompt + t.Output,
+		}
+	}
+	if !f.turn.Silent {
+		out["usageMetadata"] = usage
+	}
+	return out
+}
+
+func (f generateForm) call(i int) object {
+	return object{"functionCall": object{"name": f.calls[i].Name, "args": json.RawMessage(f.calls[i].Arguments)}}
+}
+
+func (f generateForm) whole() any {
+	parts := []any{}
+	if f.answer.text != "" {
+		parts = append(parts, object{"text": f.answer.text})
+	}
+	for i := range f.calls {
+		parts = append(parts, f.call(i))
+	}
+	return f.part(true, parts...)
+}
+
+func (f generateForm) begin() []event     { return nil }
+func (f generateForm) beginText() []event { return nil }
+func (f generateForm) endText() []event   { return nil }
+
+func (f generateForm) text(piece string) []event {
+	return []event{{data: f.part(false, object{"text": piece})}}
+}
+
+// beginCall is a whole call: this API does not cut them.
+func (f generateForm) beginCall(i int) []event       { return []event{{data: f.part(false, f.call(i))}} }
+func (f generateForm) arguments(int, string) []event { return nil }
+func (f generateForm) endCall(int) []event           { return nil }
+func (f generateForm) end() []event                  { return []event{{data: f.part(true, object{"text": ""})}} }
+func (f generateForm) failed() event {
+	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).shape(styleGemini)}
+}
