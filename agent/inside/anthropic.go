@@ -136,7 +136,7 @@ type anthropicEvent struct {
 	StopReason string          `json:"stop_reason"`
 }
 
-// anthropicUsage has what an event says; later ones say again what has changed.
+// anthropicUsage has what an event says; what a later one says is the sum so far.
 type anthropicUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -281,7 +281,7 @@ func (r *reply) count(u *anthropicUsage) {
 	t := r.usage
 	for to, n := range map[*int64]*int64{&t.Input: u.Input, &t.Output: u.Output, &t.CacheRead: u.CacheRead, &t.CacheWrite: u.CacheWrite} {
 		if n != nil {
-			*to = tokens(*n)
+			*to = max(*to, tokens(*n))
 		}
 	}
 	r.prompt = t.Input + t.CacheRead + t.CacheWrite

@@ -67,8 +67,8 @@ func (r *response) hurry(d time.Duration) {
 // errNetwork marks what may go better another time.
 var errNetwork = errors.New("the connection failed")
 
-// do sends a request, with these lines of headers besides its own, on a connection of its own, and returns the beginning of the answer. Redirections are not followed. When ctx ends,
-// reading the body fails.
+// do sends a request, with these lines of headers besides its own, on a connection of its own, and returns the beginning of the answer.
+// Redirections are not followed. When ctx ends, reading the body fails.
 func (s server) do(ctx context.Context, method, path string, body []byte, header ...string) (*response, error) {
 	d := net.Dialer{Timeout: dialTime}
 	conn, err := d.DialContext(ctx, "tcp", s.addr)

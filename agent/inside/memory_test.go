@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
 const twoTurns = `
@@ -41,6 +42,26 @@ func TestContinuesAConversation(t *testing.T) {
 	work(t, "other", other...).answer(t)
 	if n := len(messages(t, calls.Calls()[0].Body)); n != 2 {
 		t.Errorf("another conversation begins with %d messages", n)
+	}
+}
+
+// TestAConversationGoesOnInAnotherAPI, as when a session is continued with another model.
+func TestAConversationGoesOnInAnotherAPI(t *testing.T) {
+	for _, first := range apis {
+		for _, next := range apis {
+			args, _, calls := serve(t, twoTurns, "--session", "a", "--state", t.TempDir())
+			work(t, "first", append(args, "--api", first.name)...).answer(t)
+			if a := work(t, "second", append(args, "--api", next.name)...).answer(t); a != "two" {
+				t.Errorf("from %s to %s: answer %q", first.name, next.name, a)
+			}
+			all := calls.Calls()
+			c := all[len(all)-1]
+			path, _, _ := strings.Cut(c.Path, "?")
+			e, _ := next.dialect.Endpoint("POST", path)
+			if _, err := next.dialect.Parse(e, c.Body, dialect.Allow{}); err != nil || c.Path != next.path || !strings.Contains(string(c.Body), "nothing here") {
+				t.Errorf("from %s to %s: %v in %s %s", first.name, next.name, err, c.Path, c.Body)
+			}
+		}
 	}
 }
 
