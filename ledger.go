@@ -18,8 +18,10 @@ type Call struct {
 	API      string    `json:"api" doc:"chat, responses, embeddings, messages, count_tokens, generate"`
 	Stream   bool      `json:"stream,omitempty"`
 	// Status is the HTTP status that the guest got; 0 if it got none (its sandbox was gone, or the gateway ended).
-	Status int        `json:"status"`
-	Error  string     `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
+	Status int    `json:"status"`
+	Error  string `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
+	// Detail is for whoever the call is charged to, and is never shown in a sandbox: it names hosts and credentials.
+	Detail string     `json:"detail,omitempty" doc:"What the provider answered, or why it could not be reached; one line without secrets, of at most 512 bytes"`
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
 	// Estimated says that Tokens and Cost are not the provider's: the answer was cut off, or the gateway ended meanwhile.

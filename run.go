@@ -31,12 +31,13 @@ const (
 	RunRateLimit  = "rate_limit"
 	RunNoCredits  = "insufficient_credits"
 	RunAgentError = "agent_error"
+	RunProvider   = "provider" // a provider of models refused its credential, failed, or could not be reached
 	RunInternal   = "internal"
 )
 
 // A RunError says why a run failed.
 type RunError struct {
-	Code    string `json:"code" enum:"invalid_request,not_found,timeout,aborted,rate_limit,insufficient_credits,agent_error,internal"`
+	Code    string `json:"code" enum:"invalid_request,not_found,timeout,aborted,rate_limit,insufficient_credits,agent_error,provider,internal"`
 	Message string `json:"message"`
 }
 
@@ -113,6 +114,7 @@ type RunResult struct {
 	Answer   string            `json:"answer"`
 	Error    *RunError         `json:"error,omitempty" doc:"Absent if the run succeeded"`
 	Usage    RunUsage          `json:"usage"`
+	Provider string            `json:"provider,omitempty" doc:"What went wrong at a provider of models last, with the provider's status and message; absent if nothing did"`
 	Phases   []Phase           `json:"phases,omitempty" doc:"Where the time went"`
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`

@@ -60,12 +60,18 @@ func newRuns(e *Engine) *runs.Core {
 		},
 		CheckPolicy: policies{e.cfg.host()}.may, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
+	calls := e.ledger.Calls
+	if e.far != nil {
+		calls = func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+			return e.far.calls(ctx, e.ledger, q, after, limit)
+		}
+	}
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Relay: e.Relay,
 		Sandboxes: boxes{
 			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
 		},
-		Calls:  e.ledger.Calls,
+		Calls:  calls,
 		Forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
 		Record: e.Core.Record, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),

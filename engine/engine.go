@@ -75,6 +75,7 @@ type Engine struct {
 	runtime  *gvisor.Runtime
 	images   *image.Driver
 	wires    *wires
+	far      *remoteAPI // the gateway of another machine; nil: the one here serves the sandboxes here
 	dir      *os.Root
 	book     *ledger.Book
 	ledger   *ledger.Service
@@ -201,8 +202,8 @@ func (e *Engine) drivers() error {
 	e.wires = newWires(manager)
 	e.wires.book = e.book
 	if e.cfg.Gateway.RemoteURL != "" {
-		api := &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
-		e.wires.remote = newRemoteRuns(api.get, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+		e.far = &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
+		e.wires.remote = newRemoteRuns(e.far.runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, Agent: programs.agent,

@@ -27,9 +27,20 @@ type GatewayConfig struct {
 	// RemoteURL is the gateway of another machine that serves the sandboxes here; "" for the one here.
 	RemoteURL string
 	RemoteCA  string // PEM file of the authorities to trust for RemoteURL; "" for the host's
-	// RemoteToken is a token of that gateway's API, and RemoteRuns what it manages runs with. Required with RemoteURL.
+	// RemoteToken is a token of that gateway's API, and Remote returns its API. Required with RemoteURL.
 	RemoteToken SecretSource
-	RemoteRuns  func(token caisson.Secret) (caisson.GatewayRuns, error)
+	Remote      func(token caisson.Secret) (RemoteGateway, error)
+}
+
+// A RemoteGateway is the API of a gateway on another machine: what it manages runs with, and its ledger.
+type RemoteGateway interface {
+	caisson.GatewayRuns
+	lister
+}
+
+// lister is the part of a ledger that lists calls.
+type lister interface {
+	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
 
 // A SecretSource is a credential of the account local, or a value.
@@ -106,17 +117,37 @@ func (e *Engine) closeListener() error {
 	return e.listener.Close()
 }
 
-// remoteAPI makes what manages runs at the gateway of another machine, again when the token has changed.
+// remoteAPI makes the API of the gateway of another machine, again when the token has changed.
 type remoteAPI struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
 
 	mu    sync.Mutex
-	token caisson.Secret      // guarded by mu
-	api   caisson.GatewayRuns // for token, nil until there is one; guarded by mu
+	token caisson.Secret // guarded by mu
+	api   RemoteGateway  // for token, nil until there is one; guarded by mu
 }
 
-func (r *remoteAPI) get(ctx context.Context) (caisson.GatewayRuns, error) {
+// runs is get for what manages runs.
+func (r *remoteAPI) runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
+
+// calls returns the calls of a run from the ledger of that gateway, or from the one here where that has none.
+func (r *remoteAPI) calls(ctx context.Context, here lister, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	rctx, cancel := context.WithTimeout(ctx, remoteTime)
+	defer cancel()
+	far, err := r.get(rctx)
+	var page []caisson.Call
+	var more bool
+	if err == nil {
+		page, more, err = far.Calls(rctx, caisson.UsageQuery{Run: q.Run}, after, limit)
+	}
+	// The ledger there does not know a call of the one here.
+	if err != nil && caisson.KindOf(err) != caisson.Invalid || len(page) > 0 {
+		return page, more, err
+	}
+	return here.Calls(ctx, q, after, limit)
+}
+
+func (r *remoteAPI) get(ctx context.Context) (RemoteGateway, error) {
 	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
 	if err != nil {
 		return nil, err
@@ -126,7 +157,7 @@ func (r *remoteAPI) get(ctx context.Context) (caisson.GatewayRuns, error) {
 	if r.api != nil && r.token.Equal(token) {
 		return r.api, nil
 	}
-	api, err := r.cfg.RemoteRuns(token)
+	api, err := r.cfg.Remote(token)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,10 @@ func tellGuest(r *caisson.Run) guestRun {
 		g.Answer, g.Cut = cutJSON(r.Result.Answer, maxGuestAnswer)
 		if e := r.Result.Error; e != nil {
 			msg, _ := cutJSON(e.Message, maxGuestError)
+			if e.Code == caisson.RunProvider {
+				// It names hosts and credentials, which are nothing for a sandbox.
+				msg = "a provider of models failed; whoever started the first run finds out more with caisson runs show " + string(r.ID)
+			}
 			g.Error = &caisson.RunError{Code: e.Code, Message: msg}
 		}
 	}

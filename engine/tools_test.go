@@ -27,6 +27,12 @@ func TestGuestAnswersFit(t *testing.T) {
 	if g.Answer != "forty-two <3" || g.Cut || g.Error != nil {
 		t.Errorf("a short answer is %+v", g)
 	}
+	g = tellGuest(&caisson.Run{State: caisson.RunFailed, Result: &caisson.RunResult{
+		Error: &caisson.RunError{Code: caisson.RunProvider, Message: "the provider refused the credential SOME_KEY"}, Provider: "SOME_KEY",
+	}})
+	if b, err := json.Marshal(g); err != nil || g.Error.Code != caisson.RunProvider || strings.Contains(string(b), "SOME_KEY") {
+		t.Errorf("of a provider that failed a sandbox is told %s, %v", b, err)
+	}
 	if g := tellGuest(&caisson.Run{State: caisson.RunRunning, Result: &caisson.RunResult{Answer: "of an attempt before"}}); g.Answer != "" {
 		t.Errorf("a run under way has the answer %q", g.Answer)
 	}

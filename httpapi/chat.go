@@ -245,6 +245,7 @@ var runStatuses = map[string]int{
 	caisson.RunRateLimit:  http.StatusTooManyRequests,
 	caisson.RunNoCredits:  http.StatusPaymentRequired,
 	caisson.RunAgentError: http.StatusBadGateway,
+	caisson.RunProvider:   http.StatusBadGateway,
 	caisson.RunInternal:   http.StatusInternalServerError,
 }
 

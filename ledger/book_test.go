@@ -33,10 +33,12 @@ func TestRecords(t *testing.T) {
 	g := caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a", Run: "r"}
 	elsewhere := caisson.Guest{Account: "a", Run: "r"}
 	part, traced := g, g
+	failed := sampleCall(g)
+	failed.Detail = `the provider refused the credential K of model "m" (401)`
 	part.Lineage, part.Trace = "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb", strings.Repeat("0f", 16)
 	traced.Trace = part.Trace
 	for _, c := range []caisson.Call{
-		sampleCall(g), sampleCall(elsewhere), sampleCall(part), sampleCall(traced), {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
+		sampleCall(g), sampleCall(elsewhere), sampleCall(part), sampleCall(traced), failed, {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
 	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
@@ -62,9 +64,9 @@ func TestRecords(t *testing.T) {
 	}
 	// What strangers chose is cut, not refused.
 	c := sampleCall(g)
-	c.User, c.Error, c.UpstreamID = strings.Repeat("ü", 400), "\xff\x00x", strings.Repeat("x", 1<<20)
+	c.User, c.Error, c.UpstreamID, c.Detail = strings.Repeat("ü", 400), "\xff\x00x", strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20)
 	r, _, err := next(appendCall(nil, kindBegin, &c))
-	if err != nil || len(r.call.User) != 512 || r.call.Error != "x" || len(r.call.UpstreamID) != 512 {
+	if err != nil || len(r.call.User) != 512 || r.call.Error != "x" || len(r.call.UpstreamID) != 512 || len(r.call.Detail) != 512 {
 		t.Error(err, len(r.call.User), r.call.Error)
 	}
 }

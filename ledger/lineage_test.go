@@ -262,7 +262,7 @@ func TestOthersLineage(t *testing.T) {
 // TestOldJournal: a journal that a build without lineages wrote before it was killed is read.
 func TestOldJournal(t *testing.T) {
 	h := appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "boot"})
-	for v, ok := range map[byte]bool{0: false, 1: true, 2: true, 3: false, 'x': false} {
+	for v, ok := range map[byte]bool{0: false, 1: true, 2: true, 3: true, 4: false, 'x': false} {
 		b := bytes.Clone(h)
 		b[frameBytes+1] = v
 		if _, _, err := next(appendFrame(b, 0)); (err == nil) != ok {

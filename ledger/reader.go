@@ -281,7 +281,7 @@ func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
 		slog.String("agent", c.Agent), slog.String("trace", c.Trace), slog.String("model", c.Model),
 		slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input), slog.Int64("output", c.Tokens.Output), slog.String("cost", c.Cost.String()), slog.Int("status", c.Status),
-		slog.String("error", c.Error), slog.Bool("estimated", c.Estimated))
+		slog.String("error", c.Error), slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
 }
 
 // spoil ends the reading of a journal that no meter wrote like that. It is closed as if its end were lost.

@@ -19,8 +19,8 @@ import (
 // lengths before them. The first record is a header. A change of the format is a new version in the header; what older
 // versions wrote can be read: a journal outlives the build that was killed while writing it.
 const (
-	oldest     = 1 // a call had neither lineage nor trace
-	version    = 2
+	oldest     = 1 // a call had neither lineage nor trace; in version 2 it had no detail
+	version    = 3
 	frameBytes = 8
 	maxBody    = 8 << 10
 	maxText    = 512 // bytes of one string in a record
@@ -79,7 +79,7 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	b = appendText(b, c.Upstream)
 	b = appendText(b, c.API)
 	partOf := c.Lineage != "" || c.Trace != ""
-	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2|flag(partOf)<<3)
+	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2|flag(partOf)<<3|flag(c.Detail != "")<<4)
 	b = binary.AppendVarint(b, int64(c.Status))
 	b = appendText(b, c.Error)
 	for _, n := range [...]int64{c.Tokens.Input, c.Tokens.Output, c.Tokens.CacheRead, c.Tokens.CacheWrite, int64(c.Cost)} {
@@ -94,6 +94,9 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	if partOf {
 		b = appendText(b, c.Lineage)
 		b = appendText(b, c.Trace)
+	}
+	if c.Detail != "" {
+		b = appendText(b, c.Detail)
 	}
 	return appendFrame(b, start)
 }
@@ -238,7 +241,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Session, c.Agent, c.User = f.text(), f.text(), f.text()
 	c.Provider, c.Model, c.Upstream, c.API = f.text(), f.text(), f.text(), f.text()
 	flags := f.byte()
-	if flags > 15 {
+	if flags > 31 {
 		f.fail()
 	}
 	c.Stream, c.Estimated = flags&1 != 0, flags&2 != 0
@@ -261,6 +264,9 @@ func (f *fields) call(c *caisson.Call) {
 		if f.err == nil && !(related(c.Guest) && traced(c.Guest)) {
 			f.fail()
 		}
+	}
+	if flags&16 != 0 {
+		c.Detail = f.text()
 	}
 }
 

@@ -29,9 +29,11 @@ func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer
 	case s >= 400:
 		return c.refused(ctx, resp)
 	case s < 200 || s >= 300:
+		faultOf(c).note("provider %q of model %q points elsewhere (%d), where its key does not go: correct its base URL", c.model.from.Name, c.model.Alias, s)
 		return c.fail(outcome{word: "upstream"}, refuse(http.StatusBadGateway, "upstream",
 			"the provider of model %.80q points elsewhere (%d), where its key does not go; correct its base URL", c.model.Alias, s))
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
+		faultOf(c).note("provider %q encodes the answer of model %q, which cannot be metered", c.model.from.Name, c.model.Alias)
 		return c.fail(c.worst("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
 	}
 	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
@@ -74,11 +76,15 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	}
 	wait, _ := retryAfter(resp)
 	retry := int(math.Ceil(wait.Seconds()))
-	switch {
-	case s == http.StatusUnauthorized || s == http.StatusProxyAuthRequired:
-		o.status = http.StatusBadGateway
-		return c.fail(o, refuse(o.status, "upstream", "the provider of model %.80q does not accept the gateway's credential; it has to be set again", c.model.Alias))
-	case !whole:
+	f := faultOf(c)
+	if f.refusesKey(s, body) {
+		f.keyRefused(s, body)
+		why := final(c.api.Dialect, `the provider refused the credential of model %.80q (%d); "caisson runs show" and "caisson credential rotate" on the host help`, c.model.Alias, s)
+		o.status = why.Status
+		return c.fail(o, why)
+	}
+	f.note("provider %q answered %d for model %q%s", c.model.from.Name, s, c.model.Alias, f.says(body))
+	if !whole {
 		code := "upstream"
 		if s == http.StatusTooManyRequests {
 			code = "rate_limited"
@@ -273,6 +279,14 @@ func (a *answer) broken(err error) error {
 		word, status = a.endedBy(a.ctx)
 	}
 	why := refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
+	switch {
+	case err == errLeak:
+		faultOf(a.call).note("the answer of model %q had the key of provider %q in it and was withheld", a.model.Alias, a.model.from.Name)
+	case word == "timeout":
+		faultOf(a.call).note("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.from.Name)
+	case word == "upstream":
+		faultOf(a.call).note("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.from.Name, a.model.from.base.Host, cause(err))
+	}
 	switch {
 	case err == errLeak:
 		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.from.Name, "call", string(a.row.ID))

@@ -257,7 +257,7 @@ func TestBrokenProviders(t *testing.T) {
 		{"HTML 503", "HTTP/1.1 503 No\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>", 503, false, "upstream", false},
 		{"JSON 500", "HTTP/1.1 500 No\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 500, false, "upstream", false},
 		{"400", "HTTP/1.1 400 No\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 400, false, "upstream", false},
-		{"401", "HTTP/1.1 401 No\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 502, false, "upstream", false},
+		{"401", "HTTP/1.1 401 No\r\nContent-Length: 12\r\n\r\n{\"error\":{}}", 400, false, "upstream", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := open(t, &mock{})

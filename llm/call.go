@@ -42,7 +42,8 @@ type call struct {
 	row      caisson.Call
 	reserved caisson.Reservation
 	settled  bool
-	sent     bool // the guest has part of an answer
+	sent     bool  // the guest has part of an answer
+	tried    error // why the last attempt to send it failed; nil if none did
 	record   *recording
 }
 
@@ -133,6 +134,9 @@ func (c *call) serve(body []byte) (err error) {
 	if err != nil {
 		return err
 	}
+	if c.model.from.Credential != "" && c.model.from.key.IsZero() {
+		return refuseKeyless(c)
+	}
 	var wait time.Duration
 	if c.taken, wait = c.seat.admit(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
 		return tooFast(wait, c.grant.Rate)
@@ -196,9 +200,6 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	m := c.model
 	if m.Prices == nil && !m.Free {
 		return d, refuseParam(http.StatusForbidden, "model_unpriced", "model", "the price of model %.80q is not known, so it cannot be kept within a budget; configure its prices, import a price list, or mark it as free", m.Alias)
-	}
-	if m.from.Credential != "" && m.from.key.IsZero() {
-		return d, refuseParam(http.StatusServiceUnavailable, "upstream", "model", "the credential of provider %.80q is not there; set it", m.from.Name)
 	}
 	d.Fixed.Calls = 1
 	if c.e.Free {
@@ -309,6 +310,10 @@ func (c *call) settle(o outcome) error {
 	c.record.end(c.row)
 	log := c.g.config.Log
 	ctx := c.r.Context()
+	if c.row.Detail != "" {
+		log.LogAttrs(ctx, slog.LevelWarn, "a provider failed", slog.String("provider", c.row.Provider), slog.String("model", c.row.Model),
+			slog.String("call", string(c.row.ID)), slog.String("run", c.guest.Run), slog.String("detail", c.row.Detail))
+	}
 	if err != nil {
 		log.LogAttrs(ctx, slog.LevelError, "the ledger cannot be written", slog.String("call", string(c.row.ID)), slog.Any("err", err))
 		return refuse(http.StatusServiceUnavailable, "internal", "the ledger cannot be written, so the answer is withheld; tell the operator")

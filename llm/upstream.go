@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
@@ -72,8 +71,10 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 			if ctx.Err() != nil || c.written.Load() || !again || !sleep(c.r.Context(), time.Duration(50<<(2*attempt))*time.Millisecond) {
 				return nil, c.unanswered(ctx, c.written.Load(), err)
 			}
+			c.tried = err
 			continue
 		}
+		c.tried = nil
 		wait, ok := retryAfter(resp)
 		if !again || !ok || wait > maxRetryWait {
 			return resp, nil
@@ -101,8 +102,19 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 			why = refuse(status, "timeout", "the provider of model %.80q did not answer in time; the call may have been charged", c.model.Alias)
 		}
 	}
-	c.g.config.Log.LogAttrs(ctx, slog.LevelWarn, "no answer from a provider", slog.String("provider", c.model.from.Name), slog.String("call", string(c.row.ID)),
-		slog.String("err", string(c.model.from.secrets.redact([]byte(err.Error())))))
+	f := faultOf(c)
+	switch {
+	case word == "timeout":
+		f.note("provider %q of model %q did not answer at %s within %s", c.model.from.Name, c.model.Alias, c.model.from.base.Host, c.g.config.Timeouts.Header)
+	case word == "aborted" && (sent || c.tried == nil):
+		// The guest did not wait for it, which says nothing about the provider.
+	case word == "aborted":
+		f.unreachable(c.tried)
+	case sent:
+		f.note("provider %q of model %q broke the connection to %s before it answered: %s", c.model.from.Name, c.model.Alias, c.model.from.base.Host, cause(err))
+	default:
+		f.unreachable(err)
+	}
 	o := outcome{word: word, status: status}
 	if sent {
 		o = c.worst(word, status)

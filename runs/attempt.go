@@ -38,6 +38,7 @@ type attempt struct {
 	ready  bool               // the agent has had a prompt in it, now or before: a session can go on in it
 	answer strings.Builder
 	said   int64 // bytes of events, of what an agent can make of them
+	unsure bool  // the run may have failed because a provider of models did: its agent or its time ended it
 	result caisson.RunResult
 
 	starting bool // the daemon is, and ends what an earlier one has left
@@ -133,6 +134,7 @@ type failure struct {
 	code string
 	msg  string
 	err  error // for the log
+	said bool  // by the agent, which may not know what it was
 }
 
 func (f *failure) Error() string {

@@ -115,11 +115,15 @@ func (c *calls) list(_ context.Context, q caisson.UsageQuery, after caisson.ID, 
 
 // add charges a run for a call.
 func (c *calls) add(run caisson.ID, attempt int, cost caisson.USD) {
+	c.put(run, attempt, caisson.Call{Status: 200, Cost: cost, Tokens: caisson.TokenCount{Input: 10, Output: 5}})
+}
+
+// put adds a call of a run.
+func (c *calls) put(run caisson.ID, attempt int, row caisson.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rows = append(c.rows, caisson.Call{
-		ID: caisson.NewID("cl"), Guest: caisson.Guest{Run: string(run), Attempt: attempt}, Status: 200, Cost: cost, Tokens: caisson.TokenCount{Input: 10, Output: 5},
-	})
+	row.ID, row.Guest = caisson.NewID("cl"), caisson.Guest{Run: string(run), Attempt: attempt}
+	c.rows = append(c.rows, row)
 }
 
 // The parts of the lifecycle core under names that do not hide one another's methods.

@@ -442,3 +442,58 @@ func TestLedgerFails(t *testing.T) {
 		t.Errorf("usage is %+v", r.Result.Usage)
 	}
 }
+
+// TestProviderFails: a run that ends with its provider's failure says so, whatever its agent makes of it.
+func TestProviderFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const why = `the provider refused the credential K of model "m" (401): run "caisson credential rotate K"`
+	bad := caisson.Call{Status: 400, Error: "upstream", Detail: why}
+	good := caisson.Call{Status: 200}
+	cut := caisson.Call{Status: 0, Error: "aborted", Estimated: true}
+	says := func(code string) func(*turn) int {
+		return func(v *turn) int { return v.end(&caisson.RunError{Code: code, Message: "the model does not answer"}) }
+	}
+	for _, c := range []struct {
+		name  string
+		calls []caisson.Call
+		voice func(*turn) int
+		code  string // "": it succeeds
+	}{
+		{"an agent that knows nothing", []caisson.Call{bad}, says(caisson.RunAgentError), caisson.RunProvider},
+		{"one that takes it for the gateway's", []caisson.Call{good, bad}, says(caisson.RunInternal), caisson.RunProvider},
+		{"one that gives up in time", []caisson.Call{bad, bad}, says(caisson.RunTimeout), caisson.RunProvider},
+		{"no answer", []caisson.Call{bad}, func(v *turn) int { return v.end(nil) }, caisson.RunProvider},
+		{"the last call was cut", []caisson.Call{bad, cut}, says(caisson.RunTimeout), caisson.RunProvider},
+		{"a later call succeeded", []caisson.Call{bad, good}, says(caisson.RunAgentError), caisson.RunAgentError},
+		{"only a cut", []caisson.Call{cut}, says(caisson.RunTimeout), caisson.RunTimeout},
+		{"too many calls", []caisson.Call{bad}, says(caisson.RunRateLimit), caisson.RunRateLimit},
+		{"over budget", []caisson.Call{bad}, says(caisson.RunNoCredits), caisson.RunNoCredits},
+		{"the sandbox ends", []caisson.Call{bad}, func(*turn) int { return 3 }, caisson.RunAgentError},
+		{"success in spite of it", []caisson.Call{bad}, func(v *turn) int { v.text("done"); return v.end(nil) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			begun, goOn := make(chan bool), make(chan bool)
+			w.on("provider", func(v *turn) int {
+				close(begun)
+				<-goOn
+				return c.voice(v)
+			})
+			r := w.start(caisson.RunRequest{Prompt: "provider"})
+			receive(t, begun)
+			for _, row := range c.calls {
+				w.calls.put(r.ID, 1, row)
+			}
+			close(goOn)
+			r = w.ended(r.ID)
+			if c.code == "" {
+				wantAnswer(t, r, "done")
+			} else {
+				wantFailed(t, r, c.code, map[bool]string{true: why}[c.code == caisson.RunProvider])
+			}
+			if want := map[bool]string{true: why}[c.name != "only a cut"]; r.Result.Provider != want {
+				t.Errorf("of the provider it says %q", r.Result.Provider)
+			}
+		})
+	}
+}

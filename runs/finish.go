@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // codes are the codes of runs for errors of Caisson's own.
@@ -35,8 +36,10 @@ func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
 		if f.err != nil {
 			x.log.WarnContext(ctx, "a run failed", "code", f.code, "err", err)
 		}
+		x.unsure = f.said
 		return &caisson.RunError{Code: f.code, Message: f.msg}
 	case errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded):
+		x.unsure = true
 		return &caisson.RunError{Code: caisson.RunTimeout, Message: x.timeoutText()}
 	}
 	code := codes[caisson.KindOf(err)]
@@ -84,7 +87,9 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "what the agent said could not be recorded"}
 		}
 	}
-	usage, model := x.usage(ctx)
+	usage, model, provider := x.usage(ctx)
+	failed = x.blame(failed, provider)
+	x.result.Provider = provider.last
 	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = usage, x.answer.String(), failed, x.warm, x.boxID()
 	x.result.Phases = x.split(model)
 	state := caisson.RunSucceeded
@@ -223,7 +228,7 @@ func (x outcome) insist(f func() error) error {
 
 // recount looks at the ledger again: calls that the agent did not wait for end with its sandbox.
 func (x outcome) recount(ctx context.Context) {
-	usage, _ := x.usage(ctx)
+	usage, _, _ := x.usage(ctx)
 	if usage == x.result.Usage {
 		return
 	}
@@ -236,15 +241,45 @@ func (x outcome) recount(ctx context.Context) {
 	}
 }
 
-// usage returns what the ledger has of this attempt, and how long its calls took together.
-func (x outcome) usage(ctx context.Context) (u caisson.RunUsage, model time.Duration) {
+// trouble is what calls of an attempt say about providers of models.
+type trouble struct {
+	last string // what went wrong last; "" if nothing did
+	ends bool   // no call of the attempt succeeded after that
+}
+
+// note takes the next call into account, in the order in which calls ended. One that was cut off says nothing about its provider.
+func (t *trouble) note(call *caisson.Call) {
+	switch {
+	case call.Detail != "":
+		t.last, t.ends = safetext.Line(call.Detail), true
+	case call.Error == "" && call.Status/100 == 2:
+		t.ends = false
+	}
+}
+
+// blame returns why a run failed: an agent whose last call a provider of models has failed cannot know why, and often tries again until its
+// time is over. Where it was told that it calls too often or has spent too much, that is the reason.
+func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
+	if failed == nil || !x.unsure || !t.ends {
+		return failed
+	}
+	switch failed.Code {
+	case caisson.RunAgentError, caisson.RunTimeout, caisson.RunInternal, caisson.RunNotFound:
+		x.log.Warn("a run failed because of a provider of models", "provider", t.last, "agent", failed.Message, "code", failed.Code)
+		return &caisson.RunError{Code: caisson.RunProvider, Message: t.last}
+	}
+	return failed
+}
+
+// usage returns what the ledger has of this attempt, how long its calls took together, and what it says about providers.
+func (x outcome) usage(ctx context.Context) (u caisson.RunUsage, model time.Duration, t trouble) {
 	var after caisson.ID
 	for {
 		list, more, err := x.c.Calls(ctx, caisson.UsageQuery{Run: string(x.r.ID)}, after, 1000)
 		if err != nil {
 			x.log.ErrorContext(ctx, "the calls of a run could not be read", "err", err)
 			u.Estimated = true
-			return u, model
+			return u, model, t
 		}
 		for _, call := range list {
 			after = call.ID
@@ -262,9 +297,10 @@ func (x outcome) usage(ctx context.Context) (u caisson.RunUsage, model time.Dura
 			u.Cost += call.Cost
 			u.Estimated = u.Estimated || call.Estimated
 			model += time.Duration(call.Duration)
+			t.note(&call)
 		}
 		if !more {
-			return u, model
+			return u, model, t
 		}
 	}
 }

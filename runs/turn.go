@@ -151,10 +151,10 @@ func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
-		return &failure{code: x.code(end.Error), msg: end.Error.Message}
+		return &failure{code: x.code(end.Error), msg: end.Error.Message, said: true}
 	}
 	if x.answer.Len() == 0 {
-		return failf(caisson.RunAgentError, "the agent ended without an answer")
+		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", said: true}
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 func TestAgentCaisson(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, sample.Script, false, nil)
-	h := newModelHost(t, []*upstream{u}, agentModel("m", "litellm"))
+	refusing := newUpstream(t, caisson.ProviderOpenAI, `fallback: {error: {status: 401, message: "Incorrect API key provided"}}`+"\n", false, nil)
+	h := newModelHost(t, []*upstream{u, refusing}, agentModel("m", "litellm"), agentModel("refused", "openai"))
 	dir, listener := filepath.Join(h.dir, "roman"), freeAddress(t)
 	if err := sample.Write(dir); err != nil {
 		t.Fatal(err)
@@ -61,6 +62,7 @@ func TestAgentCaisson(t *testing.T) {
 	if list := strings.Fields(remote.ok("runs", "ls", "-q")); len(list) != 1 {
 		t.Errorf("over the token there are %q", list)
 	}
+	refusedCredential(t, h, refusing)
 	h.noSandboxes()
 }
 
@@ -131,4 +133,25 @@ func TestAgentCaissonModels(t *testing.T) {
 		t.Errorf("there are the runs %q", list)
 	}
 	h.noSandboxes()
+}
+
+// refusedCredential: a run whose provider does not accept the credential ends at once, and says which one it is and what to do; its sandbox is
+// told neither.
+func refusedCredential(t *testing.T, h *modelHost, u *upstream) {
+	r := h.does("--model", "refused", "caisson", "Hello.")
+	h.wantError(r, caisson.RunProvider, `the provider refused the credential KEY_OPENAI of model "refused" (401): run "caisson credential rotate KEY_OPENAI"`)
+	if n := len(u.Calls()); n != 1 || r.Result.Usage.Calls != 1 || r.Result.Usage.Failed != 1 {
+		t.Errorf("the provider was called %d times; the run says %+v", n, r.Result.Usage)
+	}
+	h.fails(11, "caisson credential rotate KEY_OPENAI", "attach", string(r.ID))
+	for what, text := range map[string]string{"runs show": h.ok("runs", "show", string(r.ID)), "the log": h.daemonLog(), "the calls": h.ok("logs", "--stream", "gateway", string(r.ID))} {
+		if !strings.Contains(text, "KEY_OPENAI") || !strings.Contains(text, "Incorrect API key provided") || strings.Contains(text, u.key) {
+			t.Errorf("%s: %s", what, text)
+		}
+	}
+	for _, stream := range []string{"stdout", "stderr"} {
+		if text := h.ok("logs", "--stream", stream, string(r.ID)); strings.Contains(text, "KEY_OPENAI") || strings.Contains(text, "Incorrect") {
+			t.Errorf("the sandbox was told: %s", text)
+		}
+	}
 }

@@ -103,7 +103,7 @@ func (h *modelHost) rotate(u *upstream) {
 	}
 	u.key = key
 	h.ok("credential", "rm", u.credential())
-	h.wantRefusal(h.call("a", chat("removed", "m", "Hello.")), http.StatusServiceUnavailable, "credential")
+	h.wantRefusal(h.call("a", chat("removed", "m", "Hello.")), http.StatusBadRequest, "credential")
 	if len(u.Calls()) != 1 {
 		h.t.Error("without its credential the provider was called")
 	}

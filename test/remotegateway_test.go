@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -44,10 +45,11 @@ func newRemoteGateway(t *testing.T, key string) *remoteGateway {
 	cert, key509, pool := addressCertificate(t)
 	g := &remoteGateway{host: h, api: freeAddress(t), addr: freeAddress(t)}
 	g.roots = h.write("ca.pem", cert)
-	script := h.write("script.yaml", `fallback: {text: "Hello from afar.", tokens: {input: 20, output: 10}}`+"\n")
+	script := h.write("script.yaml", `turns: [{when: {last: Refuse}, repeat: true, error: {status: 401}}]
+fallback: {text: "Hello from afar.", tokens: {input: 20, output: 10}}`+"\n")
 	h.configure("idleExit: 10m", "listen: "+g.api, "tlsCert: "+g.roots, "tlsKey: "+h.write("key.pem", key509),
 		"providers: [{name: demo, kind: scripted, script: "+script+"}]",
-		"models: [{alias: "+remoteModel+", provider: demo, prices: {input: 1, output: 2}}]",
+		"models: [{alias: "+remoteModel+", provider: demo, context: 100000, output: 100, prices: {input: 1, output: 2}}]",
 		"gateway: {listen: "+g.addr+", tlsCert: "+g.roots+", tlsKey: "+h.write("key.pem", key509)+", runTokenKeys: [RUN_KEY, OTHER_KEY]}")
 	g.daemon = h.serve()
 	h.credential("set", "RUN_KEY", key)
@@ -69,7 +71,7 @@ func (h *host) credential(verb, name, value string) {
 func serveRemotely(t *testing.T, g *remoteGateway, key, token string) *host {
 	t.Helper()
 	h := newHost(t)
-	h.configure("idleExit: 10m", "gateway: {remoteURL: 'https://"+g.addr+"', remoteAPI: 'https://"+g.api+"', remoteCA: "+g.roots+
+	h.configure("idleExit: 10m", "providers: [{name: afar, kind: scripted}]", "models: [{alias: "+remoteModel+", provider: afar, free: true}]", "gateway: {remoteURL: 'https://"+g.addr+"', remoteAPI: 'https://"+g.api+"', remoteCA: "+g.roots+
 		", remoteToken: GATEWAY_TOKEN, runTokenKeys: [RUN_KEY]}")
 	h.serve()
 	h.credential("set", "RUN_KEY", key)
@@ -211,6 +213,25 @@ func TestRemoteGateway(t *testing.T) {
 	}
 	h.fails(2, "no model", "sandbox", "create", "--model", "unheard-of", "host")
 
+	// What a run has used, and why it failed, its host asks the gateway.
+	for prompt, want := range map[string]struct {
+		code, calls int
+		cost        caisson.USD
+		error       string
+	}{"Hello.": {0, 1, 40_000, ""}, "Refuse.": {11, 1, 0, "provider: provider \"demo\" wants a credential"}} {
+		var r caisson.Run
+		out := h.run("run", "-o", "json", "--model", remoteModel, "caisson", prompt)
+		if err := json.Unmarshal([]byte(out.stdout), &r); err != nil || r.Result == nil {
+			t.Fatal(out, err)
+		}
+		said := ""
+		if r.Result.Error != nil {
+			said = r.Result.Error.Error()
+		}
+		if out.code != want.code || r.Result.Usage.Calls != int64(want.calls) || r.Result.Usage.Cost != want.cost || !strings.HasPrefix(said, want.error) {
+			t.Errorf("%s: exit code %d, %+v, %s", prompt, out.code, r.Result.Usage, said)
+		}
+	}
 	h.ok("sandbox", "rm", "a")
 	poll.Until(t, settle, func() bool { return g.ok("gateway", "run", "ls", "-q", "--account", "team-a") == "" })
 	g.want("of a sandbox that is gone", http.StatusForbidden, mint(t, runKey, id, 0))

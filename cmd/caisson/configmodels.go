@@ -296,7 +296,7 @@ func (g gatewaySettings) engine(getenv func(string) string) engine.GatewayConfig
 	e := engine.GatewayConfig{
 		Listen: g.Listen, Certificate: g.TLSCert, Key: g.TLSKey, RemoteURL: g.RemoteURL, RemoteCA: g.RemoteCA,
 		RemoteToken: secretSource(g.RemoteToken, getenv),
-		RemoteRuns: func(token caisson.Secret) (caisson.GatewayRuns, error) {
+		Remote: func(token caisson.Secret) (engine.RemoteGateway, error) {
 			return client.New(client.Config{URL: g.RemoteAPI, Token: token, CAFile: g.RemoteCA})
 		},
 	}

@@ -42,6 +42,7 @@ var runExits = map[string]int{
 	caisson.RunNoCredits:  8,
 	caisson.RunAborted:    9,
 	caisson.RunAgentError: 10,
+	caisson.RunProvider:   11,
 	caisson.RunTimeout:    exitTimeout,
 	caisson.RunInternal:   1,
 }

@@ -39,7 +39,8 @@ type runCmd struct {
 
 func (c *runCmd) Help() string {
 	return `What happens is shown on standard error, the answer is written to standard output. The exit code is 0 only if the run has
-succeeded: 8 says that there was no credit left, 9 that somebody cancelled it, 10 that the agent failed, 124 that time was over.
+succeeded: 8 says that there was no credit left, 9 that somebody cancelled it, 10 that the agent failed, 11 that a
+provider of models failed, 124 that time was over.
 Ctrl-C cancels the run and keeps its record; a second one leaves at once.
 
 With -o json the record is printed when the run has ended, with -o jsonl each event as it comes.

@@ -187,7 +187,7 @@ func runRows(r *caisson.Run) [][2]string {
 		rows = append(rows, [2]string{"Error", res.Error.Error()})
 	}
 	rows = append(rows,
-		[2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(res.Usage.Calls, 10)},
+		[2]string{"Provider", res.Provider}, [2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(res.Usage.Calls, 10)},
 		[2]string{"Tokens", strconv.FormatInt(res.Usage.Tokens.Total(), 10)}, [2]string{"Cost", "$" + res.Usage.Cost.String()},
 		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", pairs(res.Versions)})
 	var phases []string

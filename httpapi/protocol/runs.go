@@ -53,7 +53,7 @@ type ChatProblem struct {
 	Type   string `json:"type" doc:"Always about:blank; code tells problems apart"`
 	Title  string `json:"title" doc:"Name of the status"`
 	Status int    `json:"status"`
-	Code   string `json:"code" doc:"Kind of error as in Problem, or the code of the run's error: timeout, aborted, rate_limit, insufficient_credits, agent_error"`
+	Code   string `json:"code" doc:"Kind of error as in Problem, or the code of the run's error: timeout, aborted, rate_limit, insufficient_credits, agent_error, provider"`
 	Field  string `json:"field,omitempty" doc:"For invalid: the first field at fault"`
 	Detail string `json:"detail" doc:"One sentence for people"`
 	Error  string `json:"error" doc:"The same as detail"`

@@ -84,6 +84,9 @@ func betas(values []string) string {
 	return strings.Join(names, ",")
 }
 
+// Final implements [dialect.Dialect]. Claude Code makes a call that got a 400 again in other forms, and one that got a 401 as it was.
+func (Dialect) Final() int { return http.StatusForbidden }
+
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	var body struct {
@@ -101,6 +104,9 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	h.Set("Content-Type", "application/json")
 	if r.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(r.Retry))
+	}
+	if r.Final {
+		h.Set("X-Should-Retry", "false")
 	}
 	w.WriteHeader(r.Status)
 	_ = json.NewEncoder(w).Encode(body) // nobody is left to be told

@@ -33,6 +33,8 @@ type Dialect interface {
 	Header(guest http.Header, key caisson.Secret, allow Allow) http.Header
 	// Meter returns what reads the tokens from an answer.
 	Meter(e Endpoint, stream bool) Meter
+	// Final is the status of errors that no known client of the API tries again.
+	Final() int
 	// Error writes a refusal as the API's own errors look: status, headers and body.
 	Error(w http.ResponseWriter, r *Refusal)
 	// List returns the body that answers a listing of models.
@@ -84,10 +86,11 @@ type Meter interface {
 // A Refusal is an error for a guest, in words that are the same in every dialect.
 type Refusal struct {
 	Status  int    // HTTP status
-	Code    string // invalid_request, unauthorized, not_found, too_large, model_not_allowed, model_unpriced, over_budget, rate_limited, upstream, timeout, internal
+	Code    string // invalid_request, unauthorized, not_found, too_large, model_not_allowed, model_unpriced, over_budget, rate_limited, credential, upstream, timeout, internal
 	Param   string // the field at fault, as "tools[0].type"; or ""
 	Message string // a sentence that says what to do next
 	Retry   int    // seconds, for Retry-After; 0 for none
+	Final   bool   // no client is to try it again; Status is the dialect's Final then
 }
 
 // Error returns the message.

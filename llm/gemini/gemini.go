@@ -68,6 +68,9 @@ func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.H
 	return h
 }
 
+// Final implements [dialect.Dialect].
+func (Dialect) Final() int { return http.StatusForbidden }
+
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	type detail struct {

@@ -78,6 +78,9 @@ func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow
 	return h
 }
 
+// Final implements [dialect.Dialect]. Codex tries again after a 401, a 403 and all others but a 400.
+func (Dialect) Final() int { return http.StatusBadRequest }
+
 // Error writes {"error": {"message", "type", "param", "code"}}.
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	b := strictjson.Quote([]byte(`{"error":{"message":`), r.Message)
@@ -94,6 +97,9 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	if r.Retry > 0 {
 		h.Set("Retry-After", strconv.Itoa(r.Retry))
+	}
+	if r.Final {
+		h.Set("X-Should-Retry", "false")
 	}
 	w.WriteHeader(r.Status)
 	w.Write(b)
