@@ -72,7 +72,10 @@ type RunRequest struct {
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
-	Repo      *RepoRequest  `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`
+	// Hidden and HiddenCount say what the client has left out of Workspace, for the record of the run.
+	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
+	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
+	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`
 	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
 	Workspace io.Reader `json:"-"`
 }
@@ -96,6 +99,8 @@ type Run struct {
 	Limits       AgentLimits `json:"limits"`
 	Model        string      `json:"model,omitempty" doc:"Alias that holds"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
+	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
+	HiddenCount  int         `json:"hiddenCount,omitempty"`
 	Local        bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	Previous     []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`

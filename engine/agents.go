@@ -6,6 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/sandboxes"
 )
@@ -67,7 +68,7 @@ func newRuns(e *Engine) *runs.Core {
 		}
 	}
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Relay: e.Relay,
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
 		Sandboxes: boxes{
 			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
 		},

@@ -2,10 +2,13 @@ package engine
 
 import (
 	"context"
+	"io"
+	"os"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
@@ -16,6 +19,27 @@ type WorkspaceConfig struct {
 	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
 	// Commands are run on what is to be applied; see [workspaces.Command].
 	Commands []workspaces.Command
+}
+
+// patterns are the names that sandboxes do not see.
+func (c WorkspaceConfig) patterns() []string {
+	if c.Hide == nil {
+		return gate.DefaultHidden()
+	}
+	return c.Hide
+}
+
+// masker implements [runs.Masker]: what workspaces hide, copies for runs do not have.
+type masker struct {
+	tool *gate.Tool
+	hide []string
+}
+
+func (m masker) Mask(show []string) (*namemask.Mask, error) { return gate.NewMask(m.hide, show) }
+
+func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
+	left, err := m.tool.MaskArchive(ctx, m.hide, show, in, out, most)
+	return left.Hidden, left.Count, err
 }
 
 // newWorkspaces constructs the core of workspaces. Its events go to the record that the lifecycle core keeps.

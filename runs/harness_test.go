@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -16,7 +17,9 @@ import (
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
 	"github.com/caisson-dev/caisson/internal/leaktest"
+	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/tree"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
@@ -86,7 +89,7 @@ func (p plan) world(t *testing.T) *world {
 		p.limits.Grace = 200 * time.Millisecond
 	}
 	w.config = runs.Config{
-		Dir: root, Store: w.store, Models: w.models, Calls: w.calls.list, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
+		Dir: root, Masker: masker{}, Store: w.store, Models: w.models, Calls: w.calls.list, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
 		Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
 			Ensure: func(ctx context.Context, account string) error {
@@ -113,6 +116,23 @@ func (p plan) world(t *testing.T) *world {
 	})
 	w.put(caisson.Agent{ID: "echo"})
 	return w
+}
+
+// masker hides .env, .ssh and *.pem. It does in this process what jobs do in the product.
+type masker struct{}
+
+func (masker) Mask(show []string) (*namemask.Mask, error) {
+	return namemask.New([]string{".env", ".ssh", "*.pem"}, show)
+}
+
+func (m masker) MaskArchive(_ context.Context, show []string, in io.Reader, out *os.File, _ int64) ([]string, int, error) {
+	mask, err := m.Mask(show)
+	if err != nil {
+		return nil, 0, err
+	}
+	list := mask.Lister()
+	err = tree.CopyShown(out, in, list.Hides)
+	return list.Hidden, list.Count, err
 }
 
 // boot makes both cores as a daemon does at its start.

@@ -108,6 +108,7 @@ type Config struct {
 	Models    caisson.Models
 	// Workspaces says what has changed in directories that runs were given; nil if directories can only be copied.
 	Workspaces Workspaces
+	Masker     Masker
 	// Relay lets runs into repositories; nil if there are none.
 	Relay caisson.Relay
 	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.

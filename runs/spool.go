@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,11 +50,10 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	w := &bounded{w: f, left: min(int64(c.Limits.Workspace), room), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
+	left := bound{left: min(int64(c.Limits.Workspace), room), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
 		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
 	if r.Request.Workspace != nil {
-		_, err := io.Copy(w, r.Request.Workspace)
-		return err
+		return c.spoolArchive(ctx, r, left, f)
 	}
 	// The descriptor is the caller's own: what he may not read was not opened, and everything else is found below it.
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
@@ -64,8 +64,34 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if err := c.notOurs(r.Request.Directory); err != nil {
 		return err
 	}
-	return tree.Pack(root, ".", workspaceName, w)
+	mask, err := c.Masker.Mask(r.Request.Show)
+	if err != nil {
+		return err
+	}
+	list := mask.Lister()
+	if err := tree.PackShown(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
+		return err
+	}
+	r.Hidden, r.HiddenCount = list.Hidden, list.Count
+	return nil
 }
+
+// spoolArchive keeps the archive that came with a request in f, without what is hidden, whatever its client has left out already.
+func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
+	in := &boundedReader{r: r.Request.Workspace, bound: left}
+	hidden, count, err := c.Masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
+	if err != nil {
+		return err
+	}
+	r.Hidden = slices.Concat(r.Request.Hidden, hidden)
+	r.HiddenCount = max(r.Request.HiddenCount, len(r.Request.Hidden)) + count
+	r.Request.Hidden, r.Request.HiddenCount = nil, 0
+	return nil
+}
+
+// archiveGrowth is how many times larger an archive can become when it is written anew: headers of entries with long names take
+// more room in the format that is written than in others.
+const archiveGrowth = 4
 
 // diskReserve is what of the disk stays free whatever is copied into workspaces: the ledger of every account needs it.
 const diskReserve = 1 << 30
@@ -140,24 +166,48 @@ func (c entrance) notOurs(dir caisson.Handle) error {
 	return nil
 }
 
-// bounded fails once more than left bytes were written, or ctx has ended.
-type bounded struct {
-	w    io.Writer
+// bound fails once more than left bytes were counted, or ctx has ended.
+type bound struct {
 	left int64
 	ctx  context.Context
 	err  error
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *bound) count(n int) error {
 	if err := b.ctx.Err(); err != nil {
-		return 0, err
+		return err
 	}
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, b.err
+	if b.left -= int64(n); b.left < 0 {
+		return b.err
+	}
+	return nil
+}
+
+type boundedWriter struct {
+	w io.Writer
+	bound
+}
+
+func (b *boundedWriter) Write(p []byte) (int, error) {
+	if err := b.count(len(p)); err != nil {
+		return 0, err
 	}
 	n, err := b.w.Write(p)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
+	}
+	return n, err
+}
+
+type boundedReader struct {
+	r io.Reader
+	bound
+}
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if over := b.count(n); over != nil {
+		return 0, over
 	}
 	return n, err
 }

@@ -3,8 +3,10 @@ package runs_test
 import (
 	"archive/tar"
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +28,19 @@ func (w *world) project(files map[string]string) caisson.Handle {
 		}
 	}
 	return got(os.Open(dir))(w.t)
+}
+
+// archive makes a tar archive of files, as tar -C DIR -c . does.
+func archive(t *testing.T, files map[string]string) *bytes.Buffer {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		must(t, w.WriteHeader(&tar.Header{Name: "./" + name, Mode: 0o644, Size: int64(len(files[name]))}))
+		got(w.Write([]byte(files[name])))(t)
+	}
+	must(t, w.Close())
+	return &b
 }
 
 // read returns what a file in the agent's sandbox has, or the error.
@@ -75,15 +90,53 @@ func TestWorkspaceOfUpload(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.look()
-	var b bytes.Buffer
-	tw := tar.NewWriter(&b)
-	must(t, tw.WriteHeader(&tar.Header{Name: "up.txt", Mode: 0o644, Size: 2}))
-	got(tw.Write([]byte("UP")))(t)
-	must(t, tw.Close())
-	wantAnswer(t, w.do(caisson.RunRequest{Prompt: "look /workspace/up.txt", Workspace: &b}), "/workspace/up.txt: UP\n")
-	r := w.do(caisson.RunRequest{Prompt: "look x", Workspace: strings.NewReader("this is no archive, and says so at some length")})
-	if r.State != caisson.RunFailed || r.Result.Error.Code == caisson.RunInternal {
-		t.Errorf("what is no archive: %s, %v", r.State, r.Result.Error)
+	b := archive(t, map[string]string{"up.txt": "UP"})
+	wantAnswer(t, w.do(caisson.RunRequest{Prompt: "look /workspace/up.txt", Workspace: b}), "/workspace/up.txt: UP\n")
+	_, err := w.Runs().StartRun(w.ctx(), caisson.RunRequest{
+		Agent: "echo", Prompt: "look x", Workspace: strings.NewReader("this is no archive, and says so at some length"),
+	})
+	wantKind(t, err, caisson.Invalid)
+	if n := w.dirs(); n != 1 {
+		t.Errorf("there are directories of %d runs", n)
+	}
+}
+
+// TestWorkspaceMasked: neither copy of a workspace has what is hidden, whatever the client has sent, and the run lists it.
+func TestWorkspaceMasked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.look()
+	files := map[string]string{"a.txt": "A", ".env": "SECRET", "sub/b.pem": "SECRET", ".ssh/one": "SECRET", ".ssh/two": "SECRET", "public.pem": "P"}
+	b := archive(t, files)
+	prompt := "look"
+	for name := range files {
+		prompt += " /workspace/" + name
+	}
+	hidden := []string{".env", ".ssh", "sub/b.pem"}
+	for name, req := range map[string]caisson.RunRequest{
+		"directory": {Source: "p", Directory: w.project(files), Kind: caisson.WorkspaceCopy},
+		"archive":   {Workspace: bytes.NewReader(b.Bytes())},
+		"archive of a client that hides more": {
+			Workspace: bytes.NewReader(b.Bytes()), Hidden: []string{"theirs"}, HiddenCount: 7,
+		},
+	} {
+		req.Prompt, req.Show = prompt, []string{"public.pem"}
+		r := w.do(req)
+		a := r.Result.Answer
+		if strings.Contains(a, "SECRET") || !strings.Contains(a, "a.txt: A\n") || !strings.Contains(a, "public.pem: P\n") {
+			t.Errorf("%s: the agent sees %q", name, a)
+		}
+		want, count := append(slices.Clone(req.Hidden), hidden...), req.HiddenCount+len(hidden)
+		if !slices.Equal(r.Hidden, want) || r.HiddenCount != count {
+			t.Errorf("%s: the run says that %d are hidden, %q", name, r.HiddenCount, r.Hidden)
+		}
+	}
+	for _, req := range []caisson.RunRequest{
+		{Workspace: b, Show: []string{"["}}, {Workspace: b, Hidden: []string{"\xff"}}, {Workspace: b, Hidden: make([]string, 101)}, {Workspace: b, HiddenCount: -1},
+		{Show: []string{"x"}},
+	} {
+		req.Agent, req.Prompt = "echo", "x"
+		wantKind(t, second(w.Runs().StartRun(w.ctx(), req)), caisson.Invalid)
 	}
 }
 
@@ -97,7 +150,7 @@ func TestWorkspaceRefused(t *testing.T) {
 	}
 	large := strings.Repeat("x", 10<<10)
 	wantKind(t, start(caisson.RunRequest{Directory: w.project(map[string]string{"a": large})}), caisson.Exhausted)
-	wantKind(t, start(caisson.RunRequest{Workspace: strings.NewReader(large)}), caisson.Exhausted)
+	wantKind(t, start(caisson.RunRequest{Workspace: archive(t, map[string]string{"a": large})}), caisson.Exhausted)
 	own := w.lconf.Dir
 	link := filepath.Join(t.TempDir(), "link")
 	must(t, os.Symlink(own, link))

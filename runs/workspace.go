@@ -4,20 +4,33 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"io"
+	"os"
 	"path"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/task"
 	"github.com/caisson-dev/caisson/internal/hostdir"
+	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
 // Workspaces is what the run core needs of the gate.
 type Workspaces interface {
 	GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error)
 	Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error)
+}
+
+// Masker hides the names that hold credentials from agents that work on copies.
+type Masker interface {
+	// Mask returns what is hidden unless one of these patterns matches it. Invalid if a pattern is malformed.
+	Mask(show []string) (*namemask.Mask, error)
+	// MaskArchive copies an archive of a client's to out, at most most bytes of it, without what [Masker.Mask] hides, and lists that.
+	// Invalid if it is no archive of files, directories and symlinks; errors of in come back as they are.
+	MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) (hidden []string, count int, err error)
 }
 
 // directoryFile says which directory a run was given, where that is not copied: attempts may begin when the caller has gone.
@@ -28,8 +41,13 @@ func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 	if req.Kind == caisson.WorkspaceVolume {
 		return checkVolume(req)
 	}
+	if req.Workspace == nil {
+		req.Hidden, req.HiddenCount = nil, 0
+	} else if err := checkHidden(req); err != nil {
+		return err
+	}
 	if req.Source == "" {
-		if req.Kind != "" || req.Sync != "" || len(req.Show) > 0 {
+		if req.Kind != "" || req.Sync != "" || len(req.Show) > 0 && req.Workspace == nil {
 			return caisson.Invalidf("kind", "says how a directory becomes the workspace, and none is given; give one with -C")
 		}
 		return nil
@@ -55,13 +73,32 @@ func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 		}
 	case req.Sync == caisson.SyncUnsafe:
 		return caisson.Invalidf("sync", "yolo-unsafe is kind direct, and nothing else")
-	case req.Kind == caisson.WorkspaceCopy && (req.Sync != "" || len(req.Show) > 0):
-		return caisson.Invalidf("kind", "of a copy nothing gets back to the directory, and nothing is hidden in it; leave sync and show out")
+	case req.Kind == caisson.WorkspaceCopy && req.Sync != "":
+		return caisson.Invalidf("kind", "of a copy nothing gets back to the directory; leave sync out")
 	case req.Kind == caisson.WorkspaceOverlay:
 		req.Sync = cmp.Or(req.Sync, caisson.SyncSecure)
 	}
 	return nil
 }
+
+// checkHidden refuses what cannot be a list of paths that a client has left out of its archive.
+func checkHidden(req *caisson.RunRequest) error {
+	if len(req.Hidden) > namemask.MaxListed {
+		return caisson.Invalidf("hidden", "has more than %d paths; list the first ones, and say in hiddenCount how many there are", namemask.MaxListed)
+	}
+	if req.HiddenCount < 0 || req.HiddenCount > maxHidden {
+		return caisson.Invalidf("hiddenCount", "must be from 0 to %d", maxHidden)
+	}
+	for _, p := range req.Hidden {
+		if p == "" || len(p) > unix.PathMax || !utf8.ValidString(p) {
+			return caisson.Invalidf("hidden", "%.40q is not a path", p)
+		}
+	}
+	return nil
+}
+
+// maxHidden is how many files a client may say that it has left out.
+const maxHidden = 5_000_000
 
 // keepWorkspace keeps what is to become the run's workspace.
 func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {

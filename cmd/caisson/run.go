@@ -179,6 +179,9 @@ func (a conductor) conduct(ctx context.Context, detach bool, start func(context.
 	if err != nil {
 		return err
 	}
+	if run.HiddenCount > 0 {
+		a.say("caisson: hidden from the agent: %s; --show-hidden NAME shows it", hiddenFiles(run.Hidden, run.HiddenCount))
+	}
 	if detach {
 		return printDone(a.app, run, string(run.ID))
 	}

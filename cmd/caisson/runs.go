@@ -179,6 +179,7 @@ func runRows(r *caisson.Run) [][2]string {
 		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", pairs(r.Request.Labels)}, {"Trace", r.Trace},
 		{"Created", when(r.CreatedAt)}, {"Started", when(r.StartedAt)}, {"Ended", when(r.EndedAt)},
 	}
+	rows = append(rows, hiddenRows(r.Hidden, r.HiddenCount)...)
 	res := r.Result
 	if res == nil {
 		return rows

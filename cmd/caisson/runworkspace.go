@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
@@ -41,20 +44,29 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 		req.Source, req.Directory = abs, f
 		return func() { f.Close() }, nil // the client has closed it already, unless it never got it
 	}
-	if flags.given() {
-		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind, --sync and --show-hidden out")
+	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
+		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind and --sync out")
+	}
+	mask, err := gate.NewMask(cfg.Workspaces.patterns(), flags.ShowHidden)
+	if err != nil {
+		return nil, err
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
+		return nil, caisson.Invalidf("directory", "%s", err)
+	}
+	hidden := mask.Lister()
+	if err := listHidden(root, hidden); err != nil {
+		root.Close()
 		return nil, caisson.Invalidf("directory", "%s", err)
 	}
 	r, w := io.Pipe()
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		w.CloseWithError(packContents(root, w))
+		w.CloseWithError(packContents(root, mask, w))
 	}()
-	req.Workspace = r
+	req.Workspace, req.Show, req.Hidden, req.HiddenCount = r, flags.ShowHidden, hidden.Hidden, hidden.Count
 	return func() {
 		r.Close()
 		<-packed
@@ -82,10 +94,25 @@ func apart(dir, data string) error {
 // packedAs is the top of an archive that [packContents] takes away again.
 const packedAs = "workspace"
 
-// packContents writes what is in root to w as a tar archive, with names relative to root.
-func packContents(root *os.Root, w io.Writer) error {
+// listHidden lists what packContents is going to leave out of root.
+func listHidden(root *os.Root, list *namemask.Lister) error {
+	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // removed since its directory was read
+		case err != nil:
+			return err
+		case path != "." && list.Hides(path) && d.IsDir():
+			return fs.SkipDir
+		}
+		return nil
+	})
+}
+
+// packContents writes what is in root and not hidden to w as a tar archive, with names relative to root.
+func packContents(root *os.Root, mask *gate.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
-	go func() { packer.CloseWithError(tree.Pack(root, ".", packedAs, packer)) }()
+	go func() { packer.CloseWithError(tree.PackShown(root, ".", packedAs, mask.Hides, packer)) }()
 	err := stripTop(w, r)
 	r.CloseWithError(err) // ends the packer
 	return err

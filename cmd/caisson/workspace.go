@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 type workspaceCmd struct {
@@ -146,13 +147,28 @@ func (c *workspaceShowCmd) Run(ctx context.Context, a *app) error {
 		{"Entries", strconv.FormatInt(w.Files, 10)}, {"Changes", strconv.Itoa(w.Changes)}, {"Created", when(w.CreatedAt)},
 		{"Ended", when(w.EndedAt)}, {"Synced", when(w.SyncedAt)}, {"Warning", w.Warning},
 	}
-	for _, p := range w.Hidden {
+	return printOne(a, w, string(w.ID), append(rows, hiddenRows(w.Hidden, w.HiddenCount)...))
+}
+
+// hiddenRows are the rows of files that a sandbox does not see, of which there are count.
+func hiddenRows(hidden []string, count int) (rows [][2]string) {
+	for _, p := range hidden {
 		rows = append(rows, [2]string{"Hidden", p})
 	}
-	if more := w.HiddenCount - len(w.Hidden); more > 0 {
+	if more := count - len(hidden); more > 0 {
 		rows = append(rows, [2]string{"Hidden", "and " + strconv.Itoa(more) + " more"})
 	}
-	return printOne(a, w, string(w.ID), rows)
+	return rows
+}
+
+// hiddenFiles is a line about the same files, with the first few of them.
+func hiddenFiles(hidden []string, count int) string {
+	shown := hidden[:min(len(hidden), 5)]
+	s := quoteCommand(shown)
+	if more := count - len(shown); more > 0 {
+		s = strings.TrimPrefix(s+" and "+strconv.Itoa(more)+" more", " ")
+	}
+	return safetext.Escape(s)
 }
 
 // find returns the workspace that the argument names.

@@ -14,6 +14,7 @@ import (
 const (
 	MaxPatterns = 1000 // in all
 	MaxPattern  = 255  // bytes of one
+	MaxListed   = 100  // hidden paths that a [Lister] lists
 )
 
 // A Mask says which files of a directory a sandbox does not see. It is safe for concurrent use.
@@ -80,14 +81,48 @@ func patterns(field string, list []string) ([]pattern, error) {
 }
 
 // Hides reports whether a sandbox does not see path, which is relative and clean.
-func (m *Mask) Hides(path string) bool {
+func (m *Mask) Hides(path string) bool { return m.hidden(path) > 0 }
+
+// hidden returns how many names of path lead to what is hidden: path itself, or a directory above it. It is 0 if nothing is.
+func (m *Mask) hidden(path string) int {
 	names := strings.Split(strings.ToLower(path), "/")
 	for i := range names {
 		if m.hides(names[:i+1]) {
-			return true
+			return i + 1
 		}
 	}
-	return false
+	return 0
+}
+
+// A Lister is a mask that keeps a list of what it hides. It is not safe for concurrent use.
+type Lister struct {
+	mask *Mask
+	last string
+	// Hidden has the first [MaxListed] hidden paths, in the order in which they were asked about. Of what is below a hidden
+	// directory it has only the directory. Bytes that are no UTF-8 are replaced.
+	Hidden []string
+	Count  int // of all hidden paths
+}
+
+// Lister returns a list of what m hides, which is empty.
+func (m *Mask) Lister() *Lister { return &Lister{mask: m} }
+
+// Hides is [Mask.Hides]. Of paths that come one after another and are below one hidden directory, only the directory is counted.
+func (l *Lister) Hides(path string) bool {
+	n := l.mask.hidden(path)
+	if n == 0 {
+		return false
+	}
+	top := strings.Join(strings.SplitN(path, "/", n+1)[:n], "/")
+	if top == l.last {
+		return true
+	}
+	l.last = top
+	l.Count++
+	if len(l.Hidden) < MaxListed {
+		l.Hidden = append(l.Hidden, strings.ToValidUTF8(top, "\ufffd"))
+	}
+	return true
 }
 
 // Lists returns the patterns that the mask was made of.

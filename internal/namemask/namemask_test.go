@@ -1,6 +1,8 @@
 package namemask
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,6 +24,28 @@ func TestHides(t *testing.T) {
 		if got := m.Hides(path); got != want {
 			t.Errorf("Hides(%q) is %v", path, got)
 		}
+	}
+}
+
+func TestLister(t *testing.T) {
+	m, err := New([]string{".env", ".SSH", "*.pem"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := m.Lister()
+	for _, path := range []string{"a", ".Env", "b/.ssh", "b/.ssh/x", "b/.ssh/y/z", "b/c", "c\xff.pem"} {
+		if l.Hides(path) != m.Hides(path) {
+			t.Errorf("%q: the list says %v", path, !m.Hides(path))
+		}
+	}
+	if want := []string{".Env", "b/.ssh", "c\ufffd.pem"}; !slices.Equal(l.Hidden, want) || l.Count != len(want) {
+		t.Errorf("%d are hidden: %q", l.Count, l.Hidden)
+	}
+	for i := range MaxListed {
+		l.Hides(strconv.Itoa(i) + ".pem")
+	}
+	if len(l.Hidden) != MaxListed || l.Count != MaxListed+3 {
+		t.Errorf("of %d hidden %d are listed", l.Count, len(l.Hidden))
 	}
 }
 

@@ -48,6 +48,61 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 	return out.Close()
 }
 
+// CopyShown reads an archive from r as [Unpack] accepts it, of files, directories and symlinks in any order, and writes it anew
+// to w without the entries that are hidden. hides is asked about the path of each entry. The end of the archive is only written
+// after r has ended without an error.
+//
+// Memory is bounded whatever r yields. Invalid if r is no such archive; other errors are r's or w's own.
+func CopyShown(w io.Writer, r io.Reader, hides func(path string) bool) error {
+	in, out := tar.NewReader(r), tar.NewWriter(w)
+	buf := make([]byte, chunkSize)
+	for {
+		h, err := nextEntry(in)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		clean, err := sanitize(h)
+		if err != nil {
+			return err
+		}
+		if hides(strings.TrimSuffix(clean.Name, "/")) {
+			continue
+		}
+		if err := out.WriteHeader(clean); err != nil {
+			return err
+		}
+		if _, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, buf); err != nil {
+			return malformed(err)
+		}
+	}
+	if err := end(r); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// nextEntry returns the next entry of an archive that anybody may have made, without a leading "./", or io.EOF.
+func nextEntry(in *tar.Reader) (*tar.Header, error) {
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			return nil, err
+		}
+		if err != nil {
+			return nil, malformed(err)
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue // git archive begins with a comment
+		}
+		if h.Name = strings.TrimPrefix(h.Name, "./"); h.Name != "" && h.Name != "." {
+			return h, nil
+		}
+	}
+}
+
 // end reads what follows an archive: padding, then io.EOF.
 func end(r io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))

@@ -22,6 +22,12 @@ import (
 // sysfs, …) at or below name. Files may change meanwhile: one that shrinks is padded with zeros, one that is gone is
 // left out. NotFound if there is nothing at name, Conflict if it is a special file.
 func Pack(root *os.Root, name, as string, w io.Writer) error {
+	return PackShown(root, name, as, func(string) bool { return false }, w)
+}
+
+// PackShown is [Pack] without what is hidden. hides is asked about each path below name, relative to it, whose directories are
+// not hidden; what is below a hidden directory is left out with it.
+func PackShown(root *os.Root, name, as string, hides func(path string) bool, w io.Writer) error {
 	if as == "" {
 		as = path.Base(name)
 	}
@@ -36,7 +42,7 @@ func Pack(root *os.Root, name, as string, w io.Writer) error {
 	if !packable(info.Mode()) {
 		return caisson.Errorf(caisson.Conflict, "%s is neither a file, a directory nor a symlink", name)
 	}
-	p := packer{root: root, tw: tar.NewWriter(w), buf: make([]byte, chunkSize)}
+	p := packer{root: root, top: len(as) + 1, hides: hides, tw: tar.NewWriter(w), buf: make([]byte, chunkSize)}
 	if err := p.pack(path.Clean(name), as, 0, info); err != nil {
 		return errno.Wrap(err)
 	}
@@ -44,9 +50,11 @@ func Pack(root *os.Root, name, as string, w io.Writer) error {
 }
 
 type packer struct {
-	root *os.Root
-	tw   *tar.Writer
-	buf  []byte
+	root  *os.Root
+	top   int // length of what precedes the paths that hides is asked about
+	hides func(path string) bool
+	tw    *tar.Writer
+	buf   []byte
 }
 
 func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
@@ -94,6 +102,9 @@ func (p *packer) dir(name, as string, dev uint64) error {
 	here := device(info)
 	for _, e := range entries {
 		child := path.Join(name, e)
+		if p.hides((as + "/" + e)[p.top:]) {
+			continue
+		}
 		info, err := p.root.Lstat(child)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -50,18 +50,12 @@ func Unpack(r io.Reader, root *os.Root, o Options) error {
 func (u *unpacker) unpack(r io.Reader) error {
 	in := tar.NewReader(r)
 	for {
-		h, err := in.Next()
+		h, err := nextEntry(in)
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return malformed(err)
-		}
-		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue // git archive begins with a comment
-		}
-		if h.Name = strings.TrimPrefix(h.Name, "./"); h.Name == "" || h.Name == "." {
-			continue
+			return err
 		}
 		if err := u.entry(h, in); err != nil {
 			return err
