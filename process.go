@@ -14,7 +14,7 @@ type ExitStatus struct {
 	Signal int `json:"signal,omitempty"`
 	// Unknown is true if nobody was there to see the end; Code is then -1.
 	Unknown bool `json:"unknown,omitempty"`
-	// Reason says what ended the process if Caisson did or the kernel had to: "time limit", "out of memory".
+	// Reason says what ended the process if Caisson did or the kernel had to: "time limit", or why its sandbox ended.
 	Reason string `json:"reason,omitempty"`
 }
 

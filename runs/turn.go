@@ -247,7 +247,7 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 		case err != nil && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			why := c.why(ctx, box, p)
+			why := why(ctx, p)
 			select {
 			case said := <-stderr:
 				if said = strings.TrimSpace(said); said != "" {
@@ -270,28 +270,17 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 }
 
 // why says what became of the program in a sandbox that has ended too early.
-func (c hands) why(ctx context.Context, box caisson.ID, p caisson.Process) string {
+func why(ctx context.Context, p caisson.Process) string {
 	ctx, cancel := context.WithTimeout(ctx, whyTime)
 	defer cancel()
 	status, err := p.Wait(ctx)
-	if err == nil && !status.Unknown {
+	switch {
+	case err == nil && !status.Unknown:
 		return "what speaks with the agent in its sandbox " + status.String() + " before the agent had ended"
+	case err == nil && status.Reason != "":
+		return "the agent's sandbox ended before the agent did: " + status.Reason
 	}
-	// It went with its sandbox, whose reason is known in a moment.
-	for {
-		sb, err := c.Sandboxes.Get(ctx, string(box))
-		switch {
-		case caisson.KindOf(err) == caisson.NotFound:
-			return "the agent's sandbox was removed before the agent had ended"
-		case err == nil && sb.Reason != "":
-			return "the agent's sandbox ended before the agent did: " + sb.Reason
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return "the agent's sandbox ended before the agent did, and nothing says why"
-		}
-	}
+	return "the agent's sandbox ended before the agent did, and nothing says why"
 }
 
 const (

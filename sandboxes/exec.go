@@ -50,10 +50,66 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		return p.detached(ctx, sb.ID, e)
 	}
 	proc, err := p.c.host.exec(ctx, sb.ID, e)
-	if err != nil || req.Timeout == 0 {
-		return proc, err
+	if err != nil {
+		return nil, err
 	}
-	return limitTime(proc, time.Duration(req.Timeout)), nil
+	if req.Timeout != 0 {
+		proc = limitTime(proc, time.Duration(req.Timeout))
+	}
+	return explained{proc, p.c, sb.ID}, nil
+}
+
+// explained is a process whose end with its sandbox has the sandbox's reason.
+type explained struct {
+	caisson.Process
+	c  *Core
+	id caisson.ID
+}
+
+// Wait implements [caisson.Process].
+func (e explained) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+	status, err := e.Process.Wait(ctx)
+	if err == nil && status.Unknown {
+		status.Reason = e.reason(ctx, status.Reason)
+	}
+	return status, err
+}
+
+// How long the reason for a sandbox's end is waited for, and how often it is looked for.
+const (
+	reasonTime  = 2 * time.Second
+	reasonEvery = 10 * time.Millisecond
+)
+
+// reason says why the process and its sandbox have ended. The runtime may have said something about that, which is "" if only the
+// process is gone. Where a sandbox dies by itself, the reason is stored a moment after its processes have ended.
+func (e explained) reason(ctx context.Context, said string) string {
+	ctx, cancel := context.WithTimeout(ctx, reasonTime)
+	defer cancel()
+	for {
+		sb, err := e.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(e.id))
+		switch {
+		case caisson.KindOf(err) == caisson.NotFound:
+			return "the sandbox was removed"
+		case err != nil:
+			return said
+		case sb.State == caisson.Failed:
+			return first(sb.Reason, said)
+		case sb.State == caisson.Removing:
+			return "the sandbox was removed"
+		case sb.State == caisson.Stopping, sb.State == caisson.Stopped:
+			return "the sandbox was stopped"
+		case sb.State == caisson.Pausing, sb.State == caisson.Paused:
+			return "the sandbox was paused"
+		case said == "":
+			return ""
+		}
+		select {
+		case <-time.After(reasonEvery):
+		case <-ctx.Done():
+			return said
+		}
+	}
 }
 
 // workdir is where a process starts. The sandbox's own directory may be closed to another user than the sandbox's own, as

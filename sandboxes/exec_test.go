@@ -186,8 +186,8 @@ func TestRemoveEndsSessions(t *testing.T) {
 			wg.Go(func() { io.Copy(io.Discard, r) })
 		}
 		wg.Go(func() {
-			if status, err := p.Wait(w.ctx()); err == nil && status.Success() {
-				t.Errorf("its process has ended with %v", status)
+			if status, err := p.Wait(w.ctx()); err != nil || !status.Unknown || status.Reason != "the sandbox was removed" {
+				t.Errorf("its process has ended with %+v, %v", status, err)
 			}
 		})
 		if suspended {

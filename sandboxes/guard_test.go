@@ -67,9 +67,14 @@ func TestPromise9WorkspaceOverLimit(t *testing.T) {
 	fill(t, big, 60<<20)
 	w.Look(t.Context())
 	w.wantReason(sb.ID, caisson.Running, "")
+	p := got(w.Processes().Exec(w.ctx(), string(sb.ID), caisson.ExecRequest{Command: command("sleep", "1h")}))(t)
+	defer p.Close()
 	fill(t, big, 8<<20)
 	w.Look(t.Context())
 	w.wantReason(sb.ID, caisson.Failed, "its workspace takes 68MiB of at most 64MiB")
+	if s := got(p.Wait(w.ctx()))(t); !s.Unknown || !strings.Contains(s.Reason, "the sandbox was ended: what it has written to its workspace takes 68MiB") {
+		t.Errorf("what ran in it ended with %+v", s)
+	}
 	w.wantReason(other.ID, caisson.Running, "")
 	if !slices.Contains(w.events(string(sb.ID)), "sandbox.failed") {
 		t.Error("no event tells of it")

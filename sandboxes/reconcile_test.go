@@ -280,7 +280,12 @@ func TestDeath(t *testing.T) {
 				must(t, w.runtime.Kill(sb.ID))
 				w.restart()
 			} else {
+				p := got(w.Processes().Exec(w.ctx(), string(sb.ID), caisson.ExecRequest{Command: command("sleep", "1h")}))(t)
+				defer p.Close()
 				must(t, w.runtime.Kill(sb.ID))
+				if s := got(p.Wait(w.ctx()))(t); !s.Unknown || s.Reason != "the sandbox ended: the sandbox died" {
+					t.Errorf("what ran in it ended with %+v", s)
+				}
 			}
 			failed := w.waitState(sb.ID, caisson.Failed)
 			if !strings.Contains(failed.Reason, "the sandbox ended") {

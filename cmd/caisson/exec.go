@@ -149,6 +149,8 @@ type started struct {
 // ended turns the end of a process into this program's.
 func (a console) ended(s caisson.ExitStatus) error {
 	switch {
+	case s.Unknown && s.Reason != "":
+		return errors.New(s.Reason)
 	case s.Unknown:
 		return errors.New("nobody saw how the process ended")
 	case s.Reason == "time limit":
