@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -217,12 +218,30 @@ func TestErrors(t *testing.T) {
 			{g.RemoveFile(ctx, "/", true), caisson.Denied},
 			{g.WriteTree(ctx, g.path("none"), strings.NewReader("")), caisson.NotFound},
 			{g.WriteTree(ctx, g.path("dir"), strings.NewReader(strings.Repeat("junk", 1000))), caisson.Invalid},
+			{g.WriteTree(ctx, g.path("dir"), throughLink(t, "/etc")), caisson.Conflict},
+			{g.WriteTree(ctx, g.path("dir"), throughLink(t, "nowhere")), caisson.Conflict},
 		} {
 			if caisson.KindOf(row.err) != row.kind || row.err == nil {
 				t.Errorf("row %d: %v (%s), want %s", i, row.err, caisson.KindOf(row.err), row.kind)
 			}
 		}
 	})
+}
+
+// throughLink is an archive of a symlink and of a file that would be behind it.
+func throughLink(t *testing.T, target string) io.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range []*tar.Header{{Typeflag: tar.TypeSymlink, Name: "through", Linkname: target}, {Typeflag: tar.TypeReg, Name: "through/x"}} {
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
 }
 
 func TestDenied(t *testing.T) {

@@ -3,6 +3,7 @@ package tree
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -345,12 +348,136 @@ func TestUnpackFollowsOnlyWithin(t *testing.T) {
 	if err := Unpack(bytes.NewReader(archive(t, dir("in"), file("in/x"), link("l", "/etc"))), open(t, root), o); err != nil {
 		t.Error(err)
 	}
-	if err := Unpack(bytes.NewReader(archive(t, file("out/x"))), open(t, root), o); err == nil {
-		t.Error("a link that leads out was followed")
+	if err := Unpack(bytes.NewReader(archive(t, link("in/to", "../real"), dir("in/to"), file("in/to/y"), file("in/to/y"))), open(t, root), o); err != nil {
+		t.Error(err)
+	}
+	os.Remove(filepath.Join(root, "real/to"))
+	os.Remove(filepath.Join(root, "real/y"))
+	// What leads elsewhere is the archive's fault, and said to be.
+	for name, entries := range map[string][]tar.Header{
+		"out": {file("out/x")}, "out/way": {link("out/way", "/etc")}, "l": {file("l/x")}, "m": {link("m", ".."), file("m/x")}, "n": {link("n", "none"), dir("n/d")},
+		"o": {link("o", "o"), dir("o")}, "p": {link("p", "in/x"), file("p/x")}, "in/q": {link("in/q", "/etc"), file("in/q/passwd")},
+	} {
+		err := Unpack(bytes.NewReader(archive(t, entries...)), open(t, root), o)
+		wantKind(t, err, caisson.Conflict)
+		if said := caisson.MessageOf(err); err != nil && !strings.HasPrefix(said, strings.TrimSuffix(name, "/way")+" ") {
+			t.Errorf("%s: the error does not name the path: %s", name, said)
+		}
+		os.Remove(filepath.Join(root, strings.TrimPrefix(name, "out/")))
+		os.Remove(filepath.Join(root, "real/q"))
+		os.Symlink("..", filepath.Join(root, "out"))
+		os.Symlink("/etc", filepath.Join(root, "l"))
 	}
 	want := []string{"root", "root/in", "root/l", "root/out", "root/real", "root/real/x"}
 	if got := slices.Sorted(maps.Keys(snapshot(t, outer))); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// deep is an archive of directories in each other, the files in them on the way back up.
+func deep(t *testing.T, levels int, mode int64) []byte {
+	t.Helper()
+	var headers []tar.Header
+	for n := 1; n <= levels; n++ {
+		headers = append(headers, tar.Header{Typeflag: tar.TypeDir, Name: strings.Repeat("d/", n), Mode: mode})
+	}
+	for n := levels; n > 0; n-- {
+		headers = append(headers, file(strings.Repeat("d/", n)+"z"))
+	}
+	return archive(t, headers...)
+}
+
+// TestUnpackDeep: everything of a deep tree is there, with few open descriptors.
+func TestUnpackDeep(t *testing.T) {
+	const levels = 600
+	dir := t.TempDir()
+	root := open(t, dir)
+	most := 0
+	r := &counting{Reader: bytes.NewReader(deep(t, levels, 0o511)), read: func() {
+		if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
+			most = max(most, len(fds))
+		}
+	}}
+	if err := Unpack(r, root, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if most > 150 {
+		t.Errorf("%d descriptors were open", most)
+	}
+	at := root
+	for n := 1; n <= levels; n++ {
+		info, err := at.Stat("d/z")
+		if err != nil || info.Size() == 0 {
+			t.Fatalf("level %d: %v", n, err)
+		}
+		if info, err = at.Stat("d"); err != nil || info.Mode().Perm() != 0o511 {
+			t.Fatalf("level %d: %v, %v", n, info.Mode(), err)
+		}
+		below, err := at.OpenRoot("d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at != root {
+			at.Close()
+		}
+		at = below
+	}
+	at.Close()
+}
+
+// A counting calls read now and then while it is read from.
+type counting struct {
+	io.Reader
+	n    int
+	read func()
+}
+
+func (c *counting) Read(p []byte) (int, error) {
+	if c.n++; c.n%50 == 0 {
+		c.read()
+	}
+	return c.Reader.Read(p)
+}
+
+// TestUnpackDeepWork: the work for an entry does not depend on how deep it is. What counts is how often a directory is opened.
+func TestUnpackDeepWork(t *testing.T) {
+	const levels = 400
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", levels)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for n := range levels + 1 {
+		if _, err := unix.InotifyAddWatch(fd, filepath.Join(dir, strings.Repeat("d/", n)), unix.IN_OPEN|unix.IN_ONLYDIR); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Unpack(bytes.NewReader(deep(t, levels, 0o755)), open(t, dir), Options{FollowLinks: true}); err != nil {
+		t.Fatal(err)
+	}
+	opened := 0
+	for buf := make([]byte, 1<<16); ; {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			break // no more events
+		}
+		for at := 0; at < n; {
+			mask, size := binary.NativeEndian.Uint32(buf[at+4:]), binary.NativeEndian.Uint32(buf[at+12:])
+			if mask&unix.IN_Q_OVERFLOW != 0 {
+				opened += 1 << 20
+			}
+			if mask&unix.IN_ISDIR != 0 {
+				opened++
+			}
+			at += unix.SizeofInotifyEvent + int(size)
+		}
+	}
+	if entries := 2 * levels; opened < levels || opened > 8*entries {
+		t.Errorf("directories were opened %d times for %d entries", opened, entries)
 	}
 }
 

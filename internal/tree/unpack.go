@@ -2,11 +2,14 @@ package tree
 
 import (
 	"archive/tar"
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -43,7 +46,8 @@ func Unpack(r io.Reader, root *os.Root, o Options) error {
 	if o.Name != "" && (!fs.ValidPath(o.Name) || path.Base(o.Name) != o.Name || o.Name == ".") {
 		return caisson.Invalidf("name", "%.80q is not the name of a file", o.Name)
 	}
-	u := unpacker{Options: o, root: root, buf: make([]byte, chunkSize), modes: map[string]fs.FileMode{}}
+	u := unpacker{Options: o, at: &walk{root: root, followLinks: o.FollowLinks}, buf: make([]byte, chunkSize), modes: map[string]fs.FileMode{}}
+	defer u.at.close()
 	return errno.Wrap(u.unpack(r))
 }
 
@@ -69,9 +73,8 @@ func (u *unpacker) unpack(r io.Reader) error {
 
 type unpacker struct {
 	Options
-	root    *os.Root
+	at      *walk
 	top     string // first element of the first name, if Name is set
-	parent  string // the last directory that was made or checked
 	entries int
 	bytes   int64
 	buf     []byte
@@ -79,18 +82,42 @@ type unpacker struct {
 	modes map[string]fs.FileMode
 }
 
-// restrict takes those rights from their owners that directories only had while they were filled.
+// restrict takes those rights from their owners that directories only had while they were filled: what is in a directory comes before it.
 func (u *unpacker) restrict() error {
-	for dir, mode := range u.modes {
-		info, err := u.root.Lstat(dir)
+	for _, dir := range slices.SortedFunc(maps.Keys(u.modes), func(a, b string) int { return byElement(b, a) }) {
+		err := u.at.to(path.Dir(dir), nil)
 		if err == nil {
-			err = u.root.Chmod(dir, info.Mode().Perm()&^(ownerBits&^mode))
+			err = u.restrictOne(u.at.dir(), path.Base(dir), u.modes[dir])
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
+}
+
+// byElement compares paths so that those below a directory follow it.
+func byElement(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		switch {
+		case a[i] == b[i]:
+		case a[i] == '/':
+			return -1
+		case b[i] == '/':
+			return 1
+		default:
+			return cmp.Compare(a[i], b[i])
+		}
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func (u *unpacker) restrictOne(in *os.Root, name string, mode fs.FileMode) error {
+	info, err := in.Lstat(name)
+	if err != nil {
+		return err
+	}
+	return in.Chmod(name, info.Mode().Perm()&^(ownerBits&^mode))
 }
 
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
@@ -110,7 +137,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if u.MaxBytes > 0 && (h.Size > u.MaxBytes || u.bytes > u.MaxBytes) {
 		return caisson.Errorf(caisson.Exhausted, "the archive has more than %s of files", caisson.Size(u.MaxBytes))
 	}
-	if err := u.dirs(path.Dir(name)); err != nil {
+	if err := u.at.to(path.Dir(name), u.missing); err != nil {
 		return err
 	}
 	switch h.Typeflag {
@@ -138,50 +165,24 @@ func (u *unpacker) rename(name string) (string, error) {
 	return checkName(path.Join(u.Name, rest))
 }
 
-// dirs makes dir and its parents where they are missing.
-func (u *unpacker) dirs(dir string) error {
-	if dir == "." || dir == u.parent {
-		return nil
-	}
-	if err := u.dirs(path.Dir(dir)); err != nil {
-		return err
-	}
-	return u.dir(dir, 0o755)
-}
+// missing makes a directory that the archive has no entry for, or not before what is in it.
+func (u *unpacker) missing(name string) error { return u.dir(name, 0o755) }
 
-// dir makes one directory, or finds that it exists.
+// dir makes one directory in the current one, or finds that it exists.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
-	err := u.root.Mkdir(name, mode|ownerBits)
+	err := u.at.dir().Mkdir(path.Base(name), mode|ownerBits)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		err = u.isDir(name)
+		return u.at.check(name)
 	case err == nil && mode&ownerBits != ownerBits:
 		u.modes[name] = mode
-	}
-	if err == nil {
-		u.parent = name
 	}
 	return err
 }
 
-func (u *unpacker) isDir(dir string) error {
-	stat := u.root.Lstat
-	if u.FollowLinks {
-		stat = u.root.Stat
-	}
-	info, err := stat(dir)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return caisson.Errorf(caisson.Conflict, "%s exists and is not a directory", dir)
-	}
-	return nil
-}
-
-// clear removes what is at name, unless it is a directory.
+// clear removes what is at name in the current directory, unless it is a directory.
 func (u *unpacker) clear(name string) error {
-	info, err := u.root.Lstat(name)
+	info, err := u.at.dir().Lstat(path.Base(name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -190,8 +191,7 @@ func (u *unpacker) clear(name string) error {
 	case info.IsDir():
 		return caisson.Errorf(caisson.Conflict, "%s exists and is a directory", name)
 	}
-	u.parent = "" // may have been a symlink to a directory
-	return u.root.Remove(name)
+	return u.at.dir().Remove(path.Base(name))
 }
 
 func (u *unpacker) symlink(name, target string) error {
@@ -204,7 +204,7 @@ func (u *unpacker) symlink(name, target string) error {
 	if err := u.clear(name); err != nil {
 		return err
 	}
-	return u.root.Symlink(target, name)
+	return u.at.dir().Symlink(target, path.Base(name))
 }
 
 // staysInside reports whether a symlink at name leads to somewhere in the tree that name's first element is the top of.
@@ -240,7 +240,7 @@ func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 	if err := u.clear(name); err != nil {
 		return err
 	}
-	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fs.FileMode(h.Mode))
+	f, err := u.at.dir().OpenFile(path.Base(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, fs.FileMode(h.Mode))
 	if err != nil {
 		return err
 	}
@@ -251,5 +251,5 @@ func (u *unpacker) file(name string, h *tar.Header, content io.Reader) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	return u.root.Chtimes(name, h.ModTime, h.ModTime)
+	return u.at.dir().Chtimes(path.Base(name), h.ModTime, h.ModTime)
 }

@@ -1,0 +1,161 @@
+package tree
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/errno"
+)
+
+// keepEvery and keepLast say which directories a walk has open: every 16th, and the last ones. So the most, for a name of [maxPath], is
+// some 150, and to step back up opens two directories on average, where each name from the root would open all above it.
+const (
+	keepEvery = 16
+	keepLast  = 16
+)
+
+// A walk goes through the directories below a root. It has a current directory, and changes to others by way of the directories that both
+// have in common.
+type walk struct {
+	root        *os.Root
+	followLinks bool
+	levels      []level // those above the current directory, which is the last; none if that is the root
+}
+
+type level struct {
+	name string   // of the directory, relative to the root
+	dir  *os.Root // nil if it is not kept open
+}
+
+// dir returns the current directory, which stays the walk's.
+func (w *walk) dir() *os.Root {
+	if n := len(w.levels); n > 0 {
+		return w.levels[n-1].dir
+	}
+	return w.root
+}
+
+// to makes the directory name, relative to the root, the current one. Unless it is nil, missing makes what does not exist of it in the
+// current directory, one at a time.
+func (w *walk) to(name string, missing func(name string) error) error {
+	if name == "." {
+		return w.up(0)
+	}
+	common := len(w.levels)
+	for common > 0 && w.levels[common-1].name != name && !strings.HasPrefix(name, w.levels[common-1].name+"/") {
+		common--
+	}
+	if err := w.up(common); err != nil {
+		return err
+	}
+	above := ""
+	if common > 0 {
+		above = w.levels[common-1].name
+	}
+	for len(above) < len(name) {
+		rest := strings.TrimPrefix(name[len(above):], "/")
+		element, _, _ := strings.Cut(rest, "/")
+		above = path.Join(above, element)
+		err := w.enter(above)
+		if missing != nil && errors.Is(err, fs.ErrNotExist) {
+			if err = missing(above); err == nil {
+				err = w.enter(above)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check is nil if name, in the current directory, is a directory or a symlink that may be followed to one.
+func (w *walk) check(name string) error {
+	info, err := w.dir().Lstat(path.Base(name))
+	if err != nil || info.IsDir() {
+		return err
+	}
+	dir, err := w.open(w.dir(), name)
+	if err == nil {
+		dir.Close()
+	}
+	return err
+}
+
+// enter makes a directory in the current one the current one.
+func (w *walk) enter(name string) error {
+	dir, err := w.open(w.dir(), name)
+	if err != nil {
+		return err
+	}
+	w.levels = append(w.levels, level{name, dir})
+	if i := len(w.levels) - 1 - keepLast; i >= 0 && i%keepEvery != 0 && w.levels[i].dir != nil {
+		w.levels[i].dir.Close()
+		w.levels[i].dir = nil
+	}
+	return nil
+}
+
+// open opens the directory name, relative to the root, which is in the directory in. A symlink is followed from the root, below which it
+// has to stay.
+func (w *walk) open(in *os.Root, name string) (*os.Root, error) {
+	info, err := in.Lstat(path.Base(name))
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return in.OpenRoot(path.Base(name))
+	case info.Mode().Type() != fs.ModeSymlink || !w.followLinks:
+		return nil, caisson.Errorf(caisson.Conflict, "%s exists and is not a directory", name)
+	}
+	dir, err := w.root.OpenRoot(name)
+	if err == nil {
+		return dir, nil
+	}
+	switch caisson.KindOf(errno.Wrap(err)) {
+	case caisson.Denied, caisson.Exhausted:
+		return nil, err
+	}
+	// It leads out, or nowhere, or in circles.
+	return nil, caisson.Wrap(err, caisson.Conflict, "%s is a symlink and leads to no directory below the one that is unpacked to", name)
+}
+
+// up leaves all but the first n levels, and opens the last of these if it was not kept open.
+func (w *walk) up(n int) error {
+	for _, l := range w.levels[n:] {
+		if l.dir != nil {
+			l.dir.Close()
+		}
+	}
+	w.levels = w.levels[:n]
+	kept := n
+	for kept > 0 && w.levels[kept-1].dir == nil {
+		kept--
+	}
+	for i := kept; i < n; i++ {
+		in := w.root
+		if i > 0 {
+			in = w.levels[i-1].dir
+		}
+		dir, err := w.open(in, w.levels[i].name)
+		if err != nil {
+			return err
+		}
+		w.levels[i].dir = dir
+	}
+	return nil
+}
+
+// close closes what is open.
+func (w *walk) close() {
+	for _, l := range w.levels {
+		if l.dir != nil {
+			l.dir.Close()
+		}
+	}
+	w.levels = nil
+}
