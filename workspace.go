@@ -68,14 +68,31 @@ type Workspace struct {
 	UID      uint32 `json:"uid" doc:"Its owner's; what is applied becomes this user's"`
 	GID      uint32 `json:"gid"`
 
-	Files       int64     `json:"files" doc:"Entries in the directory when it was mounted"`
-	Hidden      []string  `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
-	HiddenCount int       `json:"hiddenCount,omitempty"`
-	Changes     int       `json:"changes" doc:"Changes that wait, when somebody last looked"`
-	Warning     string    `json:"warning,omitempty" doc:"What people should know of it"`
-	CreatedAt   time.Time `json:"createdAt"`
-	EndedAt     time.Time `json:"endedAt,omitzero" doc:"When its sandbox went"`
-	SyncedAt    time.Time `json:"syncedAt,omitzero"`
+	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
+	Hidden      []string `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
+	HiddenCount int      `json:"hiddenCount,omitempty"`
+	// Suspects are known by their names when the workspace is made. Those known by their content follow soon, in what
+	// GetWorkspace returns; Search is nil until then.
+	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
+	SuspectCount int              `json:"suspectCount,omitempty"`
+	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
+	Changes      int              `json:"changes" doc:"Changes that wait, when somebody last looked"`
+	Warning      string           `json:"warning,omitempty" doc:"What people should know of it"`
+	CreatedAt    time.Time        `json:"createdAt"`
+	EndedAt      time.Time        `json:"endedAt,omitzero" doc:"When its sandbox went"`
+	SyncedAt     time.Time        `json:"syncedAt,omitzero"`
+}
+
+// A Suspect is a file that may contain a secret.
+type Suspect struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// A WorkspaceSearch says how far the files of a workspace were searched for secrets.
+type WorkspaceSearch struct {
+	Searched   int64 `json:"searched" doc:"Files"`
+	Unsearched int64 `json:"unsearched" doc:"Files that are larger than 256 KiB, beyond 5,000 files, 32 MiB or 10 s, changed or unreadable, or in .git or node_modules"`
 }
 
 // A WorkspaceRequest asks for a workspace in a sandbox or run.

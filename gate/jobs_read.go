@@ -13,6 +13,7 @@ import (
 // Names of the jobs that read.
 const (
 	jobScan    = "gate.scan"
+	jobSearch  = "gate.search"
 	jobCover   = "gate.cover"
 	jobBase    = "gate.base"
 	jobRebase  = "gate.rebase"
@@ -24,6 +25,7 @@ const (
 func ReadJobs() []worker.Job {
 	return []worker.Job{
 		{Name: jobScan, Run: runScan},
+		{Name: jobSearch, Run: runSearch},
 		{Name: jobCover, Run: runCover},
 		{Name: jobBase, Run: runBase},
 		{Name: jobRebase, Run: runRebase},
@@ -61,6 +63,15 @@ func runScan(ctx context.Context, c *worker.Call) (any, error) {
 		return nil, err
 	}
 	return Scan(ctx, root, mask, files[0])
+}
+
+func runSearch(ctx context.Context, c *worker.Call) (any, error) {
+	var args SearchLimits
+	root, files, err := given(c, &args, 1)
+	if err != nil {
+		return nil, err
+	}
+	return Search(ctx, root, files[0], args)
 }
 
 func runCover(ctx context.Context, c *worker.Call) (any, error) {

@@ -377,8 +377,10 @@ type ScanResult struct {
 	// Hidden are paths that the mask hides, as [ShowPath] shows them; at most 1000, the first ones. HiddenCount counts all.
 	Hidden      []string `json:"hidden,omitempty"`
 	HiddenCount int      `json:"hiddenCount,omitempty"`
-	Closed      int      `json:"closed,omitempty"` // directories that could not be looked into
-	Cut         bool     `json:"cut,omitempty"`    // there is more than was recorded
+	// Suspects are files that the mask shows and whose names say that they may contain secrets.
+	Suspects Suspects `json:"suspects,omitzero"`
+	Closed   int      `json:"closed,omitempty"` // directories that could not be looked into
+	Cut      bool     `json:"cut,omitempty"`    // there is more than was recorded
 }
 
 const maxHiddenShown = 1000

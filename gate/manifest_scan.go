@@ -81,6 +81,7 @@ func (s *scanner) walk(dir string, children []child, own bool) error {
 			}
 			if c.typ == typeFile {
 				s.sum.Bytes += c.size
+				s.suspect(&r)
 			}
 			s.out.add(&r)
 			continue
@@ -100,6 +101,16 @@ func (s *scanner) walk(dir string, children []child, own bool) error {
 		}
 	}
 	return nil
+}
+
+// suspect reports a file that is shown if its name says that it may contain a secret.
+func (s *scanner) suspect(r *Record) {
+	if r.Hidden {
+		return
+	}
+	if why := suspectName(s.mask, r.Path); why != "" {
+		s.sum.Suspects.add(r.Path, why)
+	}
 }
 
 // open reads the directory at r, or closes it.

@@ -9,14 +9,14 @@ import (
 // hidden is what sandboxes do not see unless somebody shows it to them: names that hold credentials by convention.
 var hidden = []string{
 	// Environments. .env.example and the like are templates and are shown.
-	".env", ".env.*", "*.env.local", ".flaskenv",
+	".env", ".env.*", ".env~", "*.env.local", ".flaskenv",
 	// Keys, and certificates that come with keys.
 	"*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.p8", ".ssh", ".gnupg",
 	"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk",
 	// Package registries.
 	".npmrc", ".pypirc", ".gem/credentials", ".cargo/credentials", ".cargo/credentials.toml", ".m2/settings.xml", ".composer/auth.json",
 	// Logins.
-	".netrc", "_netrc", ".git-credentials", ".pgpass", ".my.cnf", ".mylogin.cnf", ".htpasswd", ".s3cfg", ".boto", ".vault-token",
+	".netrc", "_netrc", ".git-credentials", ".git/credentials", ".pgpass", ".my.cnf", ".mylogin.cnf", ".htpasswd", ".s3cfg", "rclone.conf", ".boto", ".vault-token",
 	".terraformrc", "terraform.rc", ".terraform.d/credentials.tfrc.json",
 	// Clouds, clusters, containers.
 	".aws/credentials", ".aws/config", ".aws/sso", ".aws/cli/cache", ".azure", ".config/gcloud", ".config/doctl", ".config/gh/hosts.yml",

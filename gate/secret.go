@@ -33,9 +33,14 @@ type span struct{ start, end int }
 // find returns what looks like a secret in a file, at most maxSecrets. It reads no comments: nothing in the text makes an
 // exception. It returns the context's error if that ends first; one step takes well under a second, whatever the text.
 func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, error) {
+	return all.findWhere(ctx, path, text, func(*secretRule) bool { return true })
+}
+
+// findWhere is find with some of the rules.
+func (all *secretRules) findWhere(ctx context.Context, path, text string, use func(*secretRule) bool) ([]secret, error) {
 	var out []secret
 	for _, r := range all.Rules {
-		if r.Regex == "" && r.Path != "" && r.path().MatchString(path) {
+		if use(r) && r.Regex == "" && r.Path != "" && r.path().MatchString(path) {
 			out = append(out, secret{rule: r.ID, description: r.Description})
 		}
 	}
@@ -54,7 +59,7 @@ func (all *secretRules) find(ctx context.Context, path, text string) ([]secret, 
 	slices.SortFunc(order, func(a, b int) int { return cmp.Or(generic(a)-generic(b), a-b) })
 	for _, i := range order {
 		r := all.Rules[i]
-		if r.Path != "" && !r.path().MatchString(path) || r.ID == genericRule && matches(all.Allowlist.paths, path) {
+		if !use(r) || r.Path != "" && !r.path().MatchString(path) || r.ID == genericRule && matches(all.Allowlist.paths, path) {
 			continue
 		}
 		err := r.search(ctx, text, where[i], func(m span) bool {

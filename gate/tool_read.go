@@ -30,6 +30,15 @@ func (t *Tool) Scan(ctx context.Context, root *os.File, hide, show []string, man
 	return result, err
 }
 
+// Search is [Search] with the rights of the directory's owner.
+func (t *Tool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
+	var result SearchResult
+	err := t.run.Run(ctx, worker.Request{
+		Job: jobSearch, Args: limits, Files: []*os.File{manifest}, Root: root, Limits: readLimits,
+	}, &result)
+	return result, err
+}
+
 // Cover is [Cover]. layer belongs to the guest's root.
 func (t *Tool) Cover(ctx context.Context, manifest, layer *os.File) error {
 	return t.run.Run(ctx, worker.Request{

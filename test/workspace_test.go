@@ -321,8 +321,16 @@ echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' >
 		t.Errorf("a copy has got back: %q", c)
 	}
 	// A sandbox that goes on: what it writes is seen at once, and reset when it stands still.
-	h.ok("sandbox", "create", "--name", "web", "--workspace", dir)
+	h.put(dir, "prod.tfvars", "x\n")
+	h.put(dir, "deploy", "-----BEGIN PRIVATE KEY-----\n"+strings.Repeat("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n", 4)+"-----END PRIVATE KEY-----\n")
+	if made := h.run("sandbox", "create", "--name", "web", "--workspace", dir); made.code != 0 || !strings.Contains(made.stderr, "may contain secrets: prod.tfvars;") {
+		t.Errorf("what is known to be suspect at the start: %v", made)
+	}
 	h.sh("web", "cd /workspace && echo w > w.txt && test ! -e .env")
+	h.waitFor(func() bool { return !strings.Contains(h.ok("workspace", "show", "web"), "not yet") })
+	if shown := h.ok("workspace", "show", "web"); !strings.Contains(shown, "prod.tfvars: variables of Terraform") || !strings.Contains(shown, "deploy: line 1 looks like a secret: private-key") {
+		t.Errorf("what may contain secrets is not shown:\n%s", shown)
+	}
 	h.put(dir, ".env", "KEY=hunter2\n")
 	if out := h.sh("web", "cd /workspace && ls -A; cat .env 2>&1 || true"); strings.Contains(out, ".env\n") || strings.Contains(out, "hunter2") {
 		t.Errorf("a secret that appeared later is seen: %q", out)

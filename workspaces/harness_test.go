@@ -35,6 +35,8 @@ type world struct {
 	gate  *workspaces.Gate
 	base  int // the account's first uid
 	every time.Duration
+	// search is how soon files are searched for secrets: not within a test that does not say so.
+	search time.Duration
 
 	checks []workspaces.Command
 	boxes  workspaces.Sandboxes
@@ -47,7 +49,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, data: t.TempDir(), running: map[caisson.ID]bool{}}
+	w := &world{t: t, data: t.TempDir(), running: map[caisson.ID]bool{}, search: time.Hour}
 	w.tool = gate.NewTool(workertest.Runner(t))
 	w.store = sqlitetest.New(t)
 	account, err := w.store.Accounts().Ensure(t.Context(), "local")
@@ -71,7 +73,7 @@ func (w *world) open() {
 			return w.store.Events().AppendAll(ctx, list)
 		},
 		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
-		Commands: w.checks, Sandboxes: w.boxes, Every: w.every,
+		Commands: w.checks, Sandboxes: w.boxes, Every: w.every, SearchAfter: w.search,
 		Writers: func(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

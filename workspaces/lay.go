@@ -81,6 +81,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	}
 	made, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(s *caisson.Workspace) error {
 		s.Files, s.Hidden, s.HiddenCount, s.Warning = w.Files, w.Hidden, w.HiddenCount, w.Warning
+		s.Suspects, s.SuspectCount = w.Suspects, w.SuspectCount
 		return nil
 	})
 	if err != nil {
@@ -89,6 +90,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	back.Release()
 	if made.Kind != caisson.WorkspaceDirect {
 		l.c.laying.keepBaseSoon(made)
+		l.c.searching.soon(made)
 	}
 	l.c.event(ctx, made, "workspace.created", map[string]string{
 		"kind": string(made.Kind), "mode": string(made.Mode), "source": gate.ShowPath(made.Source), "hidden": fmt.Sprint(made.HiddenCount),

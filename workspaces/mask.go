@@ -45,6 +45,7 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	if found.Cut {
 		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to look for secrets in all of them; choose a smaller directory", w.Source)
 	}
+	w.Suspects, w.SuspectCount = found.Suspects.List, found.Suspects.Count
 	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
 	if err := writeJSON(c.dir(w.ID, removalFile), removals{Files: found.Own}); err != nil {
 		return diskFull(err)

@@ -24,6 +24,15 @@ func scope(ctx context.Context) (caisson.Scope, error) {
 
 // GetWorkspace implements [caisson.Workspaces].
 func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error) {
+	w, err := g.get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return w, g.c.searching.tell(w)
+}
+
+// get returns a workspace of the caller's as the store has it.
+func (g *Gate) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	in, err := scope(ctx)
 	if err != nil {
 		return nil, err
@@ -42,14 +51,14 @@ func (g *Gate) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([
 
 // hold finds a workspace of the caller's with layers, and takes it.
 func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
-	if w, err = g.GetWorkspace(ctx, ref); err != nil {
+	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
 	}
 	if release, err = g.c.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
 	// It may have changed, or gone, while the lock was another's.
-	if w, err = g.GetWorkspace(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
+	if w, err = g.get(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
 		err = caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s writes to the directory itself, so there is nothing to review or apply", w.ID)
 	}
 	if err != nil {
@@ -119,7 +128,7 @@ func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) (wak
 
 // RemoveWorkspace implements [caisson.Workspaces].
 func (g *Gate) RemoveWorkspace(ctx context.Context, ref string) error {
-	w, err := g.GetWorkspace(ctx, ref)
+	w, err := g.get(ctx, ref)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 // Tool is what the core needs of package gate: [*gate.Tool], whose jobs have no privileges. Descriptors stay the caller's.
 type Tool interface {
 	Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (gate.ScanResult, error)
+	Search(ctx context.Context, root, manifest *os.File, limits gate.SearchLimits) (gate.SearchResult, error)
 	Cover(ctx context.Context, manifest, layer *os.File) error
 	Base(ctx context.Context, root, manifest, dst *os.File, limits gate.BaseLimits) error
 	Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error

@@ -22,6 +22,7 @@
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
 //	    writers.json         which process was the last to change what, as the sandbox last said
+//	    suspects.json        files that may contain secrets, as their content says
 //	    refused.json         what the last command that failed has said of which changes
 //
 // All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
@@ -41,7 +42,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Writers, Hide, Rules, Commands, Keep, Every and Log are required, Sandboxes with Commands
+// Config is what a Core is made of. All fields but Writers, Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required, Sandboxes with Commands
 // only.
 type Config struct {
 	Dir   string // the data directory
@@ -62,7 +63,10 @@ type Config struct {
 	Sandboxes Sandboxes
 	Keep      time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
 	Every     time.Duration // between automatic applies; 0 means 30 s
-	Log       *slog.Logger
+	// SearchAfter is for how long the files of a new workspace are not searched for secrets yet, because its sandbox is being started
+	// then; 0 means 1 s.
+	SearchAfter time.Duration
+	Log         *slog.Logger
 }
 
 // How long things are kept, and how many.
@@ -72,6 +76,7 @@ const (
 	keepReviews = 24 * time.Hour
 	maxReviews  = 8
 	applyEvery  = 30 * time.Second
+	searchAfter = time.Second
 	housekeep   = 10 * time.Minute
 	// leaveTime bounds what is done for a workspace while somebody waits for its sandbox to go.
 	leaveTime = 2 * time.Minute
@@ -80,17 +85,18 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	data     *os.File // Dir
-	reviews  reviews
-	syncs    syncs
-	laying   laying
-	refusals refusals
-	boxing   boxing
-	locks    keylock.Locks // held by whoever looks at a workspace or changes it, by id
-	writing  keylock.Locks // held by whoever writes writers.json, by id of the workspace; after locks
-	still    keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
-	jobs     chan struct{} // a token for each that may read trees at the same time
-	trials   *trials
+	data      *os.File // Dir
+	reviews   reviews
+	syncs     syncs
+	laying    laying
+	searching searching
+	refusals  refusals
+	boxing    boxing
+	locks     keylock.Locks // held by whoever looks at a workspace or changes it, by id
+	writing   keylock.Locks // held by whoever writes writers.json, by id of the workspace; after locks
+	still     keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
+	jobs      chan struct{} // a token for each that may read trees at the same time
+	trials    *trials
 
 	mu       sync.Mutex
 	closed   bool                              // guarded by mu
@@ -123,6 +129,9 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Every <= 0 {
 		cfg.Every = applyEvery
 	}
+	if cfg.SearchAfter <= 0 {
+		cfg.SearchAfter = searchAfter
+	}
 	data, err := os.Open(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -132,7 +141,7 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials(), baseless: map[caisson.ID]*caisson.Workspace{}}
-	c.reviews, c.syncs, c.laying, c.refusals, c.boxing = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}
+	c.reviews, c.syncs, c.laying, c.refusals, c.boxing, c.searching = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}, searching{c}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }

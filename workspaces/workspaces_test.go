@@ -10,12 +10,39 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
+
+// TestSuspects: what may contain secrets is known by name at once, and by content soon.
+func TestSuspects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.must(w.core.Close())
+	w.search = time.Millisecond
+	w.open()
+	ws := w.lay(w.tree(map[string]string{
+		"a.tfstate": "{}", "key": "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n", 4) + "-----END PRIVATE KEY-----\n",
+		"main.go": "package main\n",
+	}))
+	if ws.SuspectCount != 1 || ws.Suspects[0].Path != "a.tfstate" {
+		t.Errorf("by their names: %+v", ws.Suspects)
+	}
+	var got *caisson.Workspace
+	poll.Until(t, patience, func() bool {
+		var err error
+		got, err = w.core.Workspaces().GetWorkspace(w.ctx(), string(ws.ID))
+		w.must(err)
+		return got.Search != nil
+	})
+	if got.SuspectCount != 2 || len(got.Suspects) != 2 || got.Suspects[1].Path != "key" || *got.Search != (caisson.WorkspaceSearch{Searched: 2}) {
+		t.Errorf("by their content: %+v of %+v", got.Suspects, got.Search)
+	}
+}
 
 // TestLife is one workspace from its beginning to its end.
 func TestLife(t *testing.T) {

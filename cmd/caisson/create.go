@@ -101,6 +101,7 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	warnSuspects(ctx, a, api, s)
 	if clone != nil {
 		if err := clone.into(ctx, a, api, s); err != nil {
 			return err

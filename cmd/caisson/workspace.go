@@ -147,7 +147,45 @@ func (c *workspaceShowCmd) Run(ctx context.Context, a *app) error {
 		{"Entries", strconv.FormatInt(w.Files, 10)}, {"Changes", strconv.Itoa(w.Changes)}, {"Created", when(w.CreatedAt)},
 		{"Ended", when(w.EndedAt)}, {"Synced", when(w.SyncedAt)}, {"Warning", w.Warning},
 	}
-	return printOne(a, w, string(w.ID), append(rows, hiddenRows(w.Hidden, w.HiddenCount)...))
+	rows = append(rows, hiddenRows(w.Hidden, w.HiddenCount)...)
+	for _, s := range w.Suspects {
+		rows = append(rows, [2]string{"May have secrets", s.Path + ": " + s.Why})
+	}
+	if more := w.SuspectCount - len(w.Suspects); more > 0 {
+		rows = append(rows, [2]string{"May have secrets", "and " + strconv.Itoa(more) + " more"})
+	}
+	return printOne(a, w, string(w.ID), append(rows, [2]string{"Searched", searched(w)}))
+}
+
+// searched says how far the files of a workspace were searched for secrets.
+func searched(w *caisson.Workspace) string {
+	switch {
+	case w.Kind == caisson.WorkspaceDirect:
+		return ""
+	case w.Search == nil:
+		return "not yet"
+	}
+	s := strconv.FormatInt(w.Search.Searched, 10) + " files"
+	if n := w.Search.Unsearched; n > 0 {
+		s += "; " + strconv.FormatInt(n, 10) + " others were not: too large, too many, unreadable, or in .git or node_modules"
+	}
+	return s
+}
+
+// warnSuspects says which files of a new sandbox's workspace may contain secrets, as far as that is known yet.
+func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
+	if sb.Spec.Workspace == "" || a.globals.Quiet {
+		return
+	}
+	w, err := api.GetWorkspace(ctx, string(sb.Spec.Workspace))
+	if err != nil || w.SuspectCount == 0 {
+		return // the sandbox is there all the same
+	}
+	var names []string
+	for _, s := range w.Suspects {
+		names = append(names, s.Path)
+	}
+	a.say("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
 // hiddenRows are the rows of files that a sandbox does not see, of which there are count.
