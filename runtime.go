@@ -62,6 +62,15 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
+// Sharer is a Runtime that knows which programs of a restored sandbox may draw secrets that another fork of the same checkpoint
+// draws too.
+type Sharer interface {
+	// SharedRandomness names those programs among what came out of the checkpoint, sorted, at most 16 of them, and then one line
+	// that says how many others there are. They are what the sandbox says, as one line of visible text each. Empty if there
+	// are none, or if the sandbox was not restored.
+	SharedRandomness(ctx context.Context, id ID) ([]string, error)
+}
+
 // Recorder is a Runtime that notes which process of a sandbox was the last to change each file of a workspace.
 type Recorder interface {
 	// Writers returns that for the mount with an Overlay at target, since the sandbox was created or restored; also while it is
@@ -130,6 +139,8 @@ type RuntimeSpec struct {
 	Resources Resources
 	// Randomness "openssl" makes OpenSSL's generators in processes that come out of a checkpoint seed themselves anew.
 	Randomness string
+	// StillClock makes the monotonic clock of what comes out of a checkpoint go on where it was; else it jumps by the time since.
+	StillClock bool
 	Stdout     *os.File // the command's output, kept open by the sandbox; nil discards. Must outlive the caller: a FIFO opened O_RDWR
 	Stderr     *os.File
 	NetNS      *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call

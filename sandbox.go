@@ -31,6 +31,8 @@ type Sandbox struct {
 	Assigned *Assignment `json:"assigned,omitempty"`
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
+	// SharedRandomness is as [Sharer] says it.
+	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
 
 // A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. But for its
@@ -48,7 +50,7 @@ type Spec struct {
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
 	Policy    Policy            `json:"policy,omitzero" doc:"What it may reach; the only part that can change later"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Randomness is what is done about random state in forks of a snapshot of it: see [Warm].
+	// Randomness is for sandboxes of agents, see [Warm]: why forks of a snapshot of it draw randomness of their own.
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 	// Workspace is the id of its workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
@@ -125,6 +127,8 @@ type CreateRequest struct {
 	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
 	Assigned  *Assignment       `json:"-"` // the run that it is made for
+	// KeepRandomness is as in [ForkRequest].
+	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
 	// Randomness is as in [Spec]; the engine's own business.
 	Randomness string `json:"-"`
 	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.

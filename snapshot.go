@@ -48,6 +48,9 @@ type ForkRequest struct {
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Workspace is as in [CreateRequest]; for one fork only, and where the origin has a workspace or a placeholder for one.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
+	// KeepRandomness leaves what goes on the process ids that it has; by default OpenSSL's random generators see others, and seed
+	// themselves anew.
+	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With memory: leave its programs their process ids. By default their getpid() answers anew, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
 	// Assigned is the run that the fork is made for.
 	Assigned *Assignment `json:"-"`
 	// Resources, where not zero, are the fork's own; its memory limit cannot be less than what the snapshot has.

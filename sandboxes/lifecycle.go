@@ -81,6 +81,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		s.Reason = old.Reason
 		if begins {
 			s.Build, s.Exit, s.PauseAt = old.Build, old.Exit, deadline(s.Spec.TTL)
+			s.SharedRandomness = old.SharedRandomness
 		}
 		return nil
 	})
@@ -123,7 +124,7 @@ func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, er
 			return err
 		}
 		defer admitted()
-		sb.Build, sb.Exit, sb.Reason = c.Build, nil, ""
+		sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = c.Build, nil, "", nil
 		return c.host.run(ctx, sb, source{files: existing(c.inDir(sb.ID, filesTar))})
 	})
 }
@@ -270,20 +271,20 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	}
 	defer admitted()
 	sb.Reason = ""
-	filesOnly, err := l.c.host.runFrom(ctx, sb, dir)
+	filesOnly, err := l.c.host.runFrom(ctx, sb, dir, sb.Spec.Randomness)
 	if err != nil {
 		return err
 	}
 	if filesOnly != "" {
-		sb.Reason, sb.Exit = filesOnly, nil
+		sb.Reason, sb.Exit, sb.SharedRandomness = filesOnly, nil, nil
 	}
 	sb.Build = l.c.Build
 	return nil
 }
 
 // runFrom starts a sandbox from what a checkpoint left in dir: with its memory where that still fits this host, else with
-// its files only, and then it returns why.
-func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (filesOnly string, err error) {
+// its files only, and then it returns why. randomness is as in a source.
+func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
 		return "", err
@@ -295,7 +296,7 @@ func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir string) (fi
 	if why := mismatch(had, have); why != "" {
 		return "memory could not be restored because " + why + "; files only", h.run(ctx, sb, source{files: filepath.Join(dir, filesTar), depends: &have})
 	}
-	return "", h.run(ctx, sb, source{image: dir, depends: &have})
+	return "", h.run(ctx, sb, source{image: dir, depends: &have, randomness: randomness})
 }
 
 // Extend implements [caisson.Sandboxes].

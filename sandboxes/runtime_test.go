@@ -20,6 +20,7 @@ type testRuntime struct {
 	specs   map[caisson.ID]caisson.RuntimeSpec // of what was restored; guarded by mu
 	restore func()                             // called before each restore; nil for nothing
 	filled  func(context.Context)              // returns when a restored sandbox has its memory; nil: at once
+	shared  []string                           // what every restored sandbox says
 	writers func() (*caisson.Writers, error)   // of any sandbox that runs; nil: nothing is known; guarded by mu
 }
 
@@ -36,6 +37,18 @@ func (r *testRuntime) Writers(ctx context.Context, id caisson.ID, target string)
 		return nil, caisson.Errorf(caisson.NotFound, "there is no workspace at %s", target)
 	}
 	return r.writers()
+}
+
+// SharedRandomness makes the fake a [caisson.Sharer].
+func (r *testRuntime) SharedRandomness(_ context.Context, id caisson.ID) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.Done(id):
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s has ended", id)
+	default:
+	}
+	return r.shared, nil
 }
 
 // wrote makes the processes of sandboxes that run from now on the last to have written these paths.

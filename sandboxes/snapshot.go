@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -254,6 +255,11 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if req.Policy != nil {
 		sb.Spec.Policy = *req.Policy
 	}
+	// Of what continues in several sandboxes each draws randomness of its own.
+	randomness := randomnessOpenSSL
+	if req.KeepRandomness {
+		randomness, sb.Spec.Randomness = "", ""
+	}
 	release, err := s.c.locks.acquire(ctx, sb.ID)
 	if err != nil {
 		return nil, err
@@ -291,7 +297,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	}
 	var reason string
 	if from.memory {
-		reason, err = s.c.host.runFrom(ctx, sb, dir)
+		reason, err = s.c.host.runFrom(ctx, sb, dir, randomness)
 	} else {
 		err = s.c.host.run(ctx, sb, source{files: existing(filepath.Join(dir, filesTar))})
 	}
@@ -299,8 +305,14 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		return nil, err
 	}
 	back.Push(func() error { return s.c.host.halt(clean, sb.ID) })
+	var shared []string
+	if from.memory && reason == "" && req.Assigned == nil { // of a run's fork its agent's recipe says what is covered
+		if shared, err = s.c.host.sharing(ctx, sb.ID); err != nil {
+			return nil, err
+		}
+	}
 	made, err := s.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
-		s.Reason = reason
+		s.Reason, s.SharedRandomness = reason, shared
 		setDeadlines(s)
 		return nil
 	})
@@ -310,7 +322,11 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	back.Release()
 	s.c.watches.watch(made)
 	s.c.deadlines.arm(made)
-	s.c.event(ctx, made, "sandbox.forked", map[string]string{"parent": string(from.id), "reason": reason})
+	data := map[string]string{"parent": string(from.id), "reason": reason}
+	if len(shared) > 0 {
+		data["sharedRandomness"] = strings.Join(shared, ", ")
+	}
+	s.c.event(ctx, made, "sandbox.forked", data)
 	s.c.spaces.warn(ctx, made, req.Workspace)
 	return made, nil
 }
@@ -332,7 +348,7 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	}
 	forks, err := s.forkFrom(ctx, originOf(snap), s.c.snapshotDir(snap.ID), caisson.ForkRequest{
 		Count: 1, Name: req.Name, Labels: req.Labels, Policy: req.Policy, Models: req.Models, Assigned: req.Assigned,
-		Workspace: req.Workspace,
+		Workspace: req.Workspace, KeepRandomness: req.KeepRandomness,
 	})
 	if err != nil {
 		return nil, err

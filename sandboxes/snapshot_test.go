@@ -12,6 +12,49 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
+// TestForkRandomness: what continues in several sandboxes draws randomness of its own unless somebody says otherwise, and says what
+// may not; what is woken is left as it is.
+func TestForkRandomness(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.runtime.shared = []string{"bun", "java"}
+	sb := w.create(caisson.CreateRequest{})
+	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
+	want := func(what string, sb *caisson.Sandbox, randomness string, shared ...string) {
+		t.Helper()
+		if r := w.runtime.restored(sb.ID); r.Randomness != randomness || r.StillClock || !slices.Equal(sb.SharedRandomness, shared) {
+			t.Errorf("%s was restored with randomness %q, still clock %v; it names %q", what, r.Randomness, r.StillClock, sb.SharedRandomness)
+		}
+	}
+	fork := func(ref caisson.ID, req caisson.ForkRequest) *caisson.Sandbox {
+		return got(w.Snapshots().Fork(w.ctx(), string(ref), req))(t)[0]
+	}
+	f := fork(snap.ID, caisson.ForkRequest{})
+	want("a fork", f, "openssl", "bun", "java")
+	if e := w.record(string(f.ID)); len(e) != 1 || e[0].Data["sharedRandomness"] != "bun, java" {
+		t.Errorf("events %+v", e)
+	}
+	want("a fork of a sandbox", fork(sb.ID, caisson.ForkRequest{}), "openssl", "bun", "java")
+	want("a fork that keeps it", fork(snap.ID, caisson.ForkRequest{KeepRandomness: true}), "", "bun", "java")
+	want("a sandbox from a snapshot", w.create(caisson.CreateRequest{Snapshot: snap.ID}), "openssl", "bun", "java")
+	want("a sandbox from a snapshot that keeps it", w.create(caisson.CreateRequest{Snapshot: snap.ID, KeepRandomness: true}), "", "bun", "java")
+	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{KeepRandomness: true})
+	wantKind(t, err, caisson.Invalid)
+
+	got(w.Sandboxes().Pause(w.ctx(), string(f.ID)))(t)
+	want("a fork that is woken", got(w.Sandboxes().Resume(w.ctx(), string(f.ID)))(t), "", "bun", "java")
+	got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
+	want("what is woken", got(w.Sandboxes().Resume(w.ctx(), string(sb.ID)))(t), "")
+	got(w.Sandboxes().Stop(w.ctx(), string(f.ID), 0))(t)
+	if f := got(w.Sandboxes().Start(w.ctx(), string(f.ID)))(t); f.SharedRandomness != nil {
+		t.Errorf("a fork that begins anew names %q", f.SharedRandomness)
+	}
+	files := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{FilesOnly: true}))(t)
+	if f := fork(files.ID, caisson.ForkRequest{}); f.SharedRandomness != nil {
+		t.Errorf("a fork without memory names %q", f.SharedRandomness)
+	}
+}
+
 func TestForks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -305,6 +305,9 @@ func validateCreate(req *caisson.CreateRequest) error {
 		}
 	}
 	if req.Snapshot == "" {
+		if req.KeepRandomness {
+			return caisson.Invalidf("keepRandomness", "only what is made from a snapshot has random state to keep")
+		}
 		return nil
 	}
 	if req.NoStart {

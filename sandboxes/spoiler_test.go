@@ -251,6 +251,10 @@ func (r stepRuntime) Writers(ctx context.Context, id caisson.ID, target string) 
 	return taking(ctx, r.s, "runtime writers", func() (*caisson.Writers, error) { return r.testRuntime.Writers(ctx, id, target) })
 }
 
+func (r stepRuntime) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+	return taking(ctx, r.s, "runtime shared randomness", func() ([]string, error) { return r.testRuntime.SharedRandomness(ctx, id) })
+}
+
 func (r stepRuntime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	how := r.s.spoilt(ctx, "runtime exec "+e.Command[0])
 	if how == fails {

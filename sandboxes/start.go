@@ -21,6 +21,8 @@ type source struct {
 	image string // checkpoint directory, or "" for a cold start
 	// depends is what it depends on, where that has just been found out.
 	depends *caisson.Dependencies
+	// randomness is what the runtime does about random state in what comes out of the image: see [caisson.RuntimeSpec].
+	randomness string
 }
 
 // host is what the core does with runtime and wires: the processes of sandboxes.
@@ -89,7 +91,7 @@ func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spe
 	if err != nil {
 		return spec, release, err
 	}
-	spec.Files = from.files
+	spec.Files, spec.Randomness = from.files, from.randomness
 	if from.depends == nil {
 		depends, err := h.depends(ctx, sb)
 		if err != nil {
@@ -135,7 +137,7 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	spec = caisson.RuntimeSpec{
 		Hostname: string(sb.ID), UIDBase: account.UIDBase, Rootfs: rootfs, Dir: dir,
 		Command: sb.Spec.Command, Env: env(sb.Spec.Env), Workdir: sb.Spec.Workdir, User: sb.Spec.User,
-		Resources: sb.Spec.Resources, Randomness: sb.Spec.Randomness,
+		Resources: sb.Spec.Resources, StillClock: sb.Spec.Randomness == randomnessOpenSSL,
 	}
 	mounts, err := h.c.openMounts(sb.ID)
 	if err != nil {
@@ -178,6 +180,16 @@ func (h *host) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (
 		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
 	}
 	return p, err
+}
+
+// sharing names the programs of a fork that may draw the same randomness as in another one; none if the runtime has no such
+// thing.
+func (h *host) sharing(ctx context.Context, id caisson.ID) ([]string, error) {
+	s, ok := h.c.Runtime.(caisson.Sharer)
+	if !ok {
+		return nil, nil
+	}
+	return s.SharedRandomness(ctx, id)
 }
 
 // probeTime bounds how long a restored sandbox may take to run a first process.

@@ -1,11 +1,14 @@
 package test_test
 
 import (
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 // count starts a program that counts in memory and shows its number in /tmp/count.
@@ -105,6 +108,67 @@ func TestPromise6ForkSharesNothingWritable(t *testing.T) {
 	h.sh("fork-1", "rm -rf /var/dir /usr/bin/env")
 	if got := h.sh("parent", "cat /var/dir/parent /usr/bin/env"); got != "parent\nparent" {
 		t.Errorf("the parent has %q left after its fork removed files", got)
+	}
+}
+
+// drawsKeys writes what it draws from OpenSSL when it is told to, and has drawn before.
+const drawsKeys = `const crypto = require('crypto'), fs = require('fs');
+const draw = () => crypto.randomBytes(16).toString('hex') + crypto.generateKeyPairSync('ed25519').privateKey.export({type: 'pkcs8', format: 'der'}).toString('hex');
+draw();
+fs.writeFileSync('/tmp/ready', 'ready');
+setInterval(() => {
+  if (!fs.existsSync('/tmp/go') || fs.existsSync('/tmp/drawn')) return;
+  fs.writeFileSync('/tmp/part', draw());
+  fs.renameSync('/tmp/part', '/tmp/drawn');
+}, 20);
+`
+
+// A program that goes on in several forks draws other keys in each, unless its user says otherwise; what may not is named.
+func TestPromise11UserForks(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/usr/bin/node"); err != nil {
+		testneed.Skip(t, "node", "the host's template shows what is in /usr, and Node is not there: "+err.Error())
+	}
+	h := newHost(t)
+	h.ok("sandbox", "create", "--name", "parent", "host")
+	h.ok("cp", h.write("draw.cjs", drawsKeys), "parent:/tmp/draw.cjs")
+	h.ok("exec", "-d", "parent", "--", "node", "/tmp/draw.cjs")
+	h.ok("exec", "-d", "parent", "--", "perl", "-e", "sleep")
+	drawn := func(sandbox, file string) (v string) {
+		poll.Until(t, settle, func() bool {
+			r := h.run("exec", sandbox, "--", "cat", "/tmp/"+file)
+			v = strings.TrimSpace(r.stdout)
+			return r.code == 0 && v != ""
+		})
+		return v
+	}
+	drawn("parent", "ready")
+	h.ok("sandbox", "snapshot", "--name", "snap", "parent")
+	seen := map[string]bool{}
+	draw := func(sandbox string) {
+		h.sh(sandbox, "touch /tmp/go")
+		seen[drawn(sandbox, "drawn")] = true
+	}
+	const names = "node (crypto.randomUUID and crypto.randomInt, if used before), perl"
+	if r := h.run("sandbox", "fork", "-n", "2", "--name", "own", "snap"); r.code != 0 || !strings.Contains(r.stderr, "in what was forked: "+names) {
+		t.Errorf("fork: %v", r)
+	}
+	if sb := h.show("own-1"); strings.Join(sb.SharedRandomness, ", ") != names {
+		t.Errorf("a fork names %q", sb.SharedRandomness)
+	}
+	for _, sandbox := range []string{"parent", "own-1", "own-2"} {
+		draw(sandbox)
+	}
+	if len(seen) != 3 {
+		t.Errorf("a sandbox and its two forks have drawn %d different keys", len(seen))
+	}
+	if r := h.run("sandbox", "fork", "-n", "2", "--name", "same", "--keep-randomness", "snap"); r.code != 0 || !strings.Contains(r.stderr, "in what was forked: node, perl") {
+		t.Errorf("fork: %v", r)
+	}
+	draw("same-1")
+	draw("same-2")
+	if len(seen) != 3 {
+		t.Errorf("forks that keep their random state have drawn other keys than what was forked: %d in all", len(seen))
 	}
 }
 

@@ -53,6 +53,7 @@ type createCmd struct {
 	User     string   `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
 	Snapshot string   `help:"Start from this snapshot instead of a template." placeholder:"SNAPSHOT" complete:"snapshot"`
 	NoStart  bool     `help:"Only make it; start it later."`
+	keepFlags
 	newSandbox
 	cloneFlags
 	registryLogin
@@ -78,7 +79,7 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 	}
 	m := maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}
 	c.Template, c.Command = beforeDashes(a.args, c.Template, dashed(c.Command))
-	req := caisson.CreateRequest{Command: c.Command, Workdir: c.Workdir, User: c.User, NoStart: c.NoStart}
+	req := caisson.CreateRequest{Command: c.Command, Workdir: c.Workdir, User: c.User, NoStart: c.NoStart, KeepRandomness: c.KeepRandomness}
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
 		return err
 	}
@@ -107,6 +108,7 @@ func (c *createCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
+	a.warnShared(s)
 	return printDone(a, s, string(s.ID))
 }
 

@@ -148,6 +148,7 @@ func (c *sandboxShowCmd) Run(ctx context.Context, a *app) error {
 		{"Reason", s.Reason},
 		{"Template", s.Template},
 		{"Parent", string(s.Parent)},
+		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")},
 		{"Labels", pairs(s.Labels)},
 		{"Created", when(s.CreatedAt)},
 		{"Pauses in", until(s.PauseAt)},

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // takeSnapshotCmd captures a sandbox.
@@ -42,12 +46,35 @@ type forkCmd struct {
 	Count  int      `help:"How many." short:"n" default:"1" placeholder:"N"`
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
 	Label  []string `help:"Label them; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	keepFlags
 	grants
+}
+
+// keepFlags are those of what continues from memory.
+type keepFlags struct {
+	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
+}
+
+// warnShared says which programs of forks may draw what others draw.
+func (a *app) warnShared(forks ...*caisson.Sandbox) {
+	names := map[string]bool{}
+	for _, f := range forks {
+		for _, name := range f.SharedRandomness {
+			names[safetext.Escape(name)] = true
+		}
+	}
+	if len(names) > 0 {
+		a.say("caisson: warning: these programs may draw the same keys and identifiers in each fork, and in what was forked: %s; start them again before they make any",
+			strings.Join(slices.Sorted(maps.Keys(names)), ", "))
+	}
 }
 
 func (c *forkCmd) Help() string {
 	return "A fork reaches what its origin reaches unless it is given a policy, but calls models only with --model: a budget is not " +
 		"multiplied by forking.\n\n" +
+		"Programs that go on in a fork with memory see another process id, which makes OpenSSL's random generators seed themselves anew. " +
+		"Programs that may draw the same keys all the same are named in a warning. Python's multiprocessing does not join a process that " +
+		"was started before the fork, unless --keep-randomness is given.\n\n" +
 		examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm", "caisson sandbox fork --model sonnet --budget 1 agent")
 }
 
@@ -59,7 +86,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	req := caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels}
+	req := caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels, KeepRandomness: c.KeepRandomness}
 	if req.Policy, err = a.policyFrom(c.Policy, c.Allow, c.Deny); err != nil {
 		return err
 	}
@@ -74,6 +101,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	a.warnShared(forks...)
 	if a.globals.Output == "table" {
 		a.globals.Quiet = true // like create: ids, one a line
 	}

@@ -50,8 +50,9 @@ type Config struct {
 }
 
 // Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
-// [caisson.Freezer] and [caisson.Recorder].
+// [caisson.Freezer], [caisson.Recorder] and [caisson.Sharer].
 type Runtime struct {
+	inquiries
 	cfg      Config
 	launcher *launcher
 	watch    *watcher
@@ -68,11 +69,13 @@ var (
 	_ caisson.Checkpointer = (*Runtime)(nil)
 	_ caisson.Freezer      = (*Runtime)(nil)
 	_ caisson.Recorder     = (*Runtime)(nil)
+	_ caisson.Sharer       = (*Runtime)(nil)
 )
 
 // New returns a Runtime that knows the sandboxes which exist in cfg.Dir.
 func New(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, sandboxes: map[caisson.ID]*sandbox{}}
+	r.running = r.getRunning
 	if r.cfg.Platform == "" {
 		r.cfg.Platform = "systrap"
 	}

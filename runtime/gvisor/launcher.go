@@ -61,7 +61,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
 	}
 	if image != "" {
-		if err := reseed(req.Spec, spec.Randomness); err != nil {
+		if err := revive(req.Spec, &spec); err != nil {
 			return nil, nil, nil, err
 		}
 	}

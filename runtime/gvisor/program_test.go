@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ type program struct {
 	env     []string
 	memory  caisson.Size
 	netns   *os.File
+	still   bool // the monotonic clock of what is restored stands still
 }
 
 // nodeProgram runs a script of testdata in the Node that agents use, which npm installs once.
@@ -112,7 +114,7 @@ func (p program) spec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSp
 		}
 	}
 	spec.Rootfs.Binds = append(spec.Rootfs.Binds, binds...)
-	spec.Command, spec.Env, spec.NetNS = p.command, p.env, p.netns
+	spec.Command, spec.Env, spec.NetNS, spec.StillClock = p.command, p.env, p.netns, p.still
 	said, err := os.CreateTemp(t.TempDir(), "output")
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +180,15 @@ func (p program) restore(t testing.TB, r *Runtime, image, randomness string) gue
 		}
 	})
 	return g
+}
+
+// wantShared fails the test unless the guest names these programs as those that may draw what another fork draws.
+func (g guest) wantShared(t testing.TB, want ...string) {
+	t.Helper()
+	names, err := g.r.SharedRandomness(t.Context(), g.id)
+	if err != nil || !slices.Equal(names, want) {
+		t.Errorf("programs that share random state: %q, %v; want %q", names, err, want)
+	}
 }
 
 // ask returns the program's answer.

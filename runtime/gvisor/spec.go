@@ -75,19 +75,23 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	return spec
 }
 
-// reseed makes gVisor's process deal with the random state in what it restores.
-func reseed(spec *specs.Spec, randomness string) error {
-	switch randomness {
-	case "", "kernel":
-		return nil // what runs draws from the kernel each time
-	case "openssl":
-		if spec.Annotations == nil {
-			spec.Annotations = map[string]string{}
-		}
-		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedOpenSSL
-		return nil
+// revive makes gVisor's process deal with the random state and the clock of what it restores.
+func revive(spec *specs.Spec, s *caisson.RuntimeSpec) error {
+	if spec.Annotations == nil {
+		spec.Annotations = map[string]string{}
 	}
-	return caisson.Errorf(caisson.Invalid, "unknown randomness %q; use kernel or openssl", randomness)
+	switch s.Randomness {
+	case "", "kernel":
+		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedKeep
+	case "openssl":
+		spec.Annotations[sentry.ReseedAnnotation] = sentry.ReseedOpenSSL
+	default:
+		return caisson.Errorf(caisson.Invalid, "unknown randomness %q; use kernel or openssl", s.Randomness)
+	}
+	if s.StillClock {
+		spec.Annotations[sentry.ClockAnnotation] = sentry.ClockStill
+	}
+	return nil
 }
 
 // runArgs are the arguments with which the inside program resolves a user's name, changes to a directory and becomes

@@ -17,16 +17,21 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
+// inquiries ask main processes for what the sinks of package sentry tell.
+type inquiries struct {
+	running func(caisson.ID) (*sandbox, error) // finds a sandbox that runs
+}
+
 // Writers implements [caisson.Recorder].
-func (r *Runtime) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
-	s, err := r.getRunning(id)
+func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
+	s, err := q.running(id)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Contains(s.state.Recorded, target) {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
 	}
-	data, err := tableOf(ctx, s, target)
+	data, err := askSink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {
 		return nil, fmt.Errorf("ask who has written what: %w", err)
 	}
@@ -41,9 +46,9 @@ func (r *Runtime) Writers(ctx context.Context, id caisson.ID, target string) (*c
 	return w, nil
 }
 
-// tableOf has a sandbox's main process write its table for a workspace to a pipe, and returns what came. What is too long is
-// cut, and then no table.
-func tableOf(ctx context.Context, s *sandbox, target string) ([]byte, error) {
+// askSink has a sink of a sandbox's main process write its answer to a pipe, and returns what came: at most limit bytes and one,
+// which says that it was too long.
+func askSink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -55,7 +60,7 @@ func tableOf(ctx context.Context, s *sandbox, target string) ([]byte, error) {
 	}
 	came := make(chan read, 1)
 	go func() {
-		data, err := io.ReadAll(io.LimitReader(pr, int64(lastwrite.MaxEncoded)+1))
+		data, err := io.ReadAll(io.LimitReader(pr, int64(limit)+1))
 		pr.Close() // the writer is not to wait for a reader who is gone
 		came <- read{data, err}
 	}()
@@ -63,7 +68,7 @@ func tableOf(ctx context.Context, s *sandbox, target string) ([]byte, error) {
 		Config seccheck.SessionConfig
 		Force  bool
 	}{seccheck.SessionConfig{
-		Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{{Name: sentry.WritersSink, Config: map[string]any{"target": target}}},
+		Name: seccheck.DefaultSessionName, Sinks: []seccheck.SinkConfig{{Name: sink, Config: config}},
 	}, true}
 	callErr := s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, pw)
 	pw.Close()

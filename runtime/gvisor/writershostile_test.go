@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,7 +81,7 @@ func TestHostileWriters(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := tells(t, c.do, c.reply)
-			r := &Runtime{sandboxes: map[caisson.ID]*sandbox{"sb-x": s}}
+			r := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}
 			began := time.Now()
 			got, err := r.Writers(t.Context(), "sb-x", "/workspace")
 			if (err == nil) != c.works || time.Since(began) > 10*time.Second {
@@ -96,7 +97,32 @@ func TestHostileWriters(t *testing.T) {
 	s := tells(t, func(f *os.File) { <-hang; f.Close() }, ok)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := (&Runtime{sandboxes: map[caisson.ID]*sandbox{"sb-x": s}}).Writers(ctx, "sb-x", "/workspace"); !errors.Is(err, context.DeadlineExceeded) {
+	q := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}
+	if _, err := q.Writers(ctx, "sb-x", "/workspace"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("of one that hangs: %v", err)
+	}
+}
+
+// TestHostileSharing: so does what it says of programs that share random state.
+func TestHostileSharing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, said string
+		want       []string
+		works      bool
+	}{
+		{"nothing", "", nil, true},
+		{"names", "bun\njava", []string{"bun", "java"}, true},
+		{"what deceives", "\x1b[31mred\xff", []string{`\x1b[31mred\xff`}, true},
+		{"too many", strings.Repeat("x\n", 17), nil, false},
+		{"too much", strings.Repeat("x", 1<<16), nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := tells(t, func(f *os.File) { f.WriteString(c.said); f.Close() }, `{"success":true}`)
+			names, err := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}.SharedRandomness(t.Context(), "sb-x")
+			if (err == nil) != c.works || !slices.Equal(names, c.want) {
+				t.Errorf("%q, %v", names, err)
+			}
+		})
 	}
 }

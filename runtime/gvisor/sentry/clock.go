@@ -48,7 +48,8 @@ var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
 
 // afterLoad makes it seem that no time has passed since the checkpoint: the timekeeper takes a real-time clock that was put
 // back for no time.
-func (c *stillClock) afterLoad(context.Context) {
+func (c *stillClock) afterLoad(ctx context.Context) {
+	loaded.restored(ctx)
 	if !wantStill {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 // System calls that are wrapped; numbers of x86-64 (asm/unistd_64.h).
 const (
+	sysIoctl   = 16
 	sysGetpid  = 39
 	sysClone   = 56
 	sysFork    = 57
@@ -38,14 +39,15 @@ func installHooks(args []string) {
 		}
 	})
 	if hasCommand(args, "boot") {
-		reseed, err := wantsReseeding(args)
+		want, err := wantedRevival(args)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
 			os.Exit(1)
 		}
-		installClock(reseed)
-		if reseed {
-			new(renaming).install()
+		loaded.install(want.reseed)
+		installClock(want.still)
+		if want.rename {
+			(&renaming{reseed: want.reseed}).install()
 		}
 		targets, err := workspacesIn(args)
 		if err != nil {

@@ -196,10 +196,15 @@ func (r *recorder) answer(config map[string]any, endpoint *fd.FD) (seccheck.Sink
 	if _, err := out.Write(r.spaces[i].table.Encode()); err != nil {
 		return nil, err
 	}
-	return answered{}, nil
+	return answered(WritersSink), nil
 }
 
-// answered is what is left of an answer.
-type answered struct{ seccheck.SinkDefaults }
+// answered is what is left of an answer: a sink that takes nothing.
+func answered(name string) seccheck.Sink { return answeredSink{name: name} }
 
-func (answered) Name() string { return WritersSink }
+type answeredSink struct {
+	seccheck.SinkDefaults
+	name string
+}
+
+func (a answeredSink) Name() string { return a.name }

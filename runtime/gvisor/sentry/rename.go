@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/marshal/primitive"
 	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
@@ -19,8 +20,9 @@ import (
 //
 // Decision 5 in docs/decisions has the reasons and the limits.
 type renaming struct {
-	once sync.Once
-	ids  *identities
+	reseed bool // the processes get new names; else they keep those of earlier restores, if they have any
+	once   sync.Once
+	ids    *identities
 }
 
 // stateKey is what the identities are saved under.
@@ -41,6 +43,7 @@ func (r *renaming) install() {
 			pidOrGroup(t, &args[1])
 		}
 	}))
+	wrap(sysIoctl, r.foreground)
 	wrap(sysGetpid, r.after(func(t *kernel.Task, pid kernel.ThreadID) kernel.ThreadID {
 		return r.ids.current(t.ThreadGroup(), pid)
 	}))
@@ -101,13 +104,37 @@ func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
 	}
 }
 
-// begin gives every process a new name, once after a restore.
+// foreground replaces a new name by the old one in what tcsetpgrp(3) points to, for as long as the call takes: gVisor looks up
+// process groups by their number, as pidOrGroup says.
+func (r *renaming) foreground(original kernel.SyscallFn) kernel.SyscallFn {
+	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		if args[1].Uint() != linux.TIOCSPGRP {
+			return original(t, sysno, args)
+		}
+		var given primitive.Int32
+		if _, err := given.CopyIn(t, args[2].Pointer()); err == nil && given > kernel.TasksLimit {
+			old := arch.SyscallArgument{Value: uintptr(given)}
+			pidOrGroup(t, &old)
+			group := primitive.Int32(old.Int())
+			if _, err := group.CopyOut(t, args[2].Pointer()); err == nil {
+				defer given.CopyOut(t, args[2].Pointer())
+			}
+		}
+		return original(t, sysno, args)
+	}
+}
+
+// begin gives every process a new name, if they get new ones, once after a restore.
 func (r *renaming) begin(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
 		r.ids, _ = k.PopCheckpointState(stateKey).(*identities)
 		if r.ids == nil {
 			r.ids = &identities{of: map[*kernel.ThreadGroup]*identity{}}
+		}
+		k.AddStateToCheckpoint(stateKey, r.ids)
+		if !r.reseed {
+			return
 		}
 		r.ids.nextGeneration()
 		var groups []*kernel.ThreadGroup
@@ -120,7 +147,6 @@ func (r *renaming) begin(t *kernel.Task) {
 				groups, leaders = append(groups, tg), append(leaders, leader)
 			}
 		})
-		k.AddStateToCheckpoint(stateKey, r.ids)
 		defer lockTasks(k.TaskSet())()
 		for i, tg := range groups {
 			r.ids.rename(tg, leaders[i])

@@ -12,30 +12,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReseedAnnotation in the spec of a sandbox that is restored makes random generators of the OpenSSL kind in the restored
-// processes seed themselves anew: see [renaming]. Its value is [ReseedOpenSSL].
+// ReseedAnnotation in the spec of a sandbox that is restored says what becomes of the names of its processes: see [renaming].
+// ReseedOpenSSL gives them new ones, so that random generators of the OpenSSL kind seed themselves anew; ReseedKeep leaves them
+// those that they had.
 const (
 	ReseedAnnotation = "dev.caisson.reseed"
 	ReseedOpenSSL    = "openssl"
+	ReseedKeep       = "keep"
+)
+
+// ClockAnnotation with the value [ClockStill] in the spec of a sandbox that is restored stops its monotonic clock for the time
+// since the checkpoint: see [stillClock].
+const (
+	ClockAnnotation = "dev.caisson.clock"
+	ClockStill      = "still"
 )
 
 const maxSpec = 16 << 20
 
-// wantsReseeding reads the annotation from the spec whose descriptor is among the arguments of gVisor's boot command. Boot
+// A revival is what is done about processes that come out of a checkpoint.
+type revival struct {
+	rename bool // they have further names, from earlier restores or this one
+	reseed bool // they get new ones
+	still  bool // their monotonic clock has stood still
+}
+
+// wantedRevival reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. Boot
 // reads the same file afterwards, so its offset is left alone.
-func wantsReseeding(args []string) (bool, error) {
+func wantedRevival(args []string) (r revival, err error) {
 	spec, err := specOf(args)
 	if err != nil {
-		return false, err
+		return r, err
 	}
 	switch v, ok := spec.Annotations[ReseedAnnotation]; {
 	case !ok:
-		return false, nil
-	case v == ReseedOpenSSL:
-		return true, nil
+	case v == ReseedOpenSSL, v == ReseedKeep:
+		r.rename, r.reseed = true, v == ReseedOpenSSL
 	default:
-		return false, fmt.Errorf("%s is %q; only %q is known", ReseedAnnotation, v, ReseedOpenSSL)
+		return r, fmt.Errorf("%s is %q; %q and %q are known", ReseedAnnotation, v, ReseedOpenSSL, ReseedKeep)
 	}
+	switch v, ok := spec.Annotations[ClockAnnotation]; {
+	case !ok:
+	case v == ClockStill:
+		r.still = true
+	default:
+		return r, fmt.Errorf("%s is %q; only %q is known", ClockAnnotation, v, ClockStill)
+	}
+	return r, nil
 }
 
 // specOf reads the spec whose descriptor is among a process's arguments.

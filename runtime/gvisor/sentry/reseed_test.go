@@ -7,17 +7,21 @@ import (
 	"testing"
 )
 
-func TestWantsReseeding(t *testing.T) {
+func TestWantedRevival(t *testing.T) {
 	for _, c := range []struct {
 		name, spec string
-		want, ok   bool
+		want       revival
+		ok         bool
 	}{
-		{"asked for", `{"annotations":{"dev.caisson.reseed":"openssl"}}`, true, true},
-		{"no annotations", `{}`, false, true},
-		{"another", `{"annotations":{"x":"openssl"}}`, false, true},
-		{"unknown", `{"annotations":{"dev.caisson.reseed":"dice"}}`, false, false},
-		{"empty", ``, false, false},
-		{"cut off", `{"annotations":{"dev.caisson.reseed":"openssl"`, false, false},
+		{"new names", `{"annotations":{"dev.caisson.reseed":"openssl"}}`, revival{rename: true, reseed: true}, true},
+		{"new names, still clock", `{"annotations":{"dev.caisson.reseed":"openssl","dev.caisson.clock":"still"}}`, revival{true, true, true}, true},
+		{"old names", `{"annotations":{"dev.caisson.reseed":"keep"}}`, revival{rename: true}, true},
+		{"no annotations", `{}`, revival{}, true},
+		{"another", `{"annotations":{"x":"openssl"}}`, revival{}, true},
+		{"unknown", `{"annotations":{"dev.caisson.reseed":"dice"}}`, revival{}, false},
+		{"unknown clock", `{"annotations":{"dev.caisson.clock":"back"}}`, revival{}, false},
+		{"empty", ``, revival{}, false},
+		{"cut off", `{"annotations":{"dev.caisson.reseed":"openssl"`, revival{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := os.Create(filepath.Join(t.TempDir(), "spec"))
@@ -29,9 +33,9 @@ func TestWantsReseeding(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // boot reads it too
-				got, err := wantsReseeding([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
+				got, err := wantedRevival([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
 				if got != c.want || (err == nil) != c.ok {
-					t.Errorf("%v, %v", got, err)
+					t.Errorf("%+v, %v", got, err)
 				}
 			}
 		})

@@ -1,0 +1,37 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
+)
+
+// maxSharing bounds an answer, in bytes: names, a few words each, and the line about others.
+const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
+
+// SharedRandomness implements [caisson.Sharer].
+func (q inquiries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+	s, err := q.running(id)
+	if err != nil {
+		return nil, err
+	}
+	data, err := askSink(ctx, s, sentry.SharingSink, nil, maxSharing)
+	if err != nil {
+		return nil, fmt.Errorf("ask which programs share random state: %w", err)
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	names := strings.Split(string(data), "\n")
+	if len(data) > maxSharing || len(names) > sentry.MaxSharing+1 {
+		return nil, caisson.Errorf(caisson.Unavailable, "sandbox %s names too many programs that share random state", id)
+	}
+	for i := range names {
+		names[i] = safetext.Escape(names[i])
+	}
+	return names, nil
+}
