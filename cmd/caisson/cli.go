@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -75,6 +76,7 @@ type cli struct {
 // app is one invocation of the command line.
 type app struct {
 	stdio
+	began      time.Time // when the command was given
 	args       []string
 	globals    globals
 	interrupts *interrupts
@@ -85,6 +87,7 @@ type app struct {
 
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
+	a.began = time.Now()
 	a.args, a.globals.Output = args, outputOf(args) // for errors until parsing has succeeded
 	var c cli
 	helped := false

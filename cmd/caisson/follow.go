@@ -11,8 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// follow shows a run from the beginning of its present attempt to its end, and returns its error if it has failed.
-func (a conductor) follow(ctx context.Context, run *caisson.Run) error {
+// follow shows a run from the beginning of its present attempt to its end, and returns its error if it has failed. asked is when the
+// command that began the run was given; zero for a run that was there before.
+func (a conductor) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
 	err := a.watch(ctx, run)
 	if ctx.Err() != nil {
 		a.say("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
@@ -32,7 +33,7 @@ func (a conductor) follow(ctx context.Context, run *caisson.Run) error {
 			return err
 		}
 	}
-	newRunView(a.app).summary(run)
+	newRunView(a.app).summary(run, took(run, asked, time.Now()))
 	if run.Result.Error != nil {
 		return run.Result.Error
 	}
@@ -213,13 +214,18 @@ func (v *runView) goesOn(what string) {
 	v.draw()
 }
 
-// took is how long a run was under way; one that failed before it began, since it was asked for.
-func took(r *caisson.Run) time.Duration {
-	began := r.StartedAt
-	if began.IsZero() {
-		began = r.CreatedAt
+// took is how long a run took for who waited for it: from the command that asked for it, if that is known, until now. Of another one
+// it is the time from its record: in the queue, for its sandbox, and under way. When a later attempt was asked for is not in the
+// record, so that of one it is the time under way.
+func took(r *caisson.Run, asked, now time.Time) time.Duration {
+	began, ended := r.CreatedAt, r.EndedAt
+	switch {
+	case !asked.IsZero():
+		began, ended = asked, now
+	case r.Attempt > 1 && !r.StartedAt.IsZero():
+		began = r.StartedAt
 	}
-	return r.EndedAt.Sub(began).Round(100 * time.Millisecond)
+	return ended.Sub(began).Round(100 * time.Millisecond)
 }
 
 // frames are what a line that goes on begins with, in turn.
@@ -259,7 +265,7 @@ func brief(s string) string {
 }
 
 // summary says what a run took and left.
-func (v *runView) summary(run *caisson.Run) {
+func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
 	about := ""
 	if r.Usage.Estimated {
@@ -281,7 +287,7 @@ func (v *runView) summary(run *caisson.Run) {
 	if run.Children > 0 {
 		parts = append(parts, fmt.Sprintf("%d runs within", run.Children))
 	}
-	v.line("run %s %s in %s: %s", run.ID, run.State, took(run), strings.Join(parts, ", "))
+	v.line("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
 		v.line("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caisson-dev/caisson"
 )
@@ -63,5 +64,29 @@ func TestApart(t *testing.T) {
 	}
 	if err := apart(filepath.Join(top, "project"), filepath.Join(top, "not-yet")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTook: a run took as long as its user has waited for it, the queue and the start of its sandbox included.
+func TestTook(t *testing.T) {
+	t.Parallel()
+	at := func(seconds float64) time.Time {
+		return time.Unix(1_000_000, 0).Add(time.Duration(seconds * float64(time.Second)))
+	}
+	for _, c := range []struct {
+		name  string
+		run   caisson.Run
+		asked time.Time
+		want  time.Duration
+	}{
+		{"waited for", caisson.Run{Attempt: 1, CreatedAt: at(0), StartedAt: at(0.7), EndedAt: at(2.4)}, at(-0.5), 3100 * time.Millisecond},
+		{"a later attempt, waited for", caisson.Run{Attempt: 2, CreatedAt: at(-500), StartedAt: at(0.7), EndedAt: at(2.4)}, at(0), 2600 * time.Millisecond},
+		{"shown again", caisson.Run{Attempt: 1, CreatedAt: at(0), StartedAt: at(0.7), EndedAt: at(2.4)}, time.Time{}, 2400 * time.Millisecond},
+		{"a later attempt, shown again", caisson.Run{Attempt: 2, CreatedAt: at(-500), StartedAt: at(0.7), EndedAt: at(2.4)}, time.Time{}, 1700 * time.Millisecond},
+		{"never begun", caisson.Run{Attempt: 1, CreatedAt: at(0), EndedAt: at(0.3)}, time.Time{}, 300 * time.Millisecond},
+	} {
+		if got := took(&c.run, c.asked, at(2.6)); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

@@ -186,7 +186,7 @@ func (a conductor) conduct(ctx context.Context, detach bool, start func(context.
 		return printDone(a.app, run, string(run.ID))
 	}
 	started <- run.ID
-	return a.follow(ctx, run)
+	return a.follow(ctx, run, a.began)
 }
 
 // cancel ends a run at the user's wish, or leaves it to itself if that cannot be done.

@@ -270,7 +270,7 @@ func (c *attachCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return conductor{a, api}.follow(ctx, run)
+	return conductor{a, api}.follow(ctx, run, time.Time{})
 }
 
 // retryCmd begins another attempt.
