@@ -104,6 +104,7 @@ type Run struct {
 	Local        bool        `json:"local,omitempty" doc:"Whether it was asked for over the unix socket"`
 	Result       *RunResult  `json:"result,omitempty" doc:"Of the last attempt that ended"`
 	Previous     []RunResult `json:"previous,omitempty" doc:"Of the attempts before, oldest first"`
+	Usage        RunUsage    `json:"usage,omitzero" doc:"Of all attempts together, as of the end of the last one that has ended"`
 	CreatedAt    time.Time   `json:"createdAt"`
 	StartedAt    time.Time   `json:"startedAt,omitzero"`
 	EndedAt      time.Time   `json:"endedAt,omitzero"`
@@ -151,6 +152,8 @@ type RunUsage struct {
 	Tokens    TokenCount `json:"tokens"`
 	Cost      USD        `json:"cost"`
 	Estimated bool       `json:"estimated,omitempty"`
+	// Most is set while calls that the run has made are under way; nothing else of them is counted.
+	Most USD `json:"most,omitempty" doc:"The most that it can come to, with calls that are not in the ledger yet; absent if there are none"`
 }
 
 // A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model (in calls of models),

@@ -58,7 +58,7 @@ const (
 func tellGuest(r *caisson.Run) guestRun {
 	g := guestRun{ID: r.ID, Agent: r.Agent, State: r.State}
 	if r.Result != nil && r.State.Ended() {
-		g.Cost = r.Result.Usage.Cost.String()
+		g.Cost = max(r.Usage.Cost, r.Result.Usage.Cost).String() // of all attempts
 		g.Answer, g.Cut = cutJSON(r.Result.Answer, maxGuestAnswer)
 		if e := r.Result.Error; e != nil {
 			msg, _ := cutJSON(e.Message, maxGuestError)

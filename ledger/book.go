@@ -182,6 +182,19 @@ func (b *Book) Ingest(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// UnderWay returns how many calls of a run, in all its attempts, have begun and are not in the store, and the most that they can cost.
+func (b *Book) UnderWay(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) {
+	if err := b.Ingest(ctx); err != nil {
+		return 0, 0, err
+	}
+	for _, r := range b.open() {
+		n, cost := r.underWay(account, run)
+		calls += n
+		most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: cost}).USD
+	}
+	return calls, most, nil
+}
+
 // ingestFor is Ingest for the holder of a journal: what is wrong with others' journals is not its fault, and what they hold
 // of budgets counts all the same.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {

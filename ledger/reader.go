@@ -343,6 +343,22 @@ func (r *reader) finish(ctx context.Context) error {
 	return r.book.forget(r)
 }
 
+// underWay returns how many calls of a run have begun and not ended, and the most that they can cost.
+func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, 0
+	}
+	for _, o := range r.begun {
+		if !o.lies && o.row.Account == account && o.row.Run == run {
+			calls++
+			most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: o.row.Cost}).USD
+		}
+	}
+	return calls, most
+}
+
 // unsettled returns the rows of calls that began and were not settled, the oldest first.
 func (r *reader) unsettled() []caisson.Call {
 	var rows []caisson.Call

@@ -274,3 +274,28 @@ func FuzzSpendLogs(f *testing.F) {
 		}
 	})
 }
+
+// TestUnderWay: what a run's calls can still cost is known from their beginning to their end, for this run only.
+func TestUnderWay(t *testing.T) {
+	w := newWorld(t)
+	g, gw := w.guest("a"), w.gateway()
+	g.Run = "r"
+	other := g
+	other.Run = "s"
+	first := get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t)
+	second := get(w.gateway().Reserve(t.Context(), call(g), demand(20, 90)))(t)
+	get(gw.Reserve(t.Context(), call(other), demand(10, 90)))(t)
+	check := func(account, run string, calls int64, most caisson.USD) {
+		t.Helper()
+		if n, usd, err := w.book.UnderWay(t.Context(), account, run); err != nil || n != calls || usd != most {
+			t.Errorf("%d calls of %s, %v at most, %v; want %d, %v", n, run, usd, err, calls, most)
+		}
+	}
+	check("a", "r", 2, demand(10, 90).At(90).USD+demand(20, 90).At(90).USD)
+	check("b", "r", 0, 0)
+	must(t, first.Settle(answer(1, 1)))
+	check("a", "r", 1, demand(20, 90).At(90).USD)
+	must(t, second.Settle(answer(1, 1)))
+	check("a", "r", 0, 0)
+	check("a", "s", 1, demand(10, 90).At(90).USD)
+}

@@ -328,7 +328,9 @@ func (a *answer) estimateNow(word string) outcome {
 	case complete && (said.Total() > 0 || a.meter.Seen() == 0):
 		return outcome{word: word, tokens: said, cost: a.model.prices.Cost(said)}
 	case a.stream && a.meter.Done():
-		return a.estimate(word, 0, said, a.meter.Seen()+a.hidden())
+		return a.estimate(word, 0, said, a.input, a.meter.Seen()+a.hidden())
+	case word != "":
+		return a.cut(word, 0, said, a.meter.Seen())
 	}
-	return a.estimate(word, 0, said, math.MaxInt64)
+	return a.estimate(word, 0, said, a.input, math.MaxInt64)
 }

@@ -35,6 +35,7 @@ type call struct {
 	req     dialect.Request
 	model   *model
 	input   int64 // bound of tokens
+	likely  int64 // how many tokens of input there probably are
 	body    []byte
 	taken   int64 // tokens that the rate gave
 	started time.Time
@@ -217,9 +218,12 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	case !m.Free:
 		return d, refuseParam(http.StatusBadRequest, "invalid_request", "model", "what the model will read cannot be bounded from this body; configure the context limit of model %.80q, or send text only", m.Alias)
 	}
-	c.input = bound
+	c.input, c.likely = bound, bound
+	if known {
+		c.likely = min(bound, likely(c.req))
+	}
 	d.Fixed.Tokens = bound
-	d.Fixed.USD = c.inputAtWorst()
+	d.Fixed.USD = inputAtWorst(m.prices, bound)
 	if !answers {
 		return d, nil
 	}
@@ -245,9 +249,9 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	return d, nil
 }
 
-// inputAtWorst is what the input costs if every token has the highest price.
-func (c *call) inputAtWorst() caisson.USD {
-	return caisson.Prices{Input: c.model.prices.MaxInput()}.Cost(caisson.TokenCount{Input: c.input})
+// inputAtWorst is what input costs if every token has the highest price.
+func inputAtWorst(p caisson.Prices, tokens int64) caisson.USD {
+	return caisson.Prices{Input: p.MaxInput()}.Cost(caisson.TokenCount{Input: tokens})
 }
 
 // describe fills what is known of the row before the call.
@@ -257,6 +261,20 @@ func (c *call) describe() {
 		Provider: c.model.from.Name, Model: c.model.Alias, Upstream: c.model.name,
 		API: c.e.API, Stream: c.e.Stream || c.req.Stream(),
 	}
+}
+
+// What input probably is in tokens: a token for so many bytes of text, rounded up, and so many tokens for an image. Text of programs and in
+// most languages has more bytes for a token.
+const (
+	likelyBytes = 3
+	likelyImage = 1600
+)
+
+// likely estimates the tokens of a request's input from its text. Images and their encoding are no text.
+func likely(r dialect.Request) int64 {
+	text, _ := r.Input()
+	n, tokens := r.Images()
+	return (max(0, text-tokens)+likelyBytes-1)/likelyBytes + n*likelyImage
 }
 
 // An outcome is what became of a call.
@@ -273,22 +291,33 @@ func (c *call) worst(word string, status int) outcome {
 	if c.e.Free {
 		return outcome{word: word, status: status}
 	}
-	return c.estimate(word, status, caisson.TokenCount{}, math.MaxInt64)
+	return c.estimate(word, status, caisson.TokenCount{}, c.input, math.MaxInt64)
 }
 
-// estimate completes what the provider said: input at its bound if it did not say, output as given but no more than was
-// granted.
-func (c *call) estimate(word string, status int, said caisson.TokenCount, output int64) outcome {
+// cut is the outcome of a call whose answer, of which seen bytes of text were seen, broke off after the provider said that much.
+func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64) outcome {
+	if c.e.Free {
+		return outcome{word: word, status: status}
+	}
+	output := int64(math.MaxInt64) // what is not streamed, providers complete
+	if c.row.Stream {
+		output = seen + c.hidden()
+	}
+	return c.estimate(word, status, said, c.likely, output)
+}
+
+// estimate completes what the provider said: input as given if it did not say, output as given but no more than was granted.
+func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
 	o := outcome{word: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0
 	if fresh {
-		o.tokens.Input = c.input
+		o.tokens.Input = input
 	}
 	o.tokens.Output = max(said.Output, min(output, c.reserved.Output()))
 	o.cost = c.model.prices.Cost(o.tokens)
 	if fresh {
 		output := caisson.Amount{USD: c.model.prices.Cost(caisson.TokenCount{Output: o.tokens.Output})}
-		o.cost = caisson.Amount{USD: c.inputAtWorst()}.Plus(output).USD
+		o.cost = caisson.Amount{USD: inputAtWorst(c.model.prices, input)}.Plus(output).USD
 	}
 	return o
 }

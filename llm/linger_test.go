@@ -95,7 +95,7 @@ func TestAbortedWithoutGrant(t *testing.T) {
 	f.leave(s, `{"stream":true,`+hello[1:])
 	ended.Store(true)
 	poll.Until(t, patience, func() bool { return len(f.meter.rows()) == 1 })
-	if row := f.row(); row.Error != "aborted" || !row.Estimated || row.Tokens.Output != 1000 {
+	if row := f.row(); row.Error != "aborted" || !row.Estimated || row.Tokens.Output < 1 || row.Tokens.Output > 1000 {
 		t.Errorf("%+v", row)
 	}
 }

@@ -9,14 +9,16 @@
 // The request to the provider is made from nothing: path from the dialect, headers from the dialect, body from what was
 // understood. Nothing follows a redirect, no proxy is taken from the environment, no file is opened.
 //
-// What an answer cost is what the provider says. Where it does not say, the row is marked as estimated:
+// What an answer cost is what the provider says. Where it does not say, the row is marked as estimated. What is set aside while
+// the call is under way is always the most that it can cost:
 //
-//   - The connection broke before there was a status: everything that was set aside.
-//   - An answer broke off: the input that the provider stated at the beginning, else the bound of it, and all the output
-//     that was granted. Whoever is cut off need not have stopped, and models reason without showing it.
-//   - An answer came to its end without saying: of a stream as many tokens of output as bytes of it were seen, and 500 for
-//     each second, but never more than was granted; of other answers, and of streams without an end of their own, as if it had
-//     broken off.
+//   - The connection broke before there was a status, or an answer broke off: the input that the provider stated at the
+//     beginning, else an estimate from the request's text (a token for 3 bytes, 1600 for an image). Of a stream as many tokens of
+//     output as bytes of it were seen, and 500 for each second, because models reason without showing it, but never more than was
+//     granted; of other answers all the output that was granted, because providers complete them.
+//   - An answer came to its end without saying: the bound of the input; of a stream as many tokens of output as bytes of it were
+//     seen, and 500 for each second, but never more than was granted; of other answers, and of streams without an end of their
+//     own, all the output that was granted.
 //   - The provider answered with an error: nothing, if it is the API's own (JSON) or below 500; all that was set aside if
 //     something between broke (502, 504 and others that are not JSON, except 503).
 //

@@ -117,7 +117,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	}
 	o := outcome{word: word, status: status}
 	if sent {
-		o = c.worst(word, status)
+		o = c.cut(word, status, caisson.TokenCount{}, 0)
 	}
 	return c.fail(o, why)
 }

@@ -91,6 +91,33 @@ type calls struct {
 	mu    sync.Mutex
 	rows  []caisson.Call // guarded by mu
 	err   error          // guarded by mu
+	under []caisson.Call // that have not ended; guarded by mu
+}
+
+// begin begins a call of a run, which ends when settle is called.
+func (c *calls) begin(run caisson.ID, most, cost caisson.USD) (settle func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.under = append(c.under, caisson.Call{Guest: caisson.Guest{Run: string(run)}, Cost: most})
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		c.under = nil
+		c.mu.Unlock()
+		c.put(run, 1, caisson.Call{Error: "aborted", Cost: cost, Estimated: true})
+	})
+}
+
+func (c *calls) underWay(_ context.Context, account, run string) (n int64, most caisson.USD, err error) {
+	c.asked.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, row := range c.under {
+		if row.Run == run && account == "local" {
+			n++
+			most += row.Cost
+		}
+	}
+	return n, most, nil
 }
 
 func (c *calls) list(_ context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {

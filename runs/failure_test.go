@@ -497,3 +497,52 @@ func TestProviderFails(t *testing.T) {
 		})
 	}
 }
+
+// TestCostIsSettled: whoever is told that a run has ended is told what its last call cost, which ends with the sandbox. If it does not end, the
+// most that it can cost is told, and the cost is in the record when it has.
+func TestCostIsSettled(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{true, false} {
+		t.Run(fmt.Sprint("ends with the sandbox ", ends), func(t *testing.T) {
+			limits := limitsOf(4, 4)
+			if !ends {
+				limits.Settle = time.Millisecond
+			}
+			w := plan{limits: limits}.world(t)
+			began, _ := w.hangs("wait")
+			r := w.start(caisson.RunRequest{Prompt: "wait"})
+			receive(t, began)
+			w.calls.add(r.ID, 1, 1000)
+			settle := w.calls.begin(r.ID, 5_000_000, 700)
+			if ends {
+				w.boxes.on(func(_ context.Context, op string) error {
+					if op == "remove" {
+						settle()
+					}
+					return nil
+				})
+			}
+			got(w.Runs().CancelRun(w.ctx(), r.ID))(t)
+			var told caisson.RunUsage
+			for e := range got(w.Runs().WatchRun(w.ctx(), r.ID, 0))(t) {
+				if e.Type == caisson.EventUsage {
+					told = *e.Usage
+				}
+			}
+			want := caisson.RunUsage{Calls: 1, Cost: 1000, Most: 5_001_000, Tokens: caisson.TokenCount{Input: 10, Output: 5}}
+			if ends {
+				want.Calls, want.Failed, want.Cost, want.Most, want.Estimated = 2, 1, 1700, 0, true
+			}
+			if told != want || ends && w.stored(r.ID).Usage != want {
+				t.Errorf("at the end is told %+v, stored %+v; want %+v", told, w.stored(r.ID).Usage, want)
+			}
+			w.boxes.on(nil)
+			settle()
+			w.eventually(func() bool { return w.stored(r.ID).Usage.Cost == 1700 })
+			if r := w.stored(r.ID); r.Usage.Most != 0 || r.Result.Usage != r.Usage {
+				t.Errorf("later it says %+v and %+v", r.Usage, r.Result.Usage)
+			}
+			w.empty()
+		})
+	}
+}

@@ -87,18 +87,18 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "what the agent said could not be recorded"}
 		}
 	}
-	usage, model, provider := x.usage(ctx)
-	failed = x.blame(failed, provider)
-	x.result.Provider = provider.last
-	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = usage, x.answer.String(), failed, x.warm, x.boxID()
-	x.result.Phases = x.split(model)
+	bill := x.bill(ctx)
+	failed = x.blame(failed, bill.trouble)
+	x.result.Provider = bill.trouble.last
+	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.answer.String(), failed, x.warm, x.boxID()
+	x.result.Phases = x.split(bill.model)
 	state := caisson.RunSucceeded
 	if failed != nil {
 		state = caisson.RunFailed
 	}
 	if err := x.persist(ctx, "the result of a run", func() error {
 		_, err := x.update(ctx, func(r *caisson.Run) {
-			r.State, r.EndedAt, r.Result = state, now(), &x.result
+			r.State, r.EndedAt, r.Result, r.Usage = state, now(), &x.result, bill.run
 			if x.box == nil || x.mine {
 				r.Sandbox = ""
 			}
@@ -107,6 +107,10 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	}); err != nil {
 		return err
 	}
+	if bill.run.Most > 0 && !x.starting {
+		x.settle(ctx)
+	}
+	usage := x.result.Usage
 	x.caughtUp(ctx)
 	// The agent may have started another run while the first ones were ended; from now on it cannot.
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
@@ -189,7 +193,7 @@ func (x outcome) clear(ctx context.Context, final bool) {
 			}
 		}
 		if x.box != nil {
-			x.recount(ctx)
+			x.recount(ctx, insistTime)
 			x.leaveRepo(ctx)
 		}
 		if err := x.insist(func() error { return c.budgets.dropBudget(ctx, x.r) }); err != nil {
@@ -226,19 +230,52 @@ func (x outcome) insist(f func() error) error {
 	}
 }
 
-// recount looks at the ledger again: calls that the agent did not wait for end with its sandbox.
-func (x outcome) recount(ctx context.Context) {
-	usage, _, _ := x.usage(ctx)
-	if usage == x.result.Usage {
-		return
-	}
-	if _, err := x.update(ctx, func(r *caisson.Run) {
-		if r.Result != nil && r.Attempt == x.result.Attempt {
-			r.Result.Usage = usage
+// settle waits for calls that were under way when the run ended, so that whoever is told of the end is told what it cost. They end with the
+// sandbox, which goes now if it goes with the run; one that stays has lost its grant.
+func (x outcome) settle(ctx context.Context) {
+	if x.box != nil && x.mine {
+		rctx, cancel := context.WithTimeout(ctx, x.c.Limits.Settle)
+		if err := x.c.Sandboxes.Remove(rctx, string(x.box.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			x.log.WarnContext(ctx, "a run's sandbox could not be removed at once", "sandbox", x.box.ID, "err", err)
 		}
-	}); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		x.log.ErrorContext(ctx, "the usage of a run could not be stored", "err", err)
+		cancel()
 	}
+	x.recount(ctx, x.c.Limits.Settle)
+}
+
+// recount looks at the ledger again until all calls of the run are in it, but not for longer than that: those that the agent did not wait for end
+// with its sandbox, or a moment later.
+func (x outcome) recount(ctx context.Context, wait time.Duration) {
+	end := time.Now().Add(wait)
+	for {
+		bill := x.bill(ctx)
+		if bill.attempt != x.result.Usage || bill.run != x.r.Usage {
+			x.result.Usage = bill.attempt
+			if _, err := x.update(ctx, func(r *caisson.Run) {
+				if r.Result != nil && r.Attempt == x.result.Attempt {
+					r.Result.Usage, r.Usage = bill.attempt, bill.run
+				}
+			}); err != nil && caisson.KindOf(err) != caisson.NotFound {
+				x.log.ErrorContext(ctx, "the usage of a run could not be stored", "err", err)
+			}
+		}
+		if bill.run.Most == 0 || time.Now().After(end) {
+			return
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-x.c.ctx.Done():
+			return
+		}
+	}
+}
+
+// A bill is what the ledger has of a run.
+type bill struct {
+	attempt caisson.RunUsage // of this attempt
+	run     caisson.RunUsage // of all attempts
+	model   time.Duration    // how long the calls of this attempt took together
+	trouble trouble
 }
 
 // trouble is what calls of an attempt say about providers of models.
@@ -271,38 +308,55 @@ func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
 	return failed
 }
 
-// usage returns what the ledger has of this attempt, how long its calls took together, and what it says about providers.
-func (x outcome) usage(ctx context.Context) (u caisson.RunUsage, model time.Duration, t trouble) {
-	var after caisson.ID
-	for {
-		list, more, err := x.c.Calls(ctx, caisson.UsageQuery{Run: string(x.r.ID)}, after, 1000)
-		if err != nil {
-			x.log.ErrorContext(ctx, "the calls of a run could not be read", "err", err)
-			u.Estimated = true
-			return u, model, t
-		}
-		for _, call := range list {
-			after = call.ID
-			if call.Attempt != x.r.Attempt {
-				continue
-			}
-			u.Calls++
-			if call.Status < 200 || call.Status > 299 {
-				u.Failed++
-			}
-			u.Tokens.Input += call.Tokens.Input
-			u.Tokens.Output += call.Tokens.Output
-			u.Tokens.CacheRead += call.Tokens.CacheRead
-			u.Tokens.CacheWrite += call.Tokens.CacheWrite
-			u.Cost += call.Cost
-			u.Estimated = u.Estimated || call.Estimated
-			model += time.Duration(call.Duration)
-			t.note(&call)
-		}
-		if !more {
-			return u, model, t
+// bill asks the ledger.
+func (x outcome) bill(ctx context.Context) (b bill) {
+	var under int64
+	var most caisson.USD
+	var err error
+	// First, so that no call is missed that ends meanwhile; one may count twice in what is the most there can be.
+	if x.c.UnderWay != nil {
+		if under, most, err = x.c.UnderWay(ctx, x.r.Account, string(x.r.ID)); err != nil {
+			x.log.ErrorContext(ctx, "the calls of a run that are under way could not be read", "err", err)
+			b.attempt.Estimated, b.run.Estimated = true, true
 		}
 	}
+	var after caisson.ID
+	for more := true; more; {
+		var list []caisson.Call
+		if list, more, err = x.c.Calls(ctx, caisson.UsageQuery{Run: string(x.r.ID)}, after, 1000); err != nil {
+			x.log.ErrorContext(ctx, "the calls of a run could not be read", "err", err)
+			b.attempt.Estimated, b.run.Estimated = true, true
+			break
+		}
+		for i := range list {
+			call := &list[i]
+			after = call.ID
+			count(&b.run, call)
+			if call.Attempt == x.r.Attempt {
+				count(&b.attempt, call)
+				b.model += time.Duration(call.Duration)
+				b.trouble.note(call)
+			}
+		}
+	}
+	if under > 0 {
+		b.attempt.Most, b.run.Most = b.attempt.Cost+most, b.run.Cost+most
+	}
+	return b
+}
+
+// count adds a call to what was used.
+func count(u *caisson.RunUsage, call *caisson.Call) {
+	u.Calls++
+	if call.Status < 200 || call.Status > 299 {
+		u.Failed++
+	}
+	u.Tokens.Input += call.Tokens.Input
+	u.Tokens.Output += call.Tokens.Output
+	u.Tokens.CacheRead += call.Tokens.CacheRead
+	u.Tokens.CacheWrite += call.Tokens.CacheWrite
+	u.Cost += call.Cost
+	u.Estimated = u.Estimated || call.Estimated
 }
 
 // split returns the phases with the time of calls of models taken out of the agent's own.

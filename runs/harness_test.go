@@ -89,7 +89,7 @@ func (p plan) world(t *testing.T) *world {
 		p.limits.Grace = 200 * time.Millisecond
 	}
 	w.config = runs.Config{
-		Dir: root, Masker: masker{}, Store: w.store, Models: w.models, Calls: w.calls.list, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
+		Dir: root, Masker: masker{}, Store: w.store, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
 		Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
 			Ensure: func(ctx context.Context, account string) error {

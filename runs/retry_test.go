@@ -84,6 +84,9 @@ func TestRetry(t *testing.T) {
 	if p := again.Previous[0]; p.Error == nil || p.Answer != "half" || p.Usage.Cost != 500 || p.Attempt != 1 || p.Trace != r.Trace {
 		t.Errorf("of the first attempt is kept %+v", p)
 	}
+	if u := again.Usage; again.Result.Usage.Cost != 70 || u.Cost != 570 || u.Calls != 2 || u.Tokens.Total() != 30 {
+		t.Errorf("the attempts took %+v, the last of them %+v", u, again.Result.Usage)
+	}
 	if have := w.log(r.ID, caisson.LogStdout); !strings.Contains(have, again.Trace) || strings.Contains(have, r.Trace) {
 		t.Errorf("the log is %q", have)
 	}

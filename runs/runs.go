@@ -89,6 +89,7 @@ type Limits struct {
 	Grace        time.Duration // that an agent has to end by itself once it was asked to
 	Workspace    caisson.Size  // bytes that may be copied into a workspace
 	Deliver      time.Duration // for which a run's result waits until its commits are delivered
+	Settle       time.Duration // for which the end of a run waits until its last calls of models are in the ledger
 }
 
 // DefaultLimits returns the limits that hold if nothing else is said.
@@ -96,10 +97,11 @@ func DefaultLimits() Limits {
 	return Limits{
 		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
 		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30, Deliver: time.Minute,
+		Settle: 5 * time.Second,
 	}
 }
 
-// Config is what a Core is made of. All fields but Limits, Recipes, Budget and Log are required.
+// Config is what a Core is made of. All fields but Limits, Recipes, Budget, UnderWay and Log are required.
 type Config struct {
 	Dir       *os.Root // the data directory
 	Store     caisson.Store
@@ -113,6 +115,8 @@ type Config struct {
 	Relay caisson.Relay
 	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.
 	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
+	// UnderWay returns how many calls of a run have begun and are not in the ledger, and the most that they can cost. nil: none ever has.
+	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
 	// Forget makes the model gateway ask for these budgets anew.
 	Forget  func(ctx context.Context, budgets ...string) error
 	Record  func(ctx context.Context, e *caisson.Event) error
@@ -203,7 +207,7 @@ func New(cfg Config) *Core {
 	}
 	for _, l := range []struct{ have, or *time.Duration }{
 		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
-		{&cfg.Limits.Grace, &d.Grace}, {&cfg.Limits.Deliver, &d.Deliver},
+		{&cfg.Limits.Grace, &d.Grace}, {&cfg.Limits.Deliver, &d.Deliver}, {&cfg.Limits.Settle, &d.Settle},
 	} {
 		if *l.have == 0 {
 			*l.have = *l.or

@@ -16,7 +16,9 @@ import (
 func TestAgentCaisson(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, sample.Script, false, nil)
-	refusing := newUpstream(t, caisson.ProviderOpenAI, `fallback: {error: {status: 401, message: "Incorrect API key provided"}}`+"\n", false, nil)
+	refusing := newUpstream(t, caisson.ProviderOpenAI, `turns: [{when: {last: Wait.}, repeat: true, delay: {first: 10m}, text: "late"}]
+fallback: {error: {status: 401, message: "Incorrect API key provided"}}
+`, false, nil)
 	h := newModelHost(t, []*upstream{u, refusing}, agentModel("m", "litellm"), agentModel("refused", "openai"))
 	dir, listener := filepath.Join(h.dir, "roman"), freeAddress(t)
 	if err := sample.Write(dir); err != nil {
@@ -63,6 +65,7 @@ func TestAgentCaisson(t *testing.T) {
 		t.Errorf("over the token there are %q", list)
 	}
 	refusedCredential(t, h, refusing)
+	cutCall(t, h, refusing)
 	h.noSandboxes()
 }
 
@@ -153,5 +156,21 @@ func refusedCredential(t *testing.T, h *modelHost, u *upstream) {
 		if text := h.ok("logs", "--stream", stream, string(r.ID)); strings.Contains(text, "KEY_OPENAI") || strings.Contains(text, "Incorrect") {
 			t.Errorf("the sandbox was told: %s", text)
 		}
+	}
+}
+
+// cutCall: what a run cost whose last call was cut by its end is known when the end is told, and is what the ledger has.
+func cutCall(t *testing.T, h *modelHost, u *upstream) {
+	before := len(u.Calls())
+	id := h.ok("run", "-d", "-q", "--model", "refused", "caisson", "Wait.")
+	h.waitFor(func() bool { return len(u.Calls()) > before })
+	h.ok("cancel", id)
+	r := shows[caisson.Run](h.host, "runs", "show", id)
+	sum := h.total("--run", id)
+	if r.Usage.Calls != 1 || !r.Usage.Estimated || r.Usage.Most != 0 || r.Usage.Cost == 0 || r.Usage.Cost != sum.Cost || r.Result.Usage != r.Usage {
+		t.Errorf("the run says %+v, the ledger %+v", r.Usage, sum)
+	}
+	if line := fmt.Sprintf("about $%s", sum.Cost); !strings.Contains(h.run("attach", id).stderr, line) {
+		t.Errorf("attach does not say %q", line)
 	}
 }

@@ -264,15 +264,32 @@ func brief(s string) string {
 	return s
 }
 
+// usageOf is what all attempts of a run took. What an older daemon has stored has that of the last one only.
+func usageOf(run *caisson.Run) caisson.RunUsage {
+	if run.Usage == (caisson.RunUsage{}) && run.Result != nil {
+		return run.Result.Usage
+	}
+	return run.Usage
+}
+
+// costText says what was used costs, and how sure that is.
+func costText(u caisson.RunUsage) string {
+	switch {
+	case u.Most > 0:
+		return "at most $" + u.Most.String()
+	case u.Estimated:
+		return "about $" + u.Cost.String()
+	}
+	return "$" + u.Cost.String()
+}
+
 // summary says what a run took and left.
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
-	about := ""
-	if r.Usage.Estimated {
-		about = "about "
-	}
-	parts := []string{
-		fmt.Sprintf("%d calls", r.Usage.Calls), fmt.Sprintf("%d tokens", r.Usage.Tokens.Total()), about + "$" + r.Usage.Cost.String(),
+	u := usageOf(run)
+	parts := []string{fmt.Sprintf("%d calls", u.Calls), fmt.Sprintf("%d tokens", u.Tokens.Total()), costText(u)}
+	if run.Attempt > 1 {
+		parts[2] += fmt.Sprintf(" in %d attempts", run.Attempt)
 	}
 	if n := len(r.Changes); n > 0 {
 		var names []string

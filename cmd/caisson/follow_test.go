@@ -90,3 +90,21 @@ func TestTook(t *testing.T) {
 		}
 	}
 }
+
+// TestCost: what all attempts of a run cost is printed, or what they can cost at most while calls are under way.
+func TestCost(t *testing.T) {
+	last := &caisson.RunResult{Usage: caisson.RunUsage{Cost: caisson.Dollar}}
+	for _, c := range []struct {
+		run  caisson.Run
+		want string
+	}{
+		{caisson.Run{Result: last}, "$1"},
+		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar}}, "$3"},
+		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true}}, "about $3"},
+		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true, Most: 4 * caisson.Dollar}}, "at most $4"},
+	} {
+		if got := costText(usageOf(&c.run)); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.run.Usage, got, c.want)
+		}
+	}
+}

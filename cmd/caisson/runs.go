@@ -119,7 +119,7 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app) error {
 			if r.Result == nil {
 				return ""
 			}
-			return r.Result.Usage.Cost.String()
+			return usageOf(r).Cost.String()
 		}},
 		{name: "PROMPT", value: func(r *caisson.Run) string {
 			p := []rune(brief(r.Request.Prompt))
@@ -187,9 +187,10 @@ func runRows(r *caisson.Run) [][2]string {
 	if res.Error != nil {
 		rows = append(rows, [2]string{"Error", res.Error.Error()})
 	}
+	u := usageOf(r)
 	rows = append(rows,
-		[2]string{"Provider", res.Provider}, [2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(res.Usage.Calls, 10)},
-		[2]string{"Tokens", strconv.FormatInt(res.Usage.Tokens.Total(), 10)}, [2]string{"Cost", "$" + res.Usage.Cost.String()},
+		[2]string{"Provider", res.Provider}, [2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(u.Calls, 10)},
+		[2]string{"Tokens", strconv.FormatInt(u.Tokens.Total(), 10)}, [2]string{"Cost", costText(u)},
 		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", pairs(res.Versions)})
 	var phases []string
 	for _, p := range res.Phases {

@@ -104,12 +104,15 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 func (c *checker) image(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
+		c.images++
 		c.tokens += perImage - int64(len(v.Get("data")))
 		return c.encoded(v)
 	case typ.Is("url"):
+		c.images++
 		c.tokens += perImage
 		return c.url(v)
 	case typ.Is("file"):
+		c.images++
 		c.tokens += perImage
 		return c.file(v)
 	}

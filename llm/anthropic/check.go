@@ -26,6 +26,7 @@ const maxDepth = 8
 type checker struct {
 	allow     dialect.Allow
 	tokens    int64 // besides the bytes of fields that pass, which the caller adds
+	images    int64 // each is perImage of tokens
 	unbounded bool
 	hour      bool // writes to the cache for an hour
 	ids       []string

@@ -19,6 +19,7 @@ type request struct {
 	budget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
 	longer  bool  // budget may be above max_tokens (a beta: thinking between tool calls)
 	tokens  int64
+	images  int64
 	bounded bool
 	ids     []string
 }
@@ -51,7 +52,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 		return nil, strictjson.Refuse("max_tokens", "thinking takes %d tokens at least; send more than that, or disable thinking", minThinking)
 	}
 	r.longer = allow.Beta && r.budget >= r.max && r.max > 0
-	r.tokens, r.bounded, r.ids = c.total(), !c.unbounded, c.ids
+	r.tokens, r.images, r.bounded, r.ids = c.total(), c.images, !c.unbounded, c.ids
 	return r, nil
 }
 
@@ -161,10 +162,11 @@ func (r *request) thinking(c *checker, v strictjson.Value) error {
 	return nil
 }
 
-func (r *request) Model() string        { return r.model }
-func (r *request) Stream() bool         { return r.stream }
-func (r *request) Input() (int64, bool) { return r.tokens, r.bounded }
-func (r *request) ServerIDs() []string  { return r.ids }
+func (r *request) Model() string             { return r.model }
+func (r *request) Stream() bool              { return r.stream }
+func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
+func (r *request) Images() (n, tokens int64) { return r.images, r.images * perImage }
+func (r *request) ServerIDs() []string       { return r.ids }
 func (r *request) Output() (int64, int64) {
 	switch {
 	case r.count:

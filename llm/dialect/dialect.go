@@ -51,6 +51,8 @@ type Request interface {
 	// Input bounds the tokens of input from above; false if they cannot be bounded from the body. The caller also knows the
 	// context limit of the model.
 	Input() (tokens int64, bounded bool)
+	// Images are how many there are, and their part of the bound.
+	Images() (n, tokens int64)
 	// Output is how many tokens of output are asked for; 0 if the request does not say. Min is the least that makes sense.
 	// Both are 0 for calls without output (embeddings).
 	Output() (want, least int64)

@@ -21,6 +21,8 @@ const (
 type checker struct {
 	allow     dialect.Allow
 	tokens    int64 // besides the bytes of fields that pass, which the caller adds
+	images    int64
+	pixels    int64 // of tokens, what images are
 	unbounded bool
 	ids       []string
 }

@@ -135,6 +135,8 @@ func (c *checker) inline(v strictjson.Value) error {
 		return nil
 	}
 	c.tokens += tokens
+	c.images++
+	c.pixels += tokens
 	return nil
 }
 

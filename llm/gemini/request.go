@@ -17,6 +17,8 @@ type request struct {
 	config  *strictjson.Object // generationConfig, without maxOutputTokens
 	max     int64              // maxOutputTokens; 0 if missing
 	tokens  int64
+	images  int64
+	pixels  int64 // of tokens, what images are
 	bounded bool
 	ids     []string
 }
@@ -39,7 +41,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if err != nil {
 		return nil, err
 	}
-	r.tokens, r.bounded, r.ids = c.tokens, !c.unbounded, c.ids
+	r.tokens, r.images, r.pixels, r.bounded, r.ids = c.tokens, c.images, c.pixels, !c.unbounded, c.ids
 	return r, nil
 }
 
@@ -138,10 +140,11 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 	return err
 }
 
-func (r *request) Model() string        { return r.model }
-func (r *request) Stream() bool         { return r.stream }
-func (r *request) Input() (int64, bool) { return r.tokens, r.bounded }
-func (r *request) ServerIDs() []string  { return r.ids }
+func (r *request) Model() string             { return r.model }
+func (r *request) Stream() bool              { return r.stream }
+func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
+func (r *request) Images() (n, tokens int64) { return r.images, r.pixels }
+func (r *request) ServerIDs() []string       { return r.ids }
 
 func (r *request) Output() (int64, int64) {
 	if r.count {

@@ -124,6 +124,7 @@ func checkImageURL(p *parser, v value) error {
 	if err := p.image(v); err != nil {
 		return err
 	}
+	p.r.images++
 	p.extra += imageTokens - int64(len(v)) // an image is not read as text
 	return nil
 }

@@ -29,6 +29,7 @@ type request struct {
 	out     []byte // {"name":value, ... of the fields that pass as they are; there is room behind it
 	encoded bool   // the room is taken
 	text    int64  // bound of input tokens
+	images  int64  // each is imageTokens of text
 	bounded bool
 	ids     []string
 
@@ -75,10 +76,11 @@ func inputField(api string) string {
 	return "input"
 }
 
-func (r *request) Model() string        { return r.model }
-func (r *request) Stream() bool         { return r.stream }
-func (r *request) Input() (int64, bool) { return r.text, r.bounded }
-func (r *request) ServerIDs() []string  { return r.ids }
+func (r *request) Model() string             { return r.model }
+func (r *request) Stream() bool              { return r.stream }
+func (r *request) Input() (int64, bool)      { return r.text, r.bounded }
+func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens }
+func (r *request) ServerIDs() []string       { return r.ids }
 
 func (r *request) Output() (want, least int64) {
 	switch r.api {

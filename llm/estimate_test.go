@@ -1,0 +1,86 @@
+package llm_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/llm"
+)
+
+// pixel is a PNG of one pixel, and then much that is none.
+var pixel = func() string {
+	png, _ := base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+	return base64.StdEncoding.EncodeToString(append(png, make([]byte, 90_000)...))
+}()
+
+// TestCutIsEstimated: a call that is cut is charged what its text probably is, which images are not, although the most that it can be is set aside.
+// What the provider has said before counts in its place.
+func TestCutIsEstimated(t *testing.T) {
+	text := strings.Repeat("four", 3000) // bytes
+	chat := `{"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"` + text + `"}%s]}]}`
+	claude := `{"max_tokens":9000000,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"` + text + `"}%s]}]}`
+	google := `{"contents":[{"parts":[{"text":"` + text + `"}%s]}]}`
+	for _, c := range []struct {
+		name        string
+		spoken      int // index
+		body, image string
+		before      string // what the provider says before the guest leaves
+		input       int64  // 0: estimated
+	}{
+		{"chat", 0, chat, `,{"type":"image_url","image_url":{"url":"data:image/png;base64,` + pixel + `"}}`, "", 0},
+		{"messages", 2, claude, `,{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + pixel + `"}}`, "", 0},
+		{"gemini", 3, google, `,{"inlineData":{"mimeType":"image/png","data":"` + pixel + `"}}`, "", 0},
+		{"messages that began", 2, claude, "", "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":3456,\"output_tokens\":1}}}\n\n", 3456},
+	} {
+		s := spoken[c.spoken]
+		if s.kind == caisson.ProviderGemini {
+			s.path = "/v1beta/models/small:streamGenerateContent"
+		}
+		for _, image := range slices.Compact([]string{"", c.image}) {
+			t.Run(fmt.Sprint(c.name, " ", image != ""), func(t *testing.T) {
+				p := newHang("text/event-stream", c.before)
+				f := open(t, p, func(f *fixture) { f.config.APIs = []llm.API{s.api} })
+				if err := f.gateway.Configure(caisson.GatewayConfig{
+					Providers: []caisson.Provider{{Name: "p", Kind: s.kind, BaseURL: f.provider.URL}},
+					Models:    []caisson.Model{{Alias: "small", Provider: "p", Prices: prices, Context: 10_000_000, Output: 9_000_000}},
+				}); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				req, _ := http.NewRequestWithContext(ctx, "POST", f.front.URL+s.path, strings.NewReader(fmt.Sprintf(c.body, image)))
+				go func() {
+					<-p.arrived
+					cancel()
+				}()
+				if resp, err := http.DefaultClient.Do(req); err == nil {
+					<-ctx.Done()
+					resp.Body.Close()
+				}
+				poll.Until(t, patience, func() bool { return len(f.meter.rows()) == 1 })
+				row := f.row()
+				least, most := int64(len(text)/4), int64(len(text)/2)
+				switch {
+				case c.input != 0:
+					least, most = c.input, c.input
+				case image != "":
+					least, most = least+500, most+2500
+				}
+				// Minutes would have to pass for all that was granted.
+				if !row.Estimated || row.Tokens.Input < least || row.Tokens.Input > most || row.Tokens.Output < 1 || row.Tokens.Output > 1_000_000 {
+					t.Errorf("%+v", row)
+				}
+				if set := f.meter.most; set < 90*caisson.Dollar || row.Cost > set/5 || row.Cost < prices.Cost(row.Tokens) {
+					t.Errorf("%v was set aside, %v charged", set, row.Cost)
+				}
+			})
+		}
+	}
+}
