@@ -87,7 +87,7 @@ func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) 
 
 // A ModelGrant lets a sandbox use the model gateway.
 type ModelGrant struct {
-	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what an unknown or missing model becomes"`
+	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what any other model, or a missing one, becomes"`
 	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"What all calls of the sandbox may take together"`
 	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
 	// Allow names what is otherwise removed or refused, because it would be a way out or cannot be metered; see the Grant constants.

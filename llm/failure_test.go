@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,5 +170,45 @@ func TestUnreachableWhy(t *testing.T) {
 				t.Errorf("the sandbox is told %s", body)
 			}
 		})
+	}
+}
+
+// TestUngrantedIsUnknown: whether there is a model that is not granted makes no difference to anything that a sandbox sees, the provider is told, or
+// the ledger has.
+func TestUngrantedIsUnknown(t *testing.T) {
+	for _, s := range spoken {
+		for _, grant := range [][]string{{"small"}, {"unpriced"}, {"gone"}, {}} {
+			t.Run(fmt.Sprint(s.path, " ", grant), func(t *testing.T) {
+				type seen struct {
+					status                  int
+					header, body, sent, row string
+				}
+				ask := func(model string) (v seen) {
+					f := open(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						b, _ := io.ReadAll(r.Body)
+						v.sent = r.URL.Path + string(b)
+						io.WriteString(w, `{"usage":{"prompt_tokens":30,"completion_tokens":7,"input_tokens":30,"output_tokens":7},"usageMetadata":{"promptTokenCount":30,"candidatesTokenCount":7}}`)
+					}), func(f *fixture) { f.config.APIs, f.grant.Models = []llm.API{s.api}, grant })
+					f.configure(t, s.kind, f.provider.URL)
+					var h http.Header
+					v.status, h, v.body = f.post(strings.Replace(s.path, "small", model, 1), strings.Replace(s.body, "small", model, 1))
+					h.Del("Date")
+					h.Del("X-Caisson-Call-Id")
+					v.header = fmt.Sprint(h)
+					for _, row := range f.meter.rows() {
+						v.row += fmt.Sprintln(row.Model, row.Upstream, row.Status, row.Error, row.Tokens, row.Cost, row.Detail)
+					}
+					return v
+				}
+				// Of the same length, as the length counts.
+				there, not := ask("other"), ask("blank")
+				if there != not {
+					t.Errorf("of one that is there: %+v\nof one that is not: %+v", there, not)
+				}
+				if answered := slices.Equal(grant, []string{"small"}); answered != (there.status == 200) || answered != strings.HasPrefix(there.row, "small gpt-real-name 200") {
+					t.Errorf("%+v", there)
+				}
+			})
+		}
 	}
 }

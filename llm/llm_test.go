@@ -89,7 +89,6 @@ func TestRefusals(t *testing.T) {
 		{"long headers", "POST", "/v1/chat/completions", hello, []string{"X-A", strings.Repeat("a", 33<<10)}, 431, "headers"},
 		{"no JSON", "POST", "/v1/chat/completions", "{", nil, 400, "invalid_request"},
 		{"huge", "POST", "/v1/chat/completions", `{"x":"` + long + `"}`, nil, 413, "too_large"},
-		{"not granted", "POST", "/v1/chat/completions", strings.Replace(hello, "small", "other", 1), nil, 403, "model_not_allowed"},
 		{"unpriced", "POST", "/v1/chat/completions", strings.Replace(hello, "small", "unpriced", 1), nil, 403, "model_unpriced"},
 		{"no limit", "POST", "/v1/chat/completions", strings.Replace(hello, "small", "endless", 1), nil, 400, "max_tokens"},
 		{"n", "POST", "/v1/chat/completions", `{"n":2,` + hello[1:], nil, 400, `"n"`},

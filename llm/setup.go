@@ -155,13 +155,11 @@ func (g *Gateway) transport() *http.Transport {
 	}
 }
 
-// choose finds the model that asked means for a grant: the first that the API can reach, if asked is missing or unknown.
+// choose finds the model that asked means for a grant: one of the grant's, or the first that the API can reach if asked is missing or any other
+// name. That a model is there which is not granted makes no difference, or a sandbox could find out which there are.
 func (s *setup) choose(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
-	if m := s.models[asked]; m != nil {
-		switch {
-		case !slices.Contains(grant.Models, asked):
-			return nil, refuseParam(http.StatusForbidden, "model_not_allowed", "model", "model %.80q is not granted to this sandbox; ask for one of %s", asked, names(grant.Models))
-		case !api.reaches(m):
+	if m := s.models[asked]; m != nil && slices.Contains(grant.Models, asked) {
+		if !api.reaches(m) {
 			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; ask for it with that API", asked, m.from.Kind)
 		}
 		return m, nil
@@ -172,13 +170,6 @@ func (s *setup) choose(asked string, grant *caisson.ModelGrant, api *API) (*mode
 		}
 	}
 	return nil, refuseParam(http.StatusNotFound, "not_found", "model", "no model that is granted to this sandbox is configured for this API; ask for another model, or for a provider to be configured")
-}
-
-func names(models []string) string {
-	if len(models) > 10 {
-		models = models[:10]
-	}
-	return strings.Join(models, ", ")
 }
 
 func (a *API) reaches(m *model) bool {

@@ -64,8 +64,15 @@ func TestGatewayGrants(t *testing.T) {
 	if a := h.call("none", named); a.Status != http.StatusForbidden && a.Status != http.StatusNotFound {
 		t.Errorf("without a grant, %s: %+v", named.ID, a)
 	}
-	h.wantRefusal(h.call("offline", chat("other", "m", "Hello.")), http.StatusForbidden, `model "m" is not granted to this sandbox; ask for one of local`)
-	h.wantRefusal(h.call("a", chat("not granted", "c", "Hello.")), http.StatusForbidden, "not granted")
+	// What is not granted is what does not exist: the first model of the grant answers.
+	for _, model := range []string{"m", "c", "no-such-model"} {
+		if a := h.call("offline", chat("not granted: "+model, model, "Hello.")); a.Status != http.StatusOK || !strings.Contains(a.Body, "Offline.") {
+			t.Errorf("%s, which is not granted, is answered %d %s", model, a.Status, a.Body)
+		}
+	}
+	if rows := shows[[]caisson.UsageRow](h.host, "usage", "--by", "model"); len(rows) != 2 {
+		t.Errorf("called were %+v", rows)
+	}
 	a = h.call("a", request{ID: "list", Method: http.MethodGet, URL: gatewayURL + "/v1/models"})
 	if a.Status != http.StatusOK || strings.Contains(a.Body, "local") || !strings.Contains(a.Body, `"unpriced"`) {
 		t.Errorf("the list of models is %d %s", a.Status, a.Body)
