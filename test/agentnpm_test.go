@@ -61,8 +61,11 @@ func testAgent(t *testing.T, id, model string) {
 	if !strings.Contains(r.Result.Answer, "The file says: made by a tool") && !strings.Contains(r.Result.Answer, "made by a tool") {
 		t.Errorf("in the session it says %q", r.Result.Answer)
 	}
+	if len(r.Result.Changes) != 1 {
+		t.Errorf("after two turns it has changed %+v", r.Result.Changes)
+	}
 	calls := h.counted(r, model)
-	if len(calls) == 0 || !bytes.Contains(calls[0].Body, []byte(".caisson/conversation.md")) {
+	if len(calls) == 0 || !bytes.Contains(calls[0].Body, []byte("/root/.caisson/conversation.md")) {
 		t.Errorf("the model is not told what was said before: %d calls", len(calls))
 	}
 	h.ok("session", "rm", string(r.Session))

@@ -21,7 +21,9 @@ const (
 // A sandbox that is kept has models only as long as it has a run, and what it calls meanwhile is that run's.
 func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 	t.Parallel()
-	h, u := newShellHost(t, echoScript, map[string]string{"sh": callingShell})
+	h, u := newShellHost(t, echoScript, map[string]string{
+		"sh": callingShell, "forgets": "image: host\ndriver: exec\ncommand: [/bin/sh, -c, 'ls -A; cat /root/.caisson/conversation.md', '{prompt}']\nmodels: [m]\n",
+	})
 	dir := filepath.Join(h.dir, "tools")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -65,6 +67,13 @@ func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 		}
 	}
 	h.balance()
+
+	// An agent without a memory of its own is told what was said before, but not in its workspace.
+	h.does("-C", dir, "--session", "f", "forgets", "the first prompt")
+	r := h.succeeds("-C", dir, "--session", "f", "forgets", "the second prompt")
+	if !strings.HasPrefix(r.Result.Answer, "caller\n## user\n\nthe first prompt\n\n") || len(r.Result.Changes) > 0 {
+		t.Errorf("the second run of the session sees %q and has changed %+v", r.Result.Answer, r.Result.Changes)
+	}
 }
 
 // What a run of a session leaves running is ended, unless its agent says that it may go on.

@@ -121,16 +121,29 @@ func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 }
 
 // sessionFile has the agent's own name of a conversation.
-func (c *acpClient) sessionFile() string { return filepath.Join(c.t.Workdir, notes, "acp-session") }
+func (c *acpClient) sessionFile() (string, error) {
+	dir, err := notes(c.t)
+	return filepath.Join(dir, "acp-session"), err
+}
+
+// known returns the name that the agent gave the conversation at an earlier turn.
+func (c *acpClient) known() (string, error) {
+	file, err := c.sessionFile()
+	if err != nil {
+		return "", err
+	}
+	id, err := os.ReadFile(file)
+	return string(id), err
+}
 
 // open takes up the conversation that the task continues, or begins one.
 func (c *acpClient) open(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
-		if id, err := os.ReadFile(c.sessionFile()); err == nil && can {
-			place["sessionId"] = string(id)
+		if id, err := c.known(); err == nil && can {
+			place["sessionId"] = id
 			if err = c.rpc.call(ctx, "session/load", place, nil); err == nil {
-				c.session = string(id)
+				c.session = id
 				return nil
 			}
 			if errors.Is(err, errGone) || ctx.Err() != nil {
@@ -151,7 +164,11 @@ func (c *acpClient) open(ctx context.Context, can bool) error {
 	}
 	c.session = made.ID
 	if can && c.t.Session != "" {
-		return writeFile(c.sessionFile(), made.ID, 0o600)
+		file, err := c.sessionFile()
+		if err != nil {
+			return err
+		}
+		return writeFile(file, made.ID, 0o600)
 	}
 	return nil
 }

@@ -215,7 +215,10 @@ func TestACPSession(t *testing.T) {
 	if r.Text != "You said: the prompt" || strings.Contains(strings.Join(events(r), " "), "warning") {
 		t.Errorf("text %q, %v", r.Text, events(r))
 	}
-	if err := os.Remove(filepath.Join(k.Workdir, ".caisson/acp-session")); err != nil {
+	if left, err := os.ReadDir(k.Workdir); err != nil || len(left) > 0 {
+		t.Errorf("in the workspace are %v, %v", left, err)
+	}
+	if err := os.Remove(filepath.Join(drivetest.Home(k), ".caisson/acp-session")); err != nil {
 		t.Fatal(err)
 	}
 	if r := drivetest.Do(t, k); r.Text != "You said: the prompt" || !strings.Contains(strings.Join(events(r), " "), "does not remember") {

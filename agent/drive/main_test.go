@@ -48,7 +48,7 @@ func TestEnvironment(t *testing.T) {
 	k.Env["ADDED"] = "1"
 	k.Track = ""
 	r := drivetest.Do(t, k)
-	if want := "1 " + os.Getenv("HOME") + " " + k.Workdir; r.Text != want {
+	if want := "1 " + drivetest.Home(k) + " " + k.Workdir; r.Text != want {
 		t.Errorf("%q, want %q", r.Text, want)
 	}
 }

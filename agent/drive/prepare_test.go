@@ -53,28 +53,45 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// TestRecall: what was said before is for the agent to read, and not in its workspace.
 func TestRecall(t *testing.T) {
-	dir := t.TempDir()
-	k := &task.Task{Workdir: dir, Prompt: "go on", History: []caisson.Message{{Role: "user", Content: "hi"}, {Role: "assistant", Content: "hello\n"}}}
-	must(t, recall(k))
-	if first, rest, _ := strings.Cut(k.Prompt, "\n\n"); !strings.Contains(first, ".caisson/conversation.md") || rest != "go on" {
-		t.Errorf("prompt %q", k.Prompt)
+	top := t.TempDir()
+	work, home, tmp := filepath.Join(top, "work"), filepath.Join(top, "home"), filepath.Join(top, "tmp")
+	must(t, os.Mkdir(work, 0o755))
+	must(t, os.Symlink(work, filepath.Join(top, "link")))
+	t.Setenv("TMPDIR", tmp)
+	history := []caisson.Message{{Role: "user", Content: "hi"}, {Role: "assistant", Content: "hello\n"}}
+	for _, c := range []struct{ home, want string }{
+		{home, home}, {"", tmp}, {work, tmp}, {filepath.Join(work, "me"), tmp}, {filepath.Join(top, "link"), tmp}, {"/proc/none", tmp},
+	} {
+		t.Setenv("HOME", c.home)
+		dir := filepath.Join(c.want, ".caisson")
+		k := &task.Task{Workdir: work, Track: work, Prompt: "go on", History: history}
+		tr := newTracker(k)
+		must(t, recall(k))
+		if first, rest, _ := strings.Cut(k.Prompt, "\n\n"); !strings.Contains(first, dir+"/conversation.md") || rest != "go on" {
+			t.Errorf("home %q: prompt %q", c.home, k.Prompt)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "conversation.md"))
+		if string(b) != "## user\n\nhi\n\n## assistant\n\nhello\n\n" {
+			t.Errorf("home %q: %q, %v", c.home, b, err)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "messages.json")); !strings.Contains(string(b), `"role": "assistant"`) {
+			t.Errorf("home %q: %q, %v", c.home, b, err)
+		}
+		if l, _ := tr.changes(); len(l.Changes) > 0 {
+			t.Errorf("home %q: the workspace has changed: %+v", c.home, l.Changes)
+		}
+		must(t, os.RemoveAll(dir))
 	}
-	b, err := os.ReadFile(filepath.Join(dir, ".caisson/conversation.md"))
-	if string(b) != "## user\n\nhi\n\n## assistant\n\nhello\n\n" {
-		t.Errorf("%q, %v", b, err)
-	}
-	if b, err := os.ReadFile(filepath.Join(dir, ".caisson/messages.json")); !strings.Contains(string(b), `"role": "assistant"`) {
-		t.Errorf("%q, %v", b, err)
-	}
-	plain := &task.Task{Workdir: t.TempDir(), Prompt: "go"}
+	t.Setenv("HOME", home)
+	plain := &task.Task{Workdir: work, Prompt: "go"}
 	must(t, recall(plain))
-	if _, err := os.Stat(filepath.Join(plain.Workdir, notes)); plain.Prompt != "go" || !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(home, ".caisson")); plain.Prompt != "go" || !os.IsNotExist(err) {
 		t.Errorf("prompt %q, %v", plain.Prompt, err)
 	}
-	k.Workdir = t.TempDir()
-	must(t, os.Symlink(dir, filepath.Join(k.Workdir, notes)))
-	if err := recall(k); err == nil {
+	must(t, os.Symlink(work, filepath.Join(home, ".caisson")))
+	if err := recall(&task.Task{Workdir: work, Prompt: "go on", History: history}); err == nil {
 		t.Error("written through a link")
 	}
 }

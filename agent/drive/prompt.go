@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/task"
 )
@@ -15,8 +17,38 @@ import (
 // placeholder stands for the prompt, or for the path of a file with it, in a command.
 const placeholder = "{prompt}"
 
-// notes is a directory below the working directory for what agents are to read. Its changes are not reported.
-const notes = ".caisson"
+// notes returns the directory for what agents are to read, and for what has to be known of a conversation at its next turn. It is in the home
+// of the agent's user, which stays as long as the sandbox, or among the temporary files if that home cannot be written to or is in the
+// working directory: whatever is there counts as the agent's work.
+func notes(t *task.Task) (string, error) {
+	const name = ".caisson"
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !inside(home, t.Workdir) {
+		dir := filepath.Join(home, name)
+		if err := os.MkdirAll(dir, 0o700); err == nil && unix.Access(dir, unix.W_OK) == nil {
+			return dir, plainDir(dir)
+		}
+	}
+	dir := filepath.Join(os.TempDir(), name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, plainDir(dir)
+}
+
+// plainDir refuses what is no directory, such as a link: nothing is written through it.
+func plainDir(dir string) error {
+	info, err := os.Lstat(dir)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is no directory; remove it, what belongs to the conversation is kept there", dir)
+	}
+	return err
+}
+
+// inside reports whether a path is a directory or below it, through links too.
+func inside(path, dir string) bool {
+	rel, err := filepath.Rel(resolved(dir), resolved(path))
+	return err == nil && filepath.IsLocal(rel)
+}
 
 // command returns t's command with the prompt in it, what is written to its standard input, and what removes the prompt's file if it has one.
 func command(t *task.Task) (args []string, stdin string, remove func(), err error) {
@@ -78,16 +110,16 @@ func recall(t *task.Task) error {
 	for _, m := range t.History {
 		fmt.Fprintf(&text, "## %s\n\n%s\n\n", m.Role, strings.TrimSpace(m.Content))
 	}
-	dir := filepath.Join(t.Workdir, notes)
-	if info, err := os.Lstat(dir); err == nil && !info.IsDir() {
-		return fmt.Errorf("%s is no directory; remove it, the conversation so far belongs there", dir)
+	dir, err := notes(t)
+	if err != nil {
+		return err
 	}
 	for name, data := range map[string]string{"conversation.md": text.String(), "messages.json": string(messages) + "\n"} {
 		if err := writeFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}
 	}
-	t.Prompt = "What was said before in this conversation is in " + notes + "/conversation.md (as JSON in " + notes +
+	t.Prompt = "What was said before in this conversation is in " + dir + "/conversation.md (as JSON in " + dir +
 		"/messages.json): read it first.\n\n" + t.Prompt
 	return nil
 }

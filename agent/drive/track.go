@@ -50,7 +50,6 @@ type manifest struct {
 // tracker compares a directory with what it was.
 type tracker struct {
 	root   string
-	skip   string // path below root that is not looked at
 	before *manifest
 }
 
@@ -60,9 +59,6 @@ func newTracker(t *task.Task) *tracker {
 		return nil
 	}
 	tr := &tracker{root: resolved(t.Track)}
-	if rel, err := filepath.Rel(tr.root, filepath.Join(resolved(t.Workdir), notes)); err == nil {
-		tr.skip = rel
-	}
 	tr.before = tr.scan(nil)
 	return tr
 }
@@ -91,8 +87,6 @@ func (tr *tracker) scan(before *manifest) *manifest {
 		case time.Since(s.at) > scanTime:
 			s.lacks("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
-		case rel == tr.skip:
-			return skip(d)
 		}
 		return s.visit(name, rel, d)
 	})

@@ -45,7 +45,7 @@ func TestChanges(t *testing.T) {
 
 	put(t, dir, map[string]string{
 		"edited.go": "one\n2\nthree\n", "new/file.txt": "hello\n", "binary": "a\x00c", "touched": "y", "big": strings.Repeat("c", maxText+1),
-		"no newline": "b", ".git/objects/cc/dd": "x", ".git/HEAD": "b\n", ".caisson/conversation.md": "x", "odd\nname": "x",
+		"no newline": "b", ".git/objects/cc/dd": "x", ".git/HEAD": "b\n", ".caisson/rules.md": "x\n", "odd\nname": "x",
 	})
 	must(t, os.RemoveAll(filepath.Join(dir, "gone")))
 	must(t, os.Chmod(filepath.Join(dir, "mode.sh"), 0o755))
@@ -57,6 +57,7 @@ func TestChanges(t *testing.T) {
 
 	l, ok := tr.changes()
 	want := []caisson.FileChange{
+		{Path: ".caisson/rules.md", Kind: "added", Added: 1}, // a project's own
 		{Path: ".git/HEAD", Kind: "modified", Added: 1, Removed: 1},
 		{Path: "becomes/link", Kind: "modified"},
 		{Path: "big", Kind: "modified"},
@@ -135,7 +136,7 @@ func TestTrackThroughLink(t *testing.T) {
 	must(t, os.Symlink("real", filepath.Join(dir, "link")))
 	link := filepath.Join(dir, "link")
 	tr := newTracker(&task.Task{Track: link, Workdir: link})
-	put(t, link, map[string]string{"a": "x", ".caisson/b": "x"})
+	put(t, link, map[string]string{"a": "x"})
 	if l, _ := tr.changes(); len(l.Changes) != 1 || l.Changes[0].Path != "a" {
 		t.Errorf("changes %+v", l.Changes)
 	}

@@ -102,6 +102,9 @@ func Task(t testing.TB, driver, agent string) *task.Task {
 	}
 }
 
+// Home is the home of the user that a task is done as.
+func Home(k *task.Task) string { return k.Workdir + "-home" }
+
 // Start begins a task of [Task].
 func Start(t testing.TB, k *task.Task) *Session {
 	t.Helper()
@@ -122,7 +125,7 @@ func StartAs(t testing.TB, self string, k *task.Task) *Session {
 	s := &Session{t: t, pipe: r, r: task.NewReader(r, k.Output), trace: rand.Text(), began: time.Now()}
 	t.Cleanup(func() { r.Close() })
 	s.cmd = exec.Command(self)
-	s.cmd.Env = append(os.Environ(), roleEnv+"=drive", traceEnv+"="+s.trace)
+	s.cmd.Env = append(os.Environ(), "HOME="+Home(k), roleEnv+"=drive", traceEnv+"="+s.trace)
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = bytes.NewReader(line), w, os.Stderr
 	err = s.cmd.Start()
 	w.Close()
