@@ -62,11 +62,8 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	defer release()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
-		return nil, err
-	}
-	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return l.c.Store.Workspaces().Delete(clean, caisson.Everyone(), w.ID) })
+	// The store has a workspace when its directory is complete: what a daemon that is killed has begun is a directory of no
+	// workspace, which the next one removes.
 	back.Push(func() error { return removeTree(l.c.dir(w.ID)) })
 	if err := l.c.laying.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
 		return nil, diskFull(err)
@@ -79,23 +76,28 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 			return nil, diskFull(err)
 		}
 	}
-	made, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(s *caisson.Workspace) error {
-		s.Files, s.Hidden, s.HiddenCount, s.Warning = w.Files, w.Hidden, w.HiddenCount, w.Warning
-		s.Suspects, s.SuspectCount = w.Suspects, w.SuspectCount
-		return nil
-	})
-	if err != nil {
+	back.Push(func() error { return l.forget(context.WithoutCancel(ctx), w.ID) })
+	if err := l.c.Store.Workspaces().Insert(ctx, w); err != nil {
 		return nil, err
 	}
 	back.Release()
-	if made.Kind != caisson.WorkspaceDirect {
-		l.c.laying.keepBaseSoon(made)
-		l.c.searching.soon(made)
+	if w.Kind != caisson.WorkspaceDirect {
+		l.c.laying.keepBaseSoon(w)
+		l.c.searching.soon(w)
 	}
-	l.c.event(ctx, made, "workspace.created", map[string]string{
-		"kind": string(made.Kind), "mode": string(made.Mode), "source": gate.ShowPath(made.Source), "hidden": fmt.Sprint(made.HiddenCount),
+	l.c.event(ctx, w, "workspace.created", map[string]string{
+		"kind": string(w.Kind), "mode": string(w.Mode), "source": gate.ShowPath(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
-	return made, nil
+	return w, nil
+}
+
+// forget takes a workspace out of the store that may not be there.
+func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
+	err := l.c.Store.Workspaces().Delete(ctx, caisson.Everyone(), id)
+	if err != nil && caisson.KindOf(err) == caisson.NotFound {
+		return nil
+	}
+	return err
 }
 
 // normalize fills in what req leaves out, and refuses what makes no sense.

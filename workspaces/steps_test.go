@@ -21,6 +21,7 @@ const (
 	failing    = "fails"            // it is not done
 	losing     = "loses its answer" // it is done, and nobody is told
 	cancelling = "is cancelled"     // who asked for all of it goes away just before
+	killing    = "is not reached"   // the daemon is killed just before, and the next one starts
 )
 
 // steps are all that a core asks of its store and of jobs, in the order in which it is asked. At one of them something happens.
@@ -29,6 +30,7 @@ type steps struct {
 	at     int                // the number of that step, from 1; 0 for none; guarded by mu
 	what   string             // guarded by mu
 	cancel context.CancelFunc // of who asks; guarded by mu
+	next   func()             // starts the next daemon
 	op     string             // what that step was; "" if it was not reached; guarded by mu
 	ops    []string           // all that counted; guarded by mu
 }
@@ -79,6 +81,9 @@ func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
 	switch s.take(op) {
 	case failing:
 		return none, err
+	case killing:
+		s.next()
+		return none, err // the daemon that was killed does no more; here it ends by an error
 	case losing:
 		if v, err := do(); err != nil {
 			return v, err
@@ -93,6 +98,16 @@ type stepTool struct {
 	s *steps
 }
 
+func (t stepTool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (gate.ScanResult, error) {
+	return step(t.s, "scan", func() (gate.ScanResult, error) { return t.Tool.Scan(ctx, root, hide, show, manifest) })
+}
+func (t stepTool) Cover(ctx context.Context, manifest, layer *os.File) error {
+	_, err := step(t.s, "cover", func() (int, error) { return 0, t.Tool.Cover(ctx, manifest, layer) })
+	return err
+}
+func (t stepTool) Copy(ctx context.Context, root, manifest, dst *os.File, limits gate.CopyLimits) (gate.Copied, error) {
+	return step(t.s, "copy", func() (gate.Copied, error) { return t.Tool.Copy(ctx, root, manifest, dst, limits) })
+}
 func (t stepTool) Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error {
 	_, err := step(t.s, "rebase", func() (int, error) { return 0, t.Tool.Rebase(ctx, host, base, applied) })
 	return err
@@ -136,6 +151,10 @@ type stepWorkspaces struct {
 	s *steps
 }
 
+func (t stepWorkspaces) Insert(ctx context.Context, w *caisson.Workspace) error {
+	_, err := step(t.s, "insert workspace", func() (int, error) { return 0, t.WorkspaceStore.Insert(ctx, w) })
+	return err
+}
 func (t stepWorkspaces) Get(ctx context.Context, in caisson.Scope, ref string) (*caisson.Workspace, error) {
 	return step(t.s, "get workspace", func() (*caisson.Workspace, error) { return t.WorkspaceStore.Get(ctx, in, ref) })
 }
@@ -176,6 +195,70 @@ func TestAnywhere(t *testing.T) {
 					t.Logf("step %d: %s", at, op)
 				}
 				record.Of("life")(s.ops)
+			})
+		}
+	})
+	record.Check(t)
+}
+
+// TestLayAnywhere: whatever happens at a step of making a workspace, nothing of it is left, or it is there as a whole. It takes every step.
+func TestLayAnywhere(t *testing.T) {
+	t.Parallel()
+	var record steptest.Record
+	t.Run("step", func(t *testing.T) {
+		for _, what := range []string{failing, losing, cancelling, killing} {
+			t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				w, s := newWorld(t), &steps{}
+				real, store := w.tool, w.store
+				dir := w.tree(map[string]string{"a": "a\n", "d/b": "b\n", ".env": "KEY=hunter2\n"})
+				none := func() {
+					if list, _, err := w.gate.ListWorkspaces(w.ctx(), caisson.WorkspaceFilter{}); err != nil || len(list) > 0 {
+						t.Errorf("%s: left are %+v, %v", s.op, list, err)
+					}
+					if left, err := os.ReadDir(filepath.Join(w.data, "workspaces")); err != nil || len(left) > 0 {
+						t.Errorf("%s: left are the directories %v, %v", s.op, left, err)
+					}
+				}
+				for at, op := 1, "?"; op != ""; at++ {
+					w.tool, w.store = stepTool{real, s}, stepStore{store, s}
+					w.open()
+					sb := w.sandbox()
+					s.next = func() {
+						w.must(store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(sb.ID))) // was being made, too
+						w.tool, w.store = real, store
+						w.open()
+						w.must(w.core.Reconcile(t.Context()))
+						none()
+					}
+					layers := w.core.Layers()
+					s.mu.Lock()
+					s.at, s.what, s.op, s.ops = at, what, "", nil
+					s.mu.Unlock()
+					_, err := layers.Lay(s.as(w.ctx()), sb, caisson.WorkspaceRequest{Kind: caisson.WorkspaceCopy, Source: dir, Directory: handle(t, dir)})
+					s.mu.Lock()
+					op, s.at = s.op, 0
+					s.mu.Unlock()
+					if op == "" {
+						w.must(err)
+						record.Of("lay")(s.ops)
+						continue
+					}
+					if err == nil {
+						t.Errorf("%s: it was made all the same", op)
+					}
+					none()
+				}
+				// What is there was there before the daemon was killed, and is whole.
+				w.tool, w.store = real, store
+				w.open()
+				w.must(w.core.Reconcile(t.Context()))
+				list, _, err := w.gate.ListWorkspaces(w.ctx(), caisson.WorkspaceFilter{})
+				w.must(err)
+				if len(list) != 1 || list[0].HiddenCount != 1 {
+					t.Fatalf("there are %+v", list)
+				}
+				w.shows(list[0])
 			})
 		}
 	})

@@ -5,7 +5,7 @@
 // receipt. Everything that reads or writes trees is done by package gate in jobs without privileges; here are the objects, the
 // directories, the order of things, and what is left to do after a crash.
 //
-// The store holds what is meant to be. On disk a workspace is one directory, which goes with it:
+// The store holds what is meant to be; it has a workspace when all of its directory is there. On disk a workspace is one directory, which goes with it:
 //
 //	<dir>/workspaces/<id>/
 //	    layers/upper/        what the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
