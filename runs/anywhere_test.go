@@ -120,13 +120,7 @@ func newTrail(t *testing.T, v way) *trail {
 		if err != nil {
 			return 1
 		}
-		services := 0
-		for _, p := range list {
-			if p.Command == "service" {
-				services++
-			}
-		}
-		v.text(fmt.Sprintf("%d services", services))
+		v.text(fmt.Sprintf("%d services", services(list, v.PID())))
 		return v.end(nil)
 	})
 	w.on("lead", func(v *turn) int {

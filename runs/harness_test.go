@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path"
 	"strings"
 	"sync"
 	"testing"
@@ -69,14 +70,13 @@ func (p plan) world(t *testing.T) *world {
 	programs["/.caisson/init"] = func([]string) fake.Program { return fake.Func(func(context.Context, *fake.Proc) int { return 0 }) }
 	programs[task.Program] = func(args []string) fake.Program {
 		if args[1] == "service" {
-			return &supervisor{}
+			return service{}
 		}
 		return fake.Func(w.drive)
 	}
 	programs["/srv/idle"] = func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })
 	}
-	programs["/srv/service"] = func([]string) fake.Program { return service{} }
 	w.rt = got(fake.New(fake.Config{Dir: t.TempDir(), Programs: programs}))(t)
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dir := t.TempDir()
@@ -278,23 +278,15 @@ func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return
 func (service) Memory() ([]byte, error)                   { return nil, nil }
 func (service) Remember([]byte) error                     { return nil }
 
-// supervisor starts a service and stays, as the program in real sandboxes does.
-type supervisor struct{ started bool }
-
-func (s *supervisor) Run(ctx context.Context, p *fake.Proc) int {
-	if !s.started {
-		if _, err := p.Spawn(fake.Child{Args: p.Args()[2:], Session: true}); err != nil {
-			return 1
-		}
-		if p.Step(func() { s.started = true }) != nil {
-			return 1
+// services counts the services in a list of processes, but for self: both are roles of the program that takes tasks.
+func services(list []caisson.ProcessInfo, self int) (n int) {
+	for _, p := range list {
+		if p.Command == path.Base(task.Program) && p.PID != self {
+			n++
 		}
 	}
-	<-ctx.Done()
-	return 0
+	return n
 }
-func (s *supervisor) Memory() ([]byte, error) { return []byte{1}, nil }
-func (s *supervisor) Remember([]byte) error   { s.started = true; return nil }
 
 // put stores an agent for the account local, with what all agents must have.
 func (w *world) put(a caisson.Agent) *caisson.Agent {

@@ -178,16 +178,8 @@ func TestSessionRests(t *testing.T) {
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	first := w.turn("one")
 	box := first.Sandbox
-	services := func() (n int) {
-		for _, p := range got(w.life.Processes().Processes(w.ctx(), string(box)))(t) {
-			if p.Command == "service" {
-				n++
-			}
-		}
-		return n
-	}
 	w.on("look", func(v *turn) int {
-		v.text(strings.Repeat("I", services()))
+		v.text(strings.Repeat("I", services(got(w.life.Processes().Processes(w.ctx(), string(box)))(t), v.PID())))
 		return v.end(nil)
 	})
 	for _, c := range []struct {
@@ -326,7 +318,7 @@ func TestSessionLeftovers(t *testing.T) {
 	wantAnswer(t, w.turn("leave"), "left")
 	box := w.session("s").Sandbox
 	got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
-	if have := running(box); !slices.Equal(have, []string{"agent", "idle", "service"}) {
+	if have := running(box); !slices.Equal(have, []string{"agent", "idle"}) {
 		t.Errorf("between runs there are %v", have)
 	}
 	wantAnswer(t, w.turn("x"), "you said x")
@@ -396,7 +388,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 		// What the run had not looked at yet is not what it has left behind.
 		got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
 		list := got(w.life.Processes().Processes(w.ctx(), string(box)))(t)
-		if !slices.ContainsFunc(list, func(p caisson.ProcessInfo) bool { return p.Command == "service" }) {
+		if services(list, 0) == 0 {
 			t.Errorf("%s: the service has ended", op)
 		}
 	}
