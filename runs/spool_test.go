@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir/hostdirtest"
 	"github.com/caisson-dev/caisson/runs"
 )
 
@@ -163,4 +164,14 @@ func TestWorkspaceRefused(t *testing.T) {
 		t.Errorf("there are directories of %d runs", n)
 	}
 	must(t, start(caisson.RunRequest{Directory: w.project(nil)}))
+
+	// Of what was opened in another mount namespace only a copy can be had.
+	w.config.Workspaces = places{}
+	w.restart()
+	dir := t.TempDir()
+	err := start(caisson.RunRequest{Directory: hostdirtest.Open(t, dir, true)})
+	if wantKind(t, err, caisson.Invalid); !strings.Contains(err.Error(), "another mount namespace") || !strings.Contains(err.Error(), "--workspace-kind copy") {
+		t.Errorf("a directory that was opened elsewhere: %v", err)
+	}
+	must(t, start(caisson.RunRequest{Directory: hostdirtest.Open(t, dir, true), Kind: caisson.WorkspaceCopy}))
 }

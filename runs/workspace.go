@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path"
@@ -111,6 +112,9 @@ func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 	}
 	if err := c.notOurs(r.Request.Directory); err != nil {
 		return err
+	}
+	if err := dir.Reach(r.Request.Directory.Fd()); errors.Is(err, hostdir.ErrElsewhere) {
+		return caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s; a copy can be worked on, with --workspace-kind copy", r.Request.Source, err)
 	}
 	data, err := json.Marshal(dir)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir/hostdirtest"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/sandboxes"
 )
@@ -154,6 +155,14 @@ func TestCreateRefused(t *testing.T) {
 			w.holds(kept.ID)
 		})
 	}
+	elsewhere := t.TempDir()
+	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{
+		Mounts: []caisson.Mount{{Source: elsewhere, Target: "/a"}}, Directories: []caisson.Handle{hostdirtest.Open(t, elsewhere, true)},
+	})
+	if wantKind(t, err, caisson.Invalid); !strings.Contains(caisson.MessageOf(err), "another mount namespace") {
+		t.Errorf("a directory that was opened elsewhere: %v", err)
+	}
+	w.holds(kept.ID)
 	if _, err := w.Sandboxes().Create(t.Context(), caisson.CreateRequest{}); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("without a caller: %v", err)
 	}

@@ -168,7 +168,14 @@ func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.D
 	if err == nil && overlap {
 		err = caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data, or is in it, and cannot be mounted", source)
 	}
-	return found, err
+	if err != nil {
+		return found, err
+	}
+	// It is opened by its path at each start.
+	if err := found.Reach(dir.Fd()); errors.Is(err, hostdir.ErrElsewhere) {
+		return found, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", source, err)
+	}
+	return found, nil
 }
 
 // openMounts opens the directories of a sandbox for a start. The caller closes them.

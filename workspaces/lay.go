@@ -170,11 +170,14 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 		return d, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data or lies in it, which no sandbox may see; choose another directory", req.Source)
 	}
 	// It is opened by its path at each start: that must lead to it already.
-	f, err := d.Open(unix.O_PATH)
-	if err != nil {
+	err = d.Reach(req.Directory.Fd())
+	switch {
+	case errors.Is(err, hostdir.ErrElsewhere):
+		return d, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", req.Source, err)
+	case err != nil:
 		return d, caisson.Wrap(err, caisson.Invalid, "the path of %.100q does not lead to it from here, so it could not be found again; use another directory", req.Source)
 	}
-	return d, f.Close()
+	return d, nil
 }
 
 // Open implements [caisson.WorkspaceLayers].

@@ -80,6 +80,9 @@ func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle
 	case !is:
 		return nil, caisson.Errorf(caisson.Conflict, "the directory that came with the request is not %.100q, which the workspace was made of; name that one", w.Source)
 	}
+	if here, err := hostdir.Here(h.Fd()); err == nil && !here {
+		return nil, caisson.Wrap(hostdir.ErrElsewhere, caisson.Conflict, "the daemon cannot write to %.100q: %s", w.Source, hostdir.ErrElsewhere)
+	}
 	fd, err := unix.Openat(int(h.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("openat", err)

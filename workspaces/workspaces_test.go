@@ -15,8 +15,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/hostdir/hostdirtest"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
+
+// TestElsewhere: a directory that was opened in another mount namespace is refused with the reason, where it cannot be used.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dir := w.tree(map[string]string{"a": "a"})
+	_, err := w.core.Layers().Lay(w.ctx(), w.sandbox(), caisson.WorkspaceRequest{Source: dir, Directory: hostdirtest.Open(t, dir, true)})
+	w.wants(err, caisson.Invalid, "another mount namespace")
+	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Directory = hostdirtest.Open(t, dir, false) }) // it is the same one here
+	w.edit(ws, map[string]string{"a": "A"})
+	req := pick(t, w.review(ws))
+	req.Directory = hostdirtest.Open(t, dir, false)
+	_, err = w.gate.Sync(w.ctx(), string(ws.ID), req)
+	w.wants(err, caisson.Conflict, "another mount namespace")
+	w.wantFiles(dir, map[string]string{"a": "a"})
+	req.Directory = handle(t, dir)
+	_, err = w.gate.Sync(w.ctx(), string(ws.ID), req)
+	w.must(err)
+	w.wantFiles(dir, map[string]string{"a": "A"})
+}
 
 // TestSuspects: what may contain secrets is known by name at once, and by content soon.
 func TestSuspects(t *testing.T) {

@@ -3,11 +3,14 @@
 package hostdir
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +30,10 @@ var (
 	ErrNotDir  = errors.New("not a directory")
 	ErrRemoved = errors.New("the directory has been removed")
 	ErrOther   = errors.New("another directory has its place")
+	// ErrElsewhere is of a client's directory that this process cannot reach or mount because the client has opened it in another mount
+	// namespace. Its text says what may be done.
+	ErrElsewhere = errors.New("it was opened in another mount namespace than the daemon's, which is so if the daemon is a systemd unit with PrivateTmp, " +
+		"ProtectHome or ProtectSystem, or if one of the two runs in a container; take such settings out of the unit, or run the command where the daemon runs")
 )
 
 // Of returns what the directory fd is.
@@ -66,6 +73,44 @@ func (d Dir) Open(flags int) (*os.File, error) {
 		return nil, errors.Join(err, ErrOther)
 	}
 	return f, nil
+}
+
+// Reach returns nil if d, which a client has opened as fd, can be found again by its path, else why not: an error of [Dir.Open], or
+// ErrElsewhere.
+func (d Dir) Reach(fd uintptr) error {
+	f, err := d.Open(unix.O_PATH)
+	if err == nil {
+		return f.Close()
+	}
+	if here, hereErr := Here(fd); hereErr == nil && !here {
+		return ErrElsewhere
+	}
+	return err
+}
+
+// Here reports whether fd was opened in this process's mount namespace. The kernel mounts nothing from another one.
+func Here(fd uintptr) (bool, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
+		return false, os.NewSyscallError("statx", err)
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return false, errors.ErrUnsupported
+	}
+	mounts, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	defer mounts.Close()
+	id := strconv.FormatUint(st.Mnt_id, 10)
+	lines := bufio.NewScanner(mounts)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if first, _, _ := strings.Cut(lines.Text(), " "); first == id {
+			return true, nil
+		}
+	}
+	return false, lines.Err()
 }
 
 // Is reports whether fd is the directory.

@@ -5,7 +5,51 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/caisson-dev/caisson/internal/hostdir/hostdirtest"
 )
+
+// TestElsewhere: what a client has opened in another mount namespace is told from what has gone.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		open  func(dir string) *os.File
+		here  bool
+		reach error
+	}{
+		"here":                    {func(dir string) *os.File { return open(t, dir) }, true, nil},
+		"elsewhere, the same":     {func(dir string) *os.File { return hostdirtest.Open(t, dir, false) }, false, nil},
+		"elsewhere, and not here": {func(dir string) *os.File { return hostdirtest.Open(t, dir, true) }, false, ErrElsewhere},
+		"here, and moved": {func(dir string) *os.File {
+			f := open(t, dir)
+			if err := errors.Join(os.Rename(dir, dir+"-moved"), os.Mkdir(dir, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}, true, nil},
+	} {
+		f := c.open(mkdir(t, t.TempDir(), "dir"))
+		d, err := Of(f.Fd())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if here, err := Here(f.Fd()); err != nil || here != c.here {
+			t.Errorf("%s: here is %v, %v", name, here, err)
+		}
+		if err := d.Reach(f.Fd()); !errors.Is(err, c.reach) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dir := mkdir(t, t.TempDir(), "dir")
+	f := open(t, dir)
+	d, err := Of(f.Fd())
+	if err := errors.Join(err, os.Remove(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Reach(f.Fd()); !errors.Is(err, ErrRemoved) {
+		t.Errorf("removed: %v", err)
+	}
+}
 
 func open(t *testing.T, path string) *os.File {
 	t.Helper()
