@@ -25,8 +25,10 @@ type Call struct {
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
 	// Estimated says that Tokens and Cost are not the provider's: the answer was cut off, or the gateway ended meanwhile.
-	// Such a call is charged what it can have cost at most, as far as that can be told.
-	Estimated    bool     `json:"estimated,omitempty"`
+	Estimated bool `json:"estimated,omitempty"`
+	// AtMost is what the call can have cost and is what budgets count, where Tokens and Cost are an estimate of the request's text; nil: budgets
+	// count Tokens and Cost.
+	AtMost       *Amount  `json:"atMost,omitempty" doc:"What budgets count of a call that was cut off; absent: tokens and cost"`
 	UpstreamID   string   `json:"upstreamId,omitempty" doc:"The provider's id of the call (LiteLLM: x-litellm-call-id)"`
 	UpstreamCost *USD     `json:"upstreamCost,omitempty" doc:"What LiteLLM says it cost"`
 	FirstByte    Duration `json:"firstByte,omitempty" doc:"Until the answer began"`
@@ -34,7 +36,13 @@ type Call struct {
 }
 
 // Amount returns what c takes of a budget.
-func (c *Call) Amount() Amount { return Amount{USD: c.Cost, Tokens: c.Tokens.Total(), Calls: 1} }
+func (c *Call) Amount() Amount {
+	a := Amount{USD: c.Cost, Tokens: c.Tokens.Total(), Calls: 1}
+	if m := c.AtMost; m != nil {
+		a.USD, a.Tokens = max(a.USD, m.USD), max(a.Tokens, m.Tokens)
+	}
+	return a
+}
 
 // ChargeSource is the source of charges for calls that this gateway metered. Source and reference are unique together.
 const ChargeSource = "caisson"

@@ -35,10 +35,12 @@ func TestRecords(t *testing.T) {
 	part, traced := g, g
 	failed := sampleCall(g)
 	failed.Detail = `the provider refused the credential K of model "m" (401)`
+	cut := sampleCall(g)
+	cut.AtMost = &caisson.Amount{USD: caisson.Dollar, Tokens: 1 << 40 / 1000, Calls: 1}
 	part.Lineage, part.Trace = "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb", strings.Repeat("0f", 16)
 	traced.Trace = part.Trace
 	for _, c := range []caisson.Call{
-		sampleCall(g), sampleCall(elsewhere), sampleCall(part), sampleCall(traced), failed, {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
+		sampleCall(g), sampleCall(elsewhere), sampleCall(part), sampleCall(traced), failed, cut, {ID: "ca-aaaaaaaaaaaaaaaa", At: time.Unix(1, 0).UTC(), Guest: g},
 	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
@@ -395,5 +397,23 @@ func TestFormat(t *testing.T) {
 	b := appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "boot"})
 	if got := binary.LittleEndian.Uint32(b); int(got) != len(b)-8 || b[8] != 'H' || b[9] != version || b[10] != 19 {
 		t.Errorf("% x", b)
+	}
+}
+
+// TestCutCallInBudgets: budgets count the most that a call can have cost where the ledger has an estimate, in the process that made it, in the
+// store, and after a restart.
+func TestCutCallInBudgets(t *testing.T) {
+	w := newWorld(t)
+	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1_000)}, "")
+	g := w.guest("a")
+	cut := answer(10, 20)
+	cut.Estimated, cut.AtMost = true, &caisson.Amount{Tokens: 600}
+	must(t, get(w.gateway().Reserve(t.Context(), call(g), demand(10, 590)))(t).Settle(cut))
+	if _, err := w.gateway().Reserve(t.Context(), call(g), demand(401, 1)); err == nil {
+		t.Error("the budget allows what the cut call can have taken")
+	}
+	must(t, w.book.Ingest(t.Context()))
+	if b, rows := w.look("account/a"), w.rows(); b.Used.Tokens != 600 || len(rows) != 1 || rows[0].Tokens.Total() != 30 || rows[0].AtMost.Tokens != 600 {
+		t.Errorf("used %+v by %+v", b.Used, rows)
 	}
 }

@@ -183,6 +183,9 @@ func sane(c *caisson.Call) {
 	}
 	c.Cost = max(c.Cost, 0)
 	boundCost(c)
+	if m := c.AtMost; m != nil {
+		c.AtMost = &caisson.Amount{USD: caisson.USD(clamp(int64(m.USD), maxCost)), Tokens: clamp(m.Tokens, maxTokens), Calls: 1}
+	}
 	c.Status = int(clamp(int64(c.Status), 999))
 	c.Attempt = max(c.Attempt, 0)
 	c.FirstByte, c.Duration = max(c.FirstByte, 0), max(c.Duration, 0)

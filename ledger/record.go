@@ -79,7 +79,7 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	b = appendText(b, c.Upstream)
 	b = appendText(b, c.API)
 	partOf := c.Lineage != "" || c.Trace != ""
-	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2|flag(partOf)<<3|flag(c.Detail != "")<<4)
+	b = append(b, flag(c.Stream)|flag(c.Estimated)<<1|flag(c.UpstreamCost != nil)<<2|flag(partOf)<<3|flag(c.Detail != "")<<4|flag(c.AtMost != nil)<<5)
 	b = binary.AppendVarint(b, int64(c.Status))
 	b = appendText(b, c.Error)
 	for _, n := range [...]int64{c.Tokens.Input, c.Tokens.Output, c.Tokens.CacheRead, c.Tokens.CacheWrite, int64(c.Cost)} {
@@ -97,6 +97,10 @@ func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	}
 	if c.Detail != "" {
 		b = appendText(b, c.Detail)
+	}
+	if m := c.AtMost; m != nil {
+		b = binary.AppendVarint(b, int64(m.USD))
+		b = binary.AppendVarint(b, m.Tokens)
 	}
 	return appendFrame(b, start)
 }
@@ -241,7 +245,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Session, c.Agent, c.User = f.text(), f.text(), f.text()
 	c.Provider, c.Model, c.Upstream, c.API = f.text(), f.text(), f.text(), f.text()
 	flags := f.byte()
-	if flags > 31 {
+	if flags > 63 {
 		f.fail()
 	}
 	c.Stream, c.Estimated = flags&1 != 0, flags&2 != 0
@@ -267,6 +271,9 @@ func (f *fields) call(c *caisson.Call) {
 	}
 	if flags&16 != 0 {
 		c.Detail = f.text()
+	}
+	if flags&32 != 0 {
+		c.AtMost = &caisson.Amount{USD: caisson.USD(f.number(0, maxCost)), Tokens: f.number(0, maxTokens), Calls: 1}
 	}
 }
 

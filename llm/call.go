@@ -284,6 +284,7 @@ type outcome struct {
 	tokens    caisson.TokenCount
 	cost      caisson.USD
 	estimated bool
+	most      *caisson.Amount // what budgets count instead of an estimate; nil: tokens and cost
 }
 
 // worst is the outcome of a call of which nothing is known.
@@ -303,7 +304,11 @@ func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64)
 	if c.row.Stream {
 		output = seen + c.hidden()
 	}
-	return c.estimate(word, status, said, c.likely, output)
+	o := c.estimate(word, status, said, c.likely, output)
+	// The provider may have read more tokens, and need not have stopped.
+	most := c.estimate(word, status, said, c.input, math.MaxInt64)
+	o.most = &caisson.Amount{USD: most.cost, Tokens: most.tokens.Total(), Calls: 1}
+	return o
 }
 
 // estimate completes what the provider said: input as given if it did not say, output as given but no more than was granted.
@@ -329,7 +334,7 @@ func (c *call) settle(o outcome) error {
 	}
 	c.settled = true
 	c.seat.settled()
-	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated = o.word, o.tokens, o.cost, o.estimated
+	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated, c.row.AtMost = o.word, o.tokens, o.cost, o.estimated, o.most
 	if o.status != 0 {
 		c.row.Status = o.status
 	}

@@ -77,6 +77,9 @@ func TestCutIsEstimated(t *testing.T) {
 				if !row.Estimated || row.Tokens.Input < least || row.Tokens.Input > most || row.Tokens.Output < 1 || row.Tokens.Output > 1_000_000 {
 					t.Errorf("%+v", row)
 				}
+				if m := row.AtMost; m == nil || m.USD < row.Cost || m.Tokens < row.Tokens.Total() || c.input == 0 && m.USD != f.meter.most {
+					t.Errorf("budgets count %+v of %+v", m, row)
+				}
 				if set := f.meter.most; set < 90*caisson.Dollar || row.Cost > set/5 || row.Cost < prices.Cost(row.Tokens) {
 					t.Errorf("%v was set aside, %v charged", set, row.Cost)
 				}

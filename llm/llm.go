@@ -15,7 +15,8 @@
 //   - The connection broke before there was a status, or an answer broke off: the input that the provider stated at the
 //     beginning, else an estimate from the request's text (a token for 3 bytes, 1600 for an image). Of a stream as many tokens of
 //     output as bytes of it were seen, and 500 for each second, because models reason without showing it, but never more than was
-//     granted; of other answers all the output that was granted, because providers complete them.
+//     granted; of other answers all the output that was granted, because providers complete them. Budgets count the bound of the
+//     input and all the output that was granted, so that they hold whatever the text was.
 //   - An answer came to its end without saying: the bound of the input; of a stream as many tokens of output as bytes of it were
 //     seen, and 500 for each second, but never more than was granted; of other answers, and of streams without an end of their
 //     own, all the output that was granted.
