@@ -93,13 +93,6 @@ func (tr *tracker) scan(before *manifest) *manifest {
 	return &s.manifest
 }
 
-func skip(d fs.DirEntry) error {
-	if d.IsDir() {
-		return fs.SkipDir
-	}
-	return nil
-}
-
 // scanner makes a manifest.
 type scanner struct {
 	manifest

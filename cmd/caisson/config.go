@@ -257,7 +257,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(s)
 	if err == nil && p.Addr().Is4In6() {
-		err = errors.New("an IPv4 prefix is written without ::ffff:")
+		err = errors.New("an IPv4 prefix is written without ::ffff: before it")
 	}
 	return p.Masked(), err
 }
