@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ const (
 	maxJudged      = 1 << 20   // bytes; a larger file is asked about
 	maxJudgedTOML  = 256 << 10 // bytes of TOML, whose parser takes more time
 	maxJudgedDepth = 64        // objects and lists in each other
-	maxBrackets    = 10_000    // in TOML
+	maxBrackets    = 2_000     // in TOML, whose parser takes memory with the square of their depth
 	maxLineDots    = 64        // in one line of TOML
 )
 
@@ -44,7 +45,6 @@ var judgedFiles = []judged{
 			"name", "version", "description", "keywords", "homepage", "bugs", "license", "licenses", "author", "contributors", "maintainers",
 			"funding", "repository", "private", "engines", "os", "cpu", "libc", "files", "man", "main", "module", "browser", "types", "typings",
 			"typesVersions", "exports", "imports", "type", "sideEffects", "peerDependenciesMeta", "bundleDependencies", "bundledDependencies",
-			"browserslist",
 		},
 		requires: []string{"dependencies.*", "devDependencies.*", "peerDependencies.*", "optionalDependencies.*"},
 	}.same},
@@ -271,6 +271,9 @@ func matchKeys(list []string, at []string) int {
 	return best
 }
 
+// archiveName matches what package managers take for the name of an archive in the tree.
+var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar(\.[a-z0-9]+)?|zip|whl|crate)\s*$`)
+
 // fromRegistry reports whether a requirement of a dependency names versions only, and no other source or package.
 func fromRegistry(v any, depth int) bool {
 	switch v := v.(type) {
@@ -280,7 +283,8 @@ func fromRegistry(v any, depth int) bool {
 		for _, own := range []string{"workspace:", "catalog:"} { // of the tree itself
 			v = strings.TrimPrefix(v, own)
 		}
-		return !strings.ContainsAny(v, `/\@:`)
+		// A path needs no slash where it begins with a dot or is that of an archive.
+		return !strings.ContainsAny(v, `/\@:`) && !strings.HasPrefix(v, ".") && !archiveName.MatchString(v)
 	case []any:
 		return depth < 3 && !slices.ContainsFunc(v, func(e any) bool { return !fromRegistry(e, depth+1) })
 	case map[string]any:

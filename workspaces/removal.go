@@ -17,7 +17,7 @@ const (
 
 // removals count files of the host's directory that are [gate.Own] and not hidden, as far as syncs of this workspace have changed it.
 type removals struct {
-	Files   int64 // that are there
+	Files   int64 // that are there, but for those that were made automatically
 	Removed int64 // automatically, since a person has last removed some
 	Told    bool  // whether there is an event that says that removals are held
 }
@@ -26,6 +26,8 @@ type removals struct {
 func removedPath(ch *caisson.Change) string {
 	switch {
 	case ch.OldType == "dir" || ch.OldType == "none":
+	case ch.Kind == caisson.ChangeType && ch.Type == "dir" && gate.Own(ch.Path):
+		return ch.Path // a directory in its place
 	case ch.Kind == caisson.ChangeRemoved && gate.Own(ch.Path):
 		return ch.Path
 	case ch.Kind == caisson.ChangeRenamed && gate.Own(ch.OldPath) && !gate.Own(ch.Path):
@@ -115,6 +117,9 @@ func (c syncs) countRemovals(receipt *caisson.SyncReceipt, steps []gate.Step, un
 		}
 	}
 	removed += max(0, away)
+	if receipt.Auto {
+		more = -removed // what a sandbox has made itself does not raise what it may remove
+	}
 	switch {
 	case undone && receipt.Auto:
 		had.Removed = max(0, had.Removed-removed)
