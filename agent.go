@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -127,9 +127,11 @@ func refuseZero(decode func(any) error, zero map[string]bool) error {
 	if err := decode(&given); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(zero)) {
-		if value, ok := given[name]; ok && value != nil && zero[name] {
-			return Invalidf(name, "is 0, with which nothing can run; leave it out for the default")
+	for name, value := range given {
+		for field := range zero {
+			if strings.EqualFold(name, field) && value != nil && zero[field] { // as encoding/json compares them
+				return Invalidf(field, "is 0, with which nothing can run; leave it out for the default")
+			}
 		}
 	}
 	return nil

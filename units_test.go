@@ -76,6 +76,7 @@ func TestZeroLimits(t *testing.T) {
 		{`{"cost": 0, "tokens": 0, "calls": 0, "runs": 0, "memory": 1024}`, ""},
 		{`{"memory": 0}`, "memory"},
 		{`{"memory": "0"}`, "memory"},
+		{`{"memory": 0, "calls": 0}`, "memory"},
 		{`{"time": "0s"}`, "time"},
 		{`{"cpus": 0.0}`, "cpus"},
 		{`{"disk": 0}`, "disk"},

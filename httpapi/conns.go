@@ -131,6 +131,11 @@ func (l *listener) leave(c *conn) {
 func (l *listener) rest(c *conn, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.setIdle(c, idle)
+}
+
+// setIdle is rest for holders of mu.
+func (l *listener) setIdle(c *conn, idle bool) {
 	switch {
 	case idle && c.known && c.idle == nil:
 		c.idle = l.idle.PushBack(c)
@@ -155,9 +160,9 @@ type conn struct {
 // Close implements [net.Conn].
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.of.rest(c, false)
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
+	c.of.setIdle(c, false)
 	c.of.leave(c)
 	if c.known {
 		c.known = false

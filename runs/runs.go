@@ -148,6 +148,8 @@ type Core struct {
 	live    map[caisson.ID]*live         // attempts that wait or are under way; guarded by mu
 	leaving map[caisson.ID]chan struct{} // of attempts that have ended; closed when nothing is left of them; guarded by mu
 
+	uploads map[string]int // archives of accounts that are being received; guarded by mu
+
 	retries keylock.Locks // held by whoever begins another attempt, by run
 	resting keylock.Locks // held by whoever takes up a session or puts it to rest, by session
 
@@ -216,7 +218,7 @@ func New(cfg Config) *Core {
 	if cfg.Limits.Workspace == 0 {
 		cfg.Limits.Workspace = d.Workspace
 	}
-	c := &Core{Config: cfg, live: map[caisson.ID]*live{}, leaving: map[caisson.ID]chan struct{}{}}
+	c := &Core{Config: cfg, live: map[caisson.ID]*live{}, uploads: map[string]int{}, leaving: map[caisson.ID]chan struct{}{}}
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)

@@ -50,7 +50,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	left := bound{left: min(int64(c.Limits.Workspace), room), ctx: ctx, err: caisson.Errorf(caisson.Exhausted,
+	left := bound{left: min(int64(c.Limits.Workspace), room), ctx: ctx, free: c.free, err: caisson.Errorf(caisson.Exhausted,
 		"the directory is larger than %s, which is the most that is copied into a workspace; choose a smaller one, or raise limits.workspace", c.Limits.Workspace)}
 	if r.Request.Workspace != nil {
 		return c.spoolArchive(ctx, r, left, f)
@@ -78,6 +78,11 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 
 // spoolArchive keeps the archive that came with a request in f, without what is hidden, whatever its client has left out already.
 func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
+	done, err := c.receive(r.Account)
+	if err != nil {
+		return err
+	}
+	defer done()
 	in := &boundedReader{r: r.Request.Workspace, bound: left}
 	hidden, count, err := c.Masker.MaskArchive(ctx, r.Request.Show, in, f, archiveGrowth*left.left)
 	if err != nil {
@@ -87,6 +92,23 @@ func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, 
 	r.HiddenCount = max(r.Request.HiddenCount, len(r.Request.Hidden)) + count
 	r.Request.Hidden, r.Request.HiddenCount = nil, 0
 	return nil
+}
+
+// receive counts an archive of the account until done is called. Each is read by a process of its own, for as long as its client takes.
+func (c entrance) receive(account string) (done func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.uploads[account]; n >= c.Limits.PerAccount {
+		return nil, caisson.Errorf(caisson.Exhausted, "%d uploads of the account are under way, as many as may; wait for one to end", n)
+	}
+	c.uploads[account]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.uploads[account]--; c.uploads[account] == 0 {
+			delete(c.uploads, account)
+		}
+	}, nil
 }
 
 // archiveGrowth is how many times larger an archive can become when it is written anew: headers of entries with long names take
@@ -107,6 +129,11 @@ func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
 	if more || len(waiting) >= c.Limits.Waiting {
 		return 0, caisson.Errorf(caisson.Exhausted, "%d runs of the account wait or are under way, as many as may; wait for some, or cancel them", len(waiting))
 	}
+	return c.free()
+}
+
+// free returns how many bytes may be written before only the reserve is left.
+func (c entrance) free() (int64, error) {
 	dir, err := c.Dir.Open(".")
 	if err != nil {
 		return 0, err
@@ -166,10 +193,12 @@ func (c entrance) notOurs(dir caisson.Handle) error {
 	return nil
 }
 
-// bound fails once more than left bytes were counted, or ctx has ended.
+// bound fails once more than left bytes were counted, the disk has no room (others write to it, too, and an archive may grow), or ctx has
+// ended.
 type bound struct {
 	left int64
 	ctx  context.Context
+	free func() (int64, error)
 	err  error
 }
 
@@ -180,7 +209,8 @@ func (b *bound) count(n int) error {
 	if b.left -= int64(n); b.left < 0 {
 		return b.err
 	}
-	return nil
+	_, err := b.free()
+	return err
 }
 
 type boundedWriter struct {

@@ -76,6 +76,17 @@ func local(a netip.Addr) (bool, error) {
 	if err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(a, 9))); err != nil {
 		return false, fmt.Errorf("connect: %w", err)
 	}
+	// What an IPv6 route of type local or anycast leads to is not an address of an interface, but goes through the loopback interface.
+	// Its MTU is larger than that of any that leads out.
+	if a.Is6() {
+		mtu, err := unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU)
+		if err != nil {
+			return false, fmt.Errorf("getsockopt: %w", err)
+		}
+		if mtu > maxMTU {
+			return true, nil
+		}
+	}
 	from, err := unix.Getsockname(fd)
 	if err != nil {
 		return false, fmt.Errorf("getsockname: %w", err)
@@ -89,6 +100,9 @@ func local(a netip.Addr) (bool, error) {
 		return false, errors.New("getsockname: unknown family")
 	}
 }
+
+// maxMTU is the most that an interface which leads out can have: a length of 16 bits. That of the loopback interface is 65,536 by default.
+const maxMTU = 65535
 
 // bindTells4 and bindTells6 say whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind it
 // does not. They try with documentation addresses, which should be on no host.

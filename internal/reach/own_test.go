@@ -61,6 +61,36 @@ func inNamespace(t *testing.T, fn func(lo netlink.Link) error) {
 	}
 }
 
+// TestOwnRoutes: addresses that no interface has are own while a route makes them so.
+func TestOwnRoutes(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(lo netlink.Link) error {
+		for _, prefix := range []string{"2606:4700:1::/64", "203.0.113.0/24"} {
+			a := netip.MustParsePrefix(prefix).Addr().Next().Next()
+			_, dst, err := net.ParseCIDR(prefix)
+			if err != nil {
+				return err
+			}
+			const localTable = 255
+			route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: localTable}
+			for _, want := range []bool{true, false} {
+				if want {
+					err = netlink.RouteAdd(route)
+				} else {
+					err = netlink.RouteDel(route)
+				}
+				if err != nil {
+					return err
+				}
+				if own, err := (Host{}).Own(a); own != want || err != nil && !NoRoute(err) {
+					t.Errorf("%s is own: %t, %v; want %t", a, own, err, want)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // TestOwnComesAndGoes: an address is own from when an interface has it until it is removed, in every form.
 func TestOwnComesAndGoes(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer
 func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
-	case !plausible(a, loopback):
+	case !plausible(a.WithZone(""), loopback):
 		return caisson.Errorf(caisson.Denied, "the host leads to an address that cannot be a server's")
 	case local:
 		return nil
@@ -59,7 +59,8 @@ func plausible(a netip.Addr, loopback bool) bool {
 
 var (
 	// metadata are addresses where clouds tell a machine its secrets.
-	metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16")}
+	metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd00:ec2::253"), netip.MustParseAddr("fd00:ec2::23"),
+		netip.MustParseAddr("fd20:ce::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
 	// private4 is what of IPv4 is not everybody's. 168.63.129.16 is Azure's for each machine's own use. The networks for
 	// documentation are missing: they lead nowhere, or somebody has given them a use.
 	private4 = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",

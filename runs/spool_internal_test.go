@@ -1,0 +1,57 @@
+package runs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// TestBoundSeesTheDisk: what others write meanwhile counts, too.
+func TestBoundSeesTheDisk(t *testing.T) {
+	full := errors.New("full")
+	room := 3
+	b := bound{left: 1 << 20, ctx: t.Context(), free: func() (int64, error) {
+		if room--; room < 0 {
+			return 0, full
+		}
+		return 1, nil
+	}}
+	var out bytes.Buffer
+	if _, err := io.CopyBuffer(&boundedWriter{w: &out, bound: b}, io.LimitReader(zeros{}, 100), make([]byte, 10)); !errors.Is(err, full) || out.Len() != 30 {
+		t.Errorf("%d bytes, %v", out.Len(), err)
+	}
+	room = 3
+	if n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, &boundedReader{r: zeros{}, bound: b}, make([]byte, 10)); !errors.Is(err, full) || n != 30 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// TestUploadsPerAccount: an account has only so many uploads under way, and others are not concerned.
+func TestUploadsPerAccount(t *testing.T) {
+	c := &Core{Config: Config{Limits: Limits{PerAccount: 2}}, uploads: map[string]int{}}
+	e := entrance{c}
+	var done func()
+	for range 2 {
+		var err error
+		if done, err = e.receive("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.receive("a"); caisson.KindOf(err) != caisson.Exhausted {
+		t.Errorf("a third one: %v", err)
+	}
+	if _, err := e.receive("b"); err != nil {
+		t.Errorf("of another account: %v", err)
+	}
+	done()
+	if _, err := e.receive("a"); err != nil {
+		t.Errorf("when one has ended: %v", err)
+	}
+}
