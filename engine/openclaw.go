@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,8 +53,12 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	return a, nil
 }
 
-// Files implements [runs.Recipe].
+// Files implements [runs.Recipe]. Forks have the configuration of the warm-up in memory, so it does not name the model of the warm-up.
 func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error) {
+	if len(models) > 0 && models[0].Alias == runs.WarmModel {
+		models = slices.Clone(models)
+		models[0].Alias = openclaw.DefaultModel
+	}
 	return openclaw.Config(openclaw.Setup{Agent: a, Models: models})
 }
 
@@ -64,6 +69,9 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 		fresh := openclaw.Fork()
 		t.Remove, t.Files = append(t.Remove, fresh.Remove...), append(t.Files, fresh.Files...)
 		t.Port, t.Secret = fresh.Port, fresh.Secret
+	}
+	if turn.Warmup {
+		t.Model = openclaw.DefaultModel
 	}
 	if turn.Fork {
 		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when it was captured

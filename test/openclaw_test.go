@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/internal/testneed"
+	"github.com/caisson-dev/caisson/runs"
 )
 
 // claw is OpenClaw as a user of personas would have it, from the template of the built-in one. Its gateway can be looked into: what
@@ -142,18 +143,23 @@ tar -cf - --exclude=./usr --exclude=./proc --exclude=./sys --exclude=./dev --exc
 	}
 }
 
-// clawsApart: two forks at once are in the middle of a turn, and neither sees anything of the other.
-func (h *agentHost) clawsApart(*caisson.Agent) {
+// clawsApart: two forks at once are in the middle of a turn, and neither sees anything of the other, or tells its model anything of the
+// sandbox and the model of the warm-up.
+func (h *agentHost) clawsApart(a *caisson.Agent) {
 	t := h.t
-	var runs [2]caisson.Run
+	parent := string(shows[caisson.Snapshot](h.host, "snapshot", "show", string(a.Status.Snapshot)).Sandbox)
+	if parent == "" {
+		t.Fatal("the snapshot does not say which sandbox it was taken of")
+	}
+	var done [2]caisson.Run
 	var both sync.WaitGroup
 	for i, name := range []string{"alpha", "beta"} {
-		both.Go(func() { runs[i] = h.succeeds("openclaw", "Leave the mark "+name+".") })
+		both.Go(func() { done[i] = h.succeeds("openclaw", "Leave the mark "+name+".") })
 	}
 	both.Wait()
 	var seen [2][]string
 	for i, name := range []string{"alpha", "beta"} {
-		r := runs[i]
+		r := done[i]
 		if r.Result == nil {
 			t.Fatal("a run has failed")
 		}
@@ -162,7 +168,16 @@ func (h *agentHost) clawsApart(*caisson.Agent) {
 		if strings.Count(answer, "mark-"+name) != 4 || !strings.Contains(answer, "process-"+name) || strings.Contains(answer, []string{"beta", "alpha"}[i]) || !r.Result.Warm {
 			t.Errorf("%s sees %s", name, answer)
 		}
-		h.accounts(r)
+		for _, c := range h.accounts(r) {
+			if own := "host=" + string(r.Result.Sandbox) + " "; !bytes.Contains(c.Body, []byte(own)) {
+				t.Errorf("the model of %s is not told %q, but %q", name, own, runtimeLine.Find(c.Body))
+			}
+			for _, text := range []string{parent, runs.WarmModel} {
+				if bytes.Contains(c.Body, []byte(text)) {
+					t.Errorf("the model of %s is told %q of the warm-up: %q", name, text, runtimeLine.Find(c.Body))
+				}
+			}
+		}
 	}
 	// The name of the host and the id of the machine.
 	for i := range min(2, len(seen[0]), len(seen[1])) {
@@ -171,6 +186,9 @@ func (h *agentHost) clawsApart(*caisson.Agent) {
 		}
 	}
 }
+
+// runtimeLine is what OpenClaw tells its model about where it runs.
+var runtimeLine = regexp.MustCompile(`Runtime: [^"\\]*`)
 
 // clawGoesOn: the second run of a session finds files and conversation of the first.
 func (h *agentHost) clawGoesOn(*caisson.Agent) {

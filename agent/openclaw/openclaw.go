@@ -28,6 +28,10 @@ const (
 // Provider is the name that the model gateway has in OpenClaw's configuration: the model "demo" is its "caisson/demo".
 const Provider = "caisson"
 
+// DefaultModel is the default model of a gateway that is captured before it is known which model its runs will have. It is no alias, so
+// the model gateway answers it with the model of whoever asks: that of the warm-up, later that of the run.
+const DefaultModel = "caisson-default"
+
 // mainAgent is the id of the agent that OpenClaw is if no persona is asked for.
 const mainAgent = "main"
 

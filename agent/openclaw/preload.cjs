@@ -5,7 +5,7 @@
 // without its cache, Math.random from the system's source.
 'use strict';
 const crypto = require('node:crypto');
-const { syncBuiltinESMExports } = require('node:module');
+const { registerHooks, syncBuiltinESMExports } = require('node:module');
 const { dirname } = require('node:path');
 const threads = require('node:worker_threads');
 const { Worker, isMainThread, getEnvironmentData, setEnvironmentData } = threads;
@@ -45,6 +45,25 @@ if (isMainThread && process.argv[2] === 'gateway') {
     return setTimeout(callback, delay >= 30_000 && idle.test(new Error().stack) ? never : delay, ...args);
   };
   Object.defineProperties(globalThis.setTimeout, Object.getOwnPropertyDescriptors(setTimeout)); // with what util.promisify looks for
+}
+
+// OpenClaw tells its model the name of the machine, which it asks for once. A fork has a name of its own, so it is asked for each time.
+if (isMainThread && process.argv[2] === 'gateway') {
+  const hooks = registerHooks({
+    load(url, context, next) {
+      const loaded = next(url, context);
+      if (!/\/openclaw\/dist\/machine-name-[^/]*\.mjs$/.test(url)) {
+        return loaded;
+      }
+      const source = String(loaded.source);
+      const live = source.replace('if (cachedPromise) return cachedPromise;', '');
+      if (live === source) {
+        return loaded; // another module that only passes it on
+      }
+      hooks.deregister();
+      return { ...loaded, source: live };
+    },
+  });
 }
 
 const { randomUUID, randomInt, randomFillSync, randomBytes } = crypto;
