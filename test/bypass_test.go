@@ -35,6 +35,7 @@ type attempt struct {
 	// a policy is asked, or never leaves the sandbox, or is answered without a word: that it has come to nothing is then
 	// seen from outside alone.
 	why string
+	or  string // may be said instead; "" is nothing
 	// open says that it must succeed: the control without which a refusal proves nothing.
 	open bool
 }
@@ -85,7 +86,7 @@ func (h *host) attempts(sandbox string, list []attempt) {
 		for _, d := range o.Why {
 			said = append(said, line(d))
 		}
-		recorded := a.why == "" || slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, a.why) })
+		recorded := a.why == "" || slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, a.why) || a.or != "" && strings.Contains(s, a.or) })
 		switch {
 		case o.Open != a.open:
 			h.t.Errorf("%s: %s; want open %v", a.ID, o.Got, a.open)
