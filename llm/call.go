@@ -305,8 +305,13 @@ func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64)
 		output = seen + c.hidden()
 	}
 	o := c.estimate(word, status, said, c.likely, output)
-	// The provider may have read more tokens, and need not have stopped.
-	most := c.estimate(word, status, said, c.input, math.MaxInt64)
+	// The provider may have read more tokens, and need not have stopped. Where it adds to the input itself, as with tools that it runs, what
+	// it says before the end is not all of it.
+	stated := said
+	if _, known := c.req.Input(); !known {
+		stated = caisson.TokenCount{Output: said.Output}
+	}
+	most := c.estimate(word, status, stated, c.input, math.MaxInt64)
 	o.most = &caisson.Amount{USD: most.cost, Tokens: most.tokens.Total(), Calls: 1}
 	return o
 }
@@ -339,7 +344,7 @@ func (c *call) settle(o outcome) error {
 		c.row.Status = o.status
 	}
 	c.row.Duration = caisson.Duration(time.Since(c.started))
-	c.seat.correct(c.grant.Rate, c.taken, o.tokens.Total())
+	c.seat.correct(c.grant.Rate, c.taken, c.row.Amount().Tokens)
 	err := c.reserved.Settle(c.row)
 	c.record.end(c.row)
 	log := c.g.config.Log

@@ -135,28 +135,42 @@ func columnOf(kind string) string {
 	return ""
 }
 
+// usedQuery sums up what calls took. cutQuery sums up what budgets count of calls that were cut off beyond that, as [caisson.Call.Amount]
+// does; amounts in documents are dollars, at most 10,000 of them, which a float holds exactly enough.
+var (
+	callTokens = atMost("input + output + cache_read + cache_write")
+	usedQuery  = `SELECT ` + total("cost") + `, ` + total(callTokens) + `, ` + total("calls") + ` FROM usage WHERE true`
+	cutQuery   = `SELECT ` + total(`max(0, CAST(round((doc ->> '$.atMost.usd') * 1e9) AS INTEGER) - cost)`) + `, ` +
+		total(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
+)
+
 // recount makes what was taken of b in its present period the sum of calls and losses.
 func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := window(b.Period, now)
-	q := &query{}
-	q.sql.WriteString(`SELECT ` + total("cost") + `, ` + total(atMost("input + output + cache_read + cache_write")) + `, ` + total("calls") + `
-		FROM usage WHERE true`)
-	q.and("account = ?", b.Account)
-	switch kind {
-	case "account":
-	case "run":
-		q.under(sql.NullString{String: b.Account, Valid: true}, name)
-	default:
-		q.and(columnOf(kind)+" = ?", name)
-	}
-	q.and("at >= ?", start)
-	if !end.IsZero() {
-		q.and("at < ?", end.UnixMicro())
-	}
-	used, err := scanAmount(tx.QueryRowContext(ctx, q.sql.String(), q.args...))
-	if err != nil {
-		return err
+	var used caisson.Amount
+	for _, text := range []string{usedQuery, cutQuery} {
+		q := &query{}
+		q.sql.WriteString(text)
+		switch kind {
+		case "account":
+			q.and("account = ?", b.Account)
+		case "run":
+			q.and("+account = ?", b.Account) // the calls of the runs are fewer: the + keeps SQLite from the index of accounts
+			q.under(sql.NullString{String: b.Account, Valid: true}, name)
+		default:
+			q.and("account = ?", b.Account)
+			q.and(columnOf(kind)+" = ?", name)
+		}
+		q.and("at >= ?", start)
+		if !end.IsZero() {
+			q.and("at < ?", end.UnixMicro())
+		}
+		part, err := scanAmount(tx.QueryRowContext(ctx, q.sql.String(), q.args...))
+		if err != nil {
+			return err
+		}
+		used = used.Plus(part)
 	}
 	lost, err := scanAmount(tx.StmtContext(ctx, l.budgets.losses).QueryRowContext(ctx, b.Key, start))
 	if err != nil {

@@ -38,24 +38,32 @@ func testLineageBudgets(t *testing.T, s caisson.LedgerStore) {
 		c.Run, c.Lineage = run, lineage
 		return c
 	}
+	cut := part("low", "top mid") // 10 tokens by estimate, and 15 in budgets
+	cut.Estimated, cut.AtMost = true, &caisson.Amount{USD: cut.Cost + 7, Tokens: 15, Calls: 1}
 	calls := []caisson.Call{
-		part("top", ""), part("mid", "top"), part("low", "top mid"), part("low", "top mid"), part("stranger", "theirs"),
+		part("top", ""), part("mid", "top"), part("low", "top mid"), cut, part("stranger", "theirs"),
 	}
 	must(t, s.Ingest(ctx, j, 0, 1, calls))
 	must(t, s.Ingest(ctx, j, 1, 2, calls[2:3])) // there already
-	want("top", 40, 60)
-	want("mid", 30, 70)
-	want("low", 20, 80)
+	want("top", 45, 55)
+	want("mid", 35, 65)
+	want("low", 25, 75)
 	want("theirs", 0, 100)
 	// Made anew, a budget begins with the same: also with calls that were ingested before anybody asked for it.
 	for _, run := range []string{"top", "mid"} {
 		must(t, s.DeleteBudget(ctx, caisson.In("a"), "run/"+run))
 	}
+	before := budget(t, s, "run/low").Used.USD
+	must(t, s.DeleteBudget(ctx, caisson.In("a"), "run/low"))
+	put("low", "a")
+	if after := budget(t, s, "run/low").Used.USD; after != before {
+		t.Errorf("made anew, low has used %v, before %v", after, before)
+	}
 	put("top", "a")
 	put("mid", "a")
-	want("top", 40, 60)
-	want("mid", 30, 70)
+	want("top", 45, 55)
+	want("mid", 35, 65)
 	must(t, s.Close(ctx, j, false))
-	want("top", 40, 0)
-	want("low", 20, 0)
+	want("top", 45, 0)
+	want("low", 25, 0)
 }
