@@ -9,13 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/llm/scripted"
 )
 
@@ -94,17 +94,12 @@ func inNetwork(ns *os.File, f func() error) error {
 	if ns == nil {
 		return f()
 	}
-	done := make(chan error)
-	go func() {
-		// The thread is never unlocked, so that it ends with this goroutine and serves nobody else.
-		runtime.LockOSThread()
+	return osthread.Do(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter the network namespace of the host: %w", err)
-			return
+			return fmt.Errorf("enter the network namespace of the host: %w", err)
 		}
-		done <- f()
-	}()
-	return <-done
+		return f()
+	})
 }
 
 // A nativeModel serves a script to programs on the host.

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/osthread"
 )
 
 // newNamespace makes a network namespace with a configured TAP for sandbox id. It exists as long as one of the two does.
@@ -20,7 +21,7 @@ func newNamespace(id string) (ns, tap *os.File, err error) {
 			ns, tap = nil, nil
 		}
 	}()
-	err = onThread(func() error {
+	err = osthread.Do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
@@ -113,7 +114,7 @@ func takeTAP(ns *os.File, id string) (*os.File, error) {
 		return nil, err
 	}
 	var tap *os.File
-	err := onThread(func() error {
+	err := osthread.Do(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("setns: %w", err)
 		}
@@ -214,21 +215,4 @@ func quietIPv6() error {
 		}
 	}
 	return nil
-}
-
-// onThread runs f on an OS thread that may change its namespaces, because it ends with f.
-func onThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the runtime destroys the thread
-		if unix.Gettid() != unix.Getpid() {
-			result <- f()
-			return
-		}
-		// The main thread cannot be destroyed, and what /proc shows of the process is its namespaces. While it is held
-		// here, another goroutine gets another thread.
-		defer runtime.UnlockOSThread()
-		result <- onThread(f)
-	}()
-	return <-result
 }

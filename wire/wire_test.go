@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
-	caisson "github.com/caisson-dev/caisson"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	caisson "github.com/caisson-dev/caisson"
+
+	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
@@ -114,7 +116,7 @@ func (w *world) pid(t testing.TB) int {
 // inside runs f in a namespace. f must not start goroutines that make system calls of the network.
 func inside(t testing.TB, ns *os.File, f func() error) error {
 	t.Helper()
-	return onThread(func() error {
+	return osthread.Do(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}

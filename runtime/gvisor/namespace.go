@@ -9,28 +9,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
 // emptyNetNS returns a new network namespace with nothing in it. All gofers share it.
 func emptyNetNS() (*os.File, error) {
-	type result struct {
-		f   *os.File
-		err error
-	}
-	c := make(chan result)
-	go func() {
-		// The thread is in the new namespace and must not run anything else: not unlocking ends it with this goroutine.
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			c <- result{nil, err}
-			return
+	var f *os.File
+	err := osthread.Do(func() (err error) {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			f, err = os.Open("/proc/thread-self/ns/net")
 		}
-		f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		c <- result{f, err}
-	}()
-	res := <-c
-	return res.f, res.err
+		return err
+	})
+	return f, err
 }
 
 // idmap returns a user namespace for mounts in which n ids from uid and gid on are shown as those from to on. It is kept

@@ -3,11 +3,11 @@ package hostdirtest
 
 import (
 	"os"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
@@ -16,30 +16,27 @@ import (
 func Open(t testing.TB, dir string, private bool) *os.File {
 	t.Helper()
 	testneed.Root(t)
-	type result struct {
-		f   *os.File
-		err error
-	}
-	opened, done := make(chan result), make(chan struct{})
-	var alone func()
-	alone = func() {
-		runtime.LockOSThread() // it ends with this goroutine, and the namespace with it
-		if unix.Gettid() == os.Getpid() {
-			go alone() // on another thread: the main one stands for the process in /proc
-		} else {
+	opened, done := make(chan *os.File), make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		failed <- osthread.Do(func() error {
 			f, err := openAlone(dir, private)
-			opened <- result{f, err}
-		}
-		<-done
-	}
-	go alone()
-	r := <-opened
+			if err == nil {
+				opened <- f
+				<-done // the namespace ends with the thread
+			}
+			return err
+		})
+	}()
 	t.Cleanup(func() { close(done) })
-	if r.err != nil {
-		t.Fatal(r.err)
+	select {
+	case f := <-opened:
+		t.Cleanup(func() { f.Close() })
+		return f
+	case err := <-failed:
+		t.Fatal(err)
+		return nil
 	}
-	t.Cleanup(func() { r.f.Close() })
-	return r.f
 }
 
 // openAlone gives the calling thread a mount namespace of its own.
