@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,16 +55,17 @@ func NoRoute(err error) bool {
 
 // local asks the kernel about a, which is valid and not IPv4-mapped.
 func local(a netip.Addr) (bool, error) {
-	family, bindTells := unix.AF_INET, bindTells4
+	family := unix.AF_INET
 	if a.Is6() {
-		family, bindTells = unix.AF_INET6, bindTells6
+		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, fmt.Errorf("socket: %w", err)
 	}
 	defer unix.Close(fd)
-	if bindTells() {
+	tells := bindTells(family)
+	if tells {
 		switch err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))); {
 		case err == nil:
 			return true, nil
@@ -76,15 +76,9 @@ func local(a netip.Addr) (bool, error) {
 	if err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(a, 9))); err != nil {
 		return false, fmt.Errorf("connect: %w", err)
 	}
-	// What an IPv6 route of type local or anycast leads to is not an address of an interface, but goes through the loopback interface.
-	// Its MTU is larger than that of any that leads out.
-	if a.Is6() {
-		mtu, err := unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU)
-		if err != nil {
-			return false, fmt.Errorf("getsockopt: %w", err)
-		}
-		if mtu > maxMTU {
-			return true, nil
+	if !tells || a.Is6() {
+		if loop, err := throughLoopback(fd, a.Is6()); loop || err != nil {
+			return loop, err
 		}
 	}
 	from, err := unix.Getsockname(fd)
@@ -101,21 +95,28 @@ func local(a netip.Addr) (bool, error) {
 	}
 }
 
-// maxMTU is the most that an interface which leads out can have: a length of 16 bits. That of the loopback interface is 65,536 by default.
-const maxMTU = 65535
+// throughLoopback reports whether the route of the connected socket fd goes through the loopback interface, which is so for addresses
+// that only a route makes own and for second addresses of an interface, where the source address is another one. The loopback interface
+// has an MTU of 65,536 by default, of which IPv4 shows 65,535, and interfaces that lead out have less.
+func throughLoopback(fd int, ip6 bool) (bool, error) {
+	level, option, least := unix.IPPROTO_IP, unix.IP_MTU, 65535
+	if ip6 {
+		level, option, least = unix.IPPROTO_IPV6, unix.IPV6_MTU, 65536
+	}
+	mtu, err := unix.GetsockoptInt(fd, level, option)
+	if err != nil {
+		return false, fmt.Errorf("getsockopt: %w", err)
+	}
+	return mtu >= least, nil
+}
 
-// bindTells4 and bindTells6 say whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind it
-// does not. They try with documentation addresses, which should be on no host.
-var (
-	bindTells4 = sync.OnceValue(func() bool {
-		return bindFails(unix.AF_INET, netip.AddrFrom4([4]byte{192, 0, 2, 1}))
-	})
-	bindTells6 = sync.OnceValue(func() bool {
-		return bindFails(unix.AF_INET6, netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}))
-	})
-)
-
-func bindFails(family int, a netip.Addr) bool {
+// bindTells reports whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind, which may be
+// changed at any time, it does not. It tries with documentation addresses, which should be on no host.
+func bindTells(family int) bool {
+	a := netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	if family == unix.AF_INET6 {
+		a = netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1})
+	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false

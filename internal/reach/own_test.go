@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"runtime"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
@@ -42,21 +43,17 @@ func mapped(a netip.Addr) []netip.Addr {
 func inNamespace(t *testing.T, fn func(lo netlink.Link) error) {
 	t.Helper()
 	testneed.Root(t)
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			lo, err := netlink.LinkByName("lo")
-			if err != nil {
-				return err
-			}
-			return errors.Join(netlink.LinkSetUp(lo), fn(lo))
-		}()
-	}()
-	if err := <-done; err != nil {
+	err := osthread.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetUp(lo), fn(lo))
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -132,6 +129,42 @@ func TestOwnComesAndGoes(t *testing.T) {
 			}
 		}
 		expect("after", false)
+		return nil
+	})
+}
+
+// TestOwnBehindNonlocalBind: where processes may bind to addresses that are not the host's, second addresses of an interface and addresses
+// that a route makes own are found by their route.
+func TestOwnBehindNonlocalBind(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(lo netlink.Link) error {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			if err := os.WriteFile("/proc/sys/net/"+family+"/ip_nonlocal_bind", []byte("1"), 0); err != nil {
+				return err
+			}
+		}
+		out := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "out0"}, Mode: netlink.TUNTAP_MODE_TAP}
+		if err := errors.Join(netlink.LinkAdd(out), netlink.LinkSetUp(out)); err != nil {
+			return err
+		}
+		for _, s := range []string{"203.0.113.2/24", "203.0.113.3/24", "2606:4700::2/64", "2606:4700::3/64"} {
+			a, err := netlink.ParseAddr(s)
+			if err != nil {
+				return err
+			}
+			a.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(out, a); err != nil {
+				return err
+			}
+		}
+		for a, want := range map[string]bool{
+			"203.0.113.2": true, "203.0.113.3": true, "203.0.113.4": false,
+			"2606:4700::2": true, "2606:4700::3": true, "2606:4700::4": false,
+		} {
+			if own, err := (Host{}).Own(netip.MustParseAddr(a)); own != want || err != nil {
+				t.Errorf("%s is own: %t, %v; want %t", a, own, err, want)
+			}
+		}
 		return nil
 	})
 }
