@@ -102,7 +102,9 @@ func (l *listener) admit(c *conn) error {
 			l.mu.Unlock()
 			return caisson.Errorf(caisson.Exhausted, "the daemon has as many connections with requests as it may have; try again later")
 		}
+		// It stops counting here, not when it is closed, so that calls of admit at the same time close one each.
 		idle = e.Value.(*conn)
+		l.forget(idle)
 	}
 	l.leave(c)
 	c.known = true
@@ -124,6 +126,15 @@ func (l *listener) leave(c *conn) {
 	c.stranger = nil
 	if l.sources[c.source]--; l.sources[c.source] == 0 {
 		delete(l.sources, c.source)
+	}
+}
+
+// forget takes c from the known connections. The caller holds mu.
+func (l *listener) forget(c *conn) {
+	l.setIdle(c, false)
+	if c.known {
+		c.known = false
+		l.known--
 	}
 }
 
@@ -162,12 +173,8 @@ func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.of.setIdle(c, false)
 	c.of.leave(c)
-	if c.known {
-		c.known = false
-		c.of.known--
-	}
+	c.of.forget(c)
 	return err
 }
 
