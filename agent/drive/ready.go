@@ -27,7 +27,8 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end).Round(time.Millisecond))
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	end := time.Now().Add(limit)
+	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	var last error
 	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
@@ -38,7 +39,8 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 		if err := service(ctx).failed(); err != nil {
 			return err
 		}
-		if last == nil || ctx.Err() == nil { // that the time was over says less than what the service said before
+		// An error from the end of the time is less useful than the service's last answer. A connection's timeout can come before ctx's.
+		if last == nil || ctx.Err() == nil && time.Now().Before(end) {
 			last = err
 		}
 		select {
