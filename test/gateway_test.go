@@ -198,11 +198,15 @@ func TestGatewayRates(t *testing.T) {
 	h.client("busy", "--model", "slow", "--budget", "1000")
 	h.client("other", "--model", "m", "--model", "slow", "--budget", "1000")
 	for _, c := range []struct {
-		sandbox     string
-		least, most int
-	}{{"rated", 3, 3}, {"counted", 1, 10}} {
+		sandbox            string
+		calls, least, most int
+	}{
+		{"rated", 12, 3, 5}, // one every 20 s more
+		// A call uses 30 tokens: 33 calls one after the other, fewer at once, since each reserves what it may use at most; and one every 2 s more.
+		{"counted", 60, 1, 50},
+	} {
 		paid := 0
-		for _, a := range h.calls(c.sandbox, many(12, chat("", "m", "Hello."))...) {
+		for _, a := range h.calls(c.sandbox, many(c.calls, chat("", "m", "Hello."))...) {
 			if a.Status == http.StatusOK {
 				paid++
 				continue
