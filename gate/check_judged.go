@@ -83,7 +83,9 @@ var judgedFiles = []judged{
 		},
 	}.same},
 	{[]string{".eslintrc", ".eslintrc.json"}, "linters and editors load what this names", keyed{
-		decode: decodeJSON, inert: []string{"$schema", "rules", "env", "globals", "root", "ignorePatterns", "reportUnusedDisableDirectives"},
+		decode: decodeJSON,
+		inert:  []string{"$schema", "env", "globals", "root", "ignorePatterns", "reportUnusedDisableDirectives"},
+		rules:  []string{"rules.*"},
 	}.same},
 	{[]string{".prettierrc", ".prettierrc.json"}, "formatters and editors load what this names", keyed{
 		decode: decodeJSON,
@@ -183,6 +185,7 @@ type keyed struct {
 	decode   func(text string) (map[string]any, error)
 	inert    []string // paths of keys, with dots, below which nothing runs; * stands for any key
 	requires []string // the same of requirements of dependencies: another version runs nothing, another source may
+	rules    []string // the same of rules of ESLint: another severity runs nothing, other options of a plugin's rule may
 }
 
 func (k keyed) same(old, new string) (part string, ok bool) {
@@ -221,13 +224,13 @@ func (k keyed) sameKeys(path []string, before, after map[string]any) (part strin
 		if had == has && reflect.DeepEqual(was, is) || matchKeys(k.inert, at) == keysMatch {
 			continue
 		}
-		required := matchKeys(k.requires, at)
-		if required == keysMatch && (!has || fromRegistry(is, 0)) {
+		required, rule := matchKeys(k.requires, at), matchKeys(k.rules, at)
+		if required == keysMatch && (!has || fromRegistry(is, 0)) || rule == keysMatch && sameOptions(name, was, is) {
 			continue
 		}
 		wasTable, a := table(was, had)
 		isTable, b := table(is, has)
-		if below := required == keysBelow || matchKeys(k.inert, at) == keysBelow; below && a && b {
+		if below := required == keysBelow || rule == keysBelow || matchKeys(k.inert, at) == keysBelow; below && a && b {
 			if part, ok := k.sameKeys(at, wasTable, isTable); !ok {
 				return part, false
 			}
@@ -296,6 +299,34 @@ func fromRegistry(v any, depth int) bool {
 		return true
 	}
 	return false
+}
+
+// sameOptions reports whether a rule of ESLint differs only in what runs nothing: its severity and, unless the rule is a
+// plugin's, its options. The names of rules of plugins have a slash, and their options can name modules that they load. nil is
+// no such rule.
+func sameOptions(name string, old, new any) bool {
+	if !strings.Contains(name, "/") {
+		return true
+	}
+	before, ok := ruleOptions(old)
+	after, ok2 := ruleOptions(new)
+	return ok && ok2 && slices.EqualFunc(before, after, reflect.DeepEqual)
+}
+
+// ruleOptions returns what follows the severity of a rule; ok is false if that is none.
+func ruleOptions(rule any) (options []any, ok bool) {
+	list, isList := rule.([]any)
+	if !isList {
+		list = []any{rule}
+	}
+	if len(list) == 0 {
+		return nil, false
+	}
+	switch list[0] {
+	case nil, "off", "warn", "error", json.Number("0"), json.Number("1"), json.Number("2"):
+		return list[1:], true
+	}
+	return nil, false
 }
 
 // decodeJSON reads an object strictly: what readers could take for different things, such as a name that is there twice, is an error.

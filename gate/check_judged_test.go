@@ -46,7 +46,7 @@ func TestCheckJudged(t *testing.T) {
 		py   = "[build-system]\nrequires = [\"hatchling\"]\n[project]\nname = \"x\"\nversion = \"1\"\ndependencies = [\"a>=1\"]\n[tool.pytest.ini_options]\naddopts = \"-q\"\n"
 		rust = "[package]\nname = \"x\"\nversion = \"1.0.0\"\n[dependencies]\na = \"1\"\nb = { version = \"1\", features = [\"f\"] }\n"
 		mk   = "# Builds it.\nall:\n\tgo build \\\n\t\t-v\n"
-		lint = `{"rules": {"semi": "error"}, "plugins": ["a"]}`
+		lint = `{"rules": {"semi": "error", "import/named": ["error", {"ignore": ["x"]}], "n/no-sync": 1}, "plugins": ["a"]}`
 		fmt  = `{"semi": true}`
 	)
 	with := func(s string, pairs ...string) string {
@@ -125,7 +125,24 @@ func TestCheckJudged(t *testing.T) {
 		{"a patch", "Cargo.toml", rust, rust + "[patch.crates-io]\na = { path = \"x\" }\n", ask},
 		{"a macro", "Cargo.toml", rust, rust + "[lib]\nproc-macro = true\n", ask},
 
-		{"a rule", ".eslintrc.json", lint, with(lint, "error", "off"), pass},
+		{"severities", ".eslintrc.json", lint, with(lint, `"error"`, `"off"`, "1", `["warn"]`), pass},
+		{"options of a rule of ESLint", ".eslintrc", lint, with(lint, `"semi": "error"`, `"semi": [2, "never"]`), pass},
+		{"a rule of a plugin", ".eslintrc.json", lint, with(lint, `"n/`, `"@typescript-eslint/no-shadow": "warn", "n/`), pass},
+		{"without a rule of a plugin", ".eslintrc.json", lint, with(lint, `, "n/no-sync": 1`, ""), pass},
+		{"new, with severities", ".eslintrc.json", "", `{"rules": {"a/b": "off", "a/c": [0], "semi": [1, "never"]}}`, pass},
+		{"options of a rule of a plugin", ".eslintrc.json", lint, with(lint, `["x"]`, `["y"]`), ask},
+		{"options of a rule that had none", ".eslintrc.json", lint, with(lint, "1", `[1, {"resolvePaths": ["./x"]}]`), ask},
+		{"no options any more", ".eslintrc.json", lint, with(lint, `, {"ignore": ["x"]}`, ""), ask},
+		{"one more option", ".eslintrc.json", lint, with(lint, `["x"]}`, `["x"]}, "./y"`), ask},
+		{"a new rule with options", ".eslintrc.json", lint, with(lint, `"n/`, `"@a/x": ["off", {"project": "./x"}], "n/`), ask},
+		{"new, with options", "web/.eslintrc.json", "", `{"rules": {"node/no-missing-import": [2, {"x": ["./y"]}]}}`, ask},
+		{"an escaped name of a rule", ".eslintrc.json", lint, with(lint, `"n/no-sync": 1`, `"n\u002fno-sync": [1, "./x"]`), ask},
+		{"no severity", ".eslintrc.json", lint, with(lint, "1", `"./x"`), ask},
+		{"no severity in a list", ".eslintrc.json", lint, with(lint, "1", "[]"), ask},
+		{"an object for a severity", ".eslintrc.json", lint, with(lint, "1", `{"a": "./x"}`), ask},
+		{"rules that are a list", ".eslintrc.json", "{}", `{"rules": ["a/b"]}`, ask},
+		{"settings", ".eslintrc.json", lint, with(lint, `"plugins"`, `"settings": {"import/resolver": "./x"}, "plugins"`), ask},
+		{"rules of some files", ".eslintrc.json", lint, with(lint, `"plug`, `"overrides": [{"rules": {"a/b": 0}}], "plug`), ask},
 		{"a plugin", ".eslintrc.json", lint, with(lint, `"a"`, `"./x"`), ask},
 		{"YAML", ".eslintrc", "rules: {}\n", "rules: {a: 1}\n", ask},
 		{"style", ".prettierrc", fmt, with(fmt, "true", "false"), pass},
