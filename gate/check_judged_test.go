@@ -164,6 +164,7 @@ func TestCheckJudged(t *testing.T) {
 		{"a comment in a definition", "Makefile", "define x\n# a\nendef\n", "define x\n# b\nendef\n", ask},
 		{"another prefix of commands", "Makefile", ".RECIPEPREFIX = \\#\nall:\n# a\n", ".RECIPEPREFIX = \\#\nall:\n# b\n", ask},
 		{"a zero byte", "Makefile", mk, mk + "# \x00\n", ask},
+		{"a runner", "Makefile.toml", "[tasks.x]\nscript = '''\n#!@a\n'''\n", "[tasks.x]\nscript = '''\n#!@b\n'''\n", ask},
 	} {
 		got := checkEdit(t, c.path, c.old, c.new, Rules{})
 		if got.Verdict != c.verdict || c.verdict == ask && !hasFinding(got, checkPath, ask) {
@@ -209,7 +210,7 @@ func TestCheckRunning(t *testing.T) {
 			"gradlew", "build.gradle", "build.gradle.kts", "CODEOWNERS", ".github/CODEOWNERS", "docs/CODEOWNERS", "vercel.json", "netlify.toml",
 			"Justfile", "Taskfile.yml", "Rakefile", "lib/tasks/x.rake", "Gemfile", "CMakeLists.txt", "cmake/x.cmake", "vite.config.ts", "gulpfile.js",
 			"App.csproj", "Directory.Build.props", "flake.nix", "docker-compose.yml", "docker-compose.override.yml", "phpunit.xml.dist", ".lintstagedrc",
-			"ESLINT.CONFIG.JS", "mvnw", "pom.xml",
+			"ESLINT.CONFIG.JS", "mvnw", "pom.xml", "Makefile.toml", "crates/x/makefile.toml",
 		},
 		pass: {
 			"package-lock.json", "Makefile.d/x", "make.go", "confte.py", "setup.go", "src/build.rs.md", "eslint.md", "config.js", "src/app.config.ts", "gradle.md",

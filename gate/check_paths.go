@@ -101,6 +101,7 @@ var protections = []protection{
 		".babelrc.*", "babel.config.*", "webpack.config.*", "rollup.config.*", "vite.config.*", "rspack.config.*", "rsbuild.config.*",
 		"tsup.config.*", "postcss.config.*", ".postcssrc", ".postcssrc.*", "tailwind.config.*", "next.config.*", "nuxt.config.*",
 		"svelte.config.*", "astro.config.*", "metro.config.*", "craco.config.*", "compose.yml", "compose.yaml", "docker-compose.*",
+		"makefile.toml",
 	}},
 }
 
