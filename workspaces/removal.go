@@ -22,18 +22,25 @@ type removals struct {
 	Told    bool  // whether there is an event that says that removals are held
 }
 
-// removedPath returns the path whose file a change removes from the tree's own files, or "".
-func removedPath(ch *caisson.Change) string {
-	switch {
-	case ch.OldType == "dir" || ch.OldType == "none":
-	case ch.Kind == caisson.ChangeType && ch.Type == "dir" && gate.Own(ch.Path):
-		return ch.Path // a directory in its place
-	case ch.Kind == caisson.ChangeRemoved && gate.Own(ch.Path):
-		return ch.Path
-	case ch.Kind == caisson.ChangeRenamed && gate.Own(ch.OldPath) && !gate.Own(ch.Path):
-		return ch.OldPath
+// lost counts the tree's own files that steps take away, except those whose content is in one of the tree's own files that they
+// make. So a rename is a removal if it leads to where files do not count, see [gate.Own], or if it changes the content.
+func lost(steps []gate.Step) (n int64) {
+	made := map[string]int{} // by hash
+	for _, step := range steps {
+		if gate.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
+			made[step.After.Hash]++
+		}
 	}
-	return ""
+	for _, step := range steps {
+		switch {
+		case !gate.Own(step.Path) || !isFile(step.Before) || isFile(step.After):
+		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
+			made[step.Before.Hash]--
+		default:
+			n++
+		}
+	}
+	return n
 }
 
 // holdRemovals makes removals ask if they, and those that were applied automatically before, are more than half of the files that the
@@ -46,9 +53,7 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	}
 	now := int64(0)
 	for i := range r.Changes {
-		if removedPath(&r.Changes[i].Change) != "" {
-			now++
-		}
+		now += lost(r.Changes[i].Steps)
 	}
 	all := had.Files + had.Removed
 	if now == 0 || all < fewFiles || !r.Cut && 2*(now+had.Removed) <= all {
@@ -57,7 +62,7 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	why := fmt.Sprintf("%d of the directory's %d files would be removed without anybody having asked for it", now+had.Removed, all)
 	for i := range r.Changes {
 		ch := &r.Changes[i].Change
-		if removedPath(ch) == "" {
+		if lost(r.Changes[i].Steps) == 0 {
 			continue
 		}
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: checkRemoval, Verdict: caisson.VerdictAsk, Message: why})
@@ -95,28 +100,17 @@ func (c syncs) countRemovals(receipt *caisson.SyncReceipt, steps []gate.Step, un
 	if err := readJSON(file, &had); err != nil {
 		return err
 	}
-	renamed := map[string]bool{}
-	for _, e := range receipt.Entries {
-		renamed[e.Path] = e.Kind == caisson.ChangeRenamed
-	}
-	var more, removed, away int64 // away: renamed to where it is not counted
+	removed, more := lost(steps), int64(0)
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
-		if was == is || !gate.Own(step.Path) {
-			continue
-		}
-		n := int64(1)
-		if was {
-			n = -1
-		}
-		more += n
-		if renamed[step.Path] {
-			away -= n
-		} else if was {
-			removed++
+		switch {
+		case !gate.Own(step.Path):
+		case is && !was:
+			more++
+		case was && !is:
+			more--
 		}
 	}
-	removed += max(0, away)
 	if receipt.Auto {
 		more = -removed // what a sandbox has made itself does not raise what it may remove
 	}

@@ -307,8 +307,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and the rest is applied all the same.
-// TestAutoRemovalsInDisguise: a sandbox does not get to remove more by making files first, or by putting directories in the place of files.
+// TestAutoRemovalsInDisguise: a sandbox does not get to remove more by making files first, by putting directories in the place of
+// files, or by renaming them.
 func TestAutoRemovalsInDisguise(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"more files", "directories"} {
@@ -343,8 +343,72 @@ func TestAutoRemovalsInDisguise(t *testing.T) {
 			w.wantFiles(dir, files)
 		})
 	}
+	const header = "This line is the same in each of the files.\n"
+	many := func(from, to string, first, n int) (list [][2]string) {
+		for i := first; i < first+n; i++ {
+			list = append(list, [2]string{fmt.Sprintf(from, i), strings.ReplaceAll(to, "%d", fmt.Sprint(i))})
+		}
+		return list
+	}
+	// Of each round but the last one all is applied, of the last one no removal of a file in d. An empty new name is a removal.
+	for how, rounds := range map[string][][][2]string{
+		"cancel each other out": {
+			append(many("d/f%d", "node_modules/f%d", 0, 6), many("node_modules/m%d", "d/m%d", 0, 6)...),
+			append(many("d/f%d", "node_modules/f%d", 6, 6), many("node_modules/m%d", "d/m%d", 6, 6)...),
+		},
+		"to what is removed": {
+			many("d/f%d", "node_modules/f%d", 0, 6), many("node_modules/f%d", "", 0, 6), many("d/f%d", "node_modules/f%d", 6, 1),
+		},
+		"to what was renamed":        {many("d/f%d", "d/g%d", 0, 12), many("d/g%d", "node_modules/g%d", 0, 12)},
+		"onto each other in turn":    {many("d/f%d", "d/f11", 0, 6), many("d/f%d", "d/f11", 6, 5)},
+		"onto each other at once":    {many("d/f%d", "d/f11", 0, 11)},
+		"with a part of the content": {many("d/f%d", "d/g%d", 0, 12)},
+	} {
+		t.Run("renames "+how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			files := map[string]string{}
+			for i := range 12 {
+				files[fmt.Sprintf("d/f%d", i)] = fmt.Sprintf("%sthis is file %d\n", header, i)
+				files[fmt.Sprintf("node_modules/m%d", i)] = fmt.Sprintf("%d is another one\n", i)
+			}
+			dir := w.tree(files)
+			ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
+			for n, round := range rounds {
+				before := have(t, dir)
+				w.inside(ws, func(in string) {
+					for _, names := range round {
+						from, to := filepath.Join(in, names[0]), filepath.Join(in, names[1])
+						if to == in {
+							w.must(os.RemoveAll(from))
+							continue
+						}
+						w.must(os.Rename(from, to))
+						if how == "with a part of the content" {
+							w.must(os.Truncate(to, int64(len(header))))
+						}
+					}
+				})
+				if n < len(rounds)-1 {
+					w.autoApply(func() bool { return len(w.saw("sync.applied")) == n+1 })
+					if held := w.saw("sync.held"); len(held) > 0 {
+						t.Fatalf("round %d: %+v", n, held)
+					}
+					continue
+				}
+				w.autoApply(func() bool { return len(w.saw("sync.held")) == 1 })
+				after := have(t, dir)
+				for _, names := range round {
+					if name := names[0]; strings.HasPrefix(name, "d/") && after[name] != before[name] {
+						t.Errorf("%s is %q, want %q", name, after[name], before[name])
+					}
+				}
+			}
+		})
+	}
 }
 
+// TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and the rest is applied all the same.
 func TestAutoRemovals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
