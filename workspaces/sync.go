@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -171,8 +172,9 @@ func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 			return p, err
 		}
 		for i, x := range r.Changes {
-			ch := x.Change
-			if ch.Verdict == caisson.VerdictPass && matches(req.Only, ch.Path) && (ch.OldPath == "" || matches(req.Only, ch.OldPath)) && !declined[ch.Path] {
+			// The steps of a rename are at both its paths.
+			left := func(step gate.Step) bool { return !matches(req.Only, step.Path) || declined[step.Path] }
+			if x.Change.Verdict == caisson.VerdictPass && !slices.ContainsFunc(x.Steps, left) {
 				p.chosen[i] = true
 			}
 		}

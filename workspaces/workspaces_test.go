@@ -476,6 +476,46 @@ func TestAutoRemovals(t *testing.T) {
 	w.wantFiles(dir, files)
 }
 
+// TestUndoneRename: a file whose rename was undone can be renamed again, but no part of that is applied automatically.
+func TestUndoneRename(t *testing.T) {
+	t.Parallel()
+	for how, again := range map[string][][2]string{
+		"further":        {{"b", "c"}},
+		"back and again": {{"b", "a"}, {"a", "d/c"}},
+		"onto another":   {{"b", "other"}},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			start := map[string]string{"a": "a text that is long enough to be found again\n", "other": "o\n", "d/x": "x\n"}
+			dir := w.tree(start)
+			ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
+			rename := func(names [2]string) {
+				w.inside(ws, func(in string) { w.must(os.Rename(filepath.Join(in, names[0]), filepath.Join(in, names[1]))) })
+			}
+			rename([2]string{"a", "b"})
+			w.autoApply(func() bool { return len(w.saw("sync.applied")) == 1 })
+			list, _, err := w.gate.ListReceipts(w.ctx(), caisson.WorkspaceFilter{})
+			w.must(err)
+			_, err = w.gate.Undo(w.ctx(), list[0].ID, handle(t, dir))
+			w.must(err)
+			w.wantFiles(dir, start)
+			for _, names := range again {
+				rename(names)
+			}
+			receipt, err := w.sync(ws, caisson.SyncRequest{Auto: true})
+			w.must(err)
+			if got := have(t, dir); got["a"] != start["a"] || receipt.Waiting == 0 {
+				t.Errorf("after the undo %+v is applied automatically: %q", receipt.Entries, got)
+			}
+			_, err = w.sync(ws, pick(t, w.review(ws)))
+			w.must(err)
+			w.wantFiles(dir, w.sees(ws))
+			w.shows(ws)
+		})
+	}
+}
+
 // TestAutoRequest: the same on request, with patterns.
 func TestAutoRequest(t *testing.T) {
 	t.Parallel()
