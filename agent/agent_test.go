@@ -60,6 +60,12 @@ driver: exec
 command: [/bin/agent, --model, "{model}"]
 `
 
+// coder is an agent whose program is that of the built-in one; persona adds personas, one of which has a rule for tools.
+const (
+	coder   = "id: mine\nname: Mine\nimage: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/.caisson/agent, code]\n"
+	persona = "personas: [{id: x}, {id: y, deny: [bash]}]\n"
+)
+
 func TestParseFaults(t *testing.T) {
 	for _, c := range []struct{ name, yaml, field, words string }{
 		{"unknown key", good + "colour: red\n", "colour", "line 6"},
@@ -118,7 +124,17 @@ func TestParseFaults(t *testing.T) {
 		{"tools of exec", good + "tools: {deny: [Bash]}\n", "tools", "cannot be enforced"},
 		{"tools of codex", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: codex}\ntools: {allow: [Read]}\n", "tools", "cannot be enforced"},
 		{"tools of ACP", strings.Replace(good, "exec", "acp", 1) + "tools: {deny: [bash]}\n", "", ""},
-		{"tools of the built-in agent", "id: mine\nname: Mine\nimage: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/.caisson/agent, code]\ntools: {deny: [bash]}\n", "", ""},
+		{"tools of the built-in agent", coder + "tools: {deny: [bash]}\n", "", ""},
+		{"tools of a role", strings.Replace(coder, "code", "service, x", 1) + "tools: {deny: [x]}\n", "tools", "be enforced"},
+		{"tools of no role", strings.Replace(coder, ", code", "", 1) + "tools: {deny: [bash]}\n", "tools", "cannot be enforced"},
+		{"tools and a flag", strings.Replace(coder, "code", "code, -deny=", 1) + "tools: {deny: [bash]}\n", "tools", "-deny="},
+		{"tools, two flags", strings.Replace(coder, "code", "code, --allow, x", 1) + "tools: {allow: [y]}\n", "tools", "--allow"},
+		{"a flag alone", strings.Replace(coder, "code", "code, --deny, bash", 1), "", ""},
+		{"tools of a persona of exec", good + persona, "personas[1].deny", "cannot be enforced"},
+		{"tools of a persona of jsonl", strings.Replace(good, "exec", "jsonl", 1) + persona, "personas[1].deny", "line 6"},
+		{"tools of a persona of ACP", strings.Replace(good, "exec", "acp", 1) + persona, "personas[1].deny", "enforced"},
+		{"tools of a persona of the built-in agent", coder + persona, "personas[1].deny", "cannot be enforced"},
+		{"tools of a persona of OpenClaw", strings.Replace(good, "exec", "openclaw", 1) + persona, "", ""},
 		{"name of two lines", strings.Replace(good, "Mine", "\"a\\nb\"", 1), "name", "one line"},
 		{"escape in name", strings.Replace(good, "Mine", "\"a\\e[2J\"", 1), "name", "control"},
 		{"no yaml", "a: [", "", "YAML"},

@@ -61,7 +61,9 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 		c.policy("policy", *req.Policy)
 	}
 	c.toolRule(a) // it may have been stored before such rules were refused
-	s.Persona = c.persona(a, req.Persona)
+	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
+		c.personaTools("persona", a, s.Persona)
+	}
 	c.model(a, req.Model, d, s)
 	if err := errors.Join(c.faults...); err != nil {
 		return nil, err

@@ -156,6 +156,27 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
+// TestResolveToolRules: a rule for tools that nothing enforces, which was stored before such rules were refused, is refused for
+// the runs that it is for.
+func TestResolveToolRules(t *testing.T) {
+	a := ours()
+	a.Personas = append(a.Personas, caisson.Persona{ID: "reader", Deny: []string{"bash"}})
+	for _, persona := range []string{"", "main", "critic"} {
+		if _, err := agent.Resolve(a, caisson.RunRequest{Persona: persona}, common, token); err != nil {
+			t.Errorf("persona %q without a rule: %v", persona, err)
+		}
+	}
+	_, err := agent.Resolve(a, caisson.RunRequest{Persona: "reader"}, common, token)
+	wantKind(t, err, caisson.Invalid, "persona: cannot be enforced")
+	a.Tools.Deny = []string{"bash"}
+	_, err = agent.Resolve(a, caisson.RunRequest{}, common, token)
+	wantKind(t, err, caisson.Invalid, "tools: cannot be enforced")
+	a.Driver, a.Tools = caisson.DriverOpenClaw, caisson.ToolRule{}
+	if _, err := agent.Resolve(a, caisson.RunRequest{Persona: "reader"}, common, token); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestModels: what an agent says of models, and what there is.
 func TestModels(t *testing.T) {
 	a := ours()

@@ -168,16 +168,36 @@ func (c *checker) events(a *caisson.Agent) {
 	}
 }
 
-// builtInProgram is the program of the built-in agent, task.Program of package agent/task. It reads the rule from its environment.
-const builtInProgram = "/.caisson/agent"
+// The program of the built-in agent, task.Program of package agent/task, and its first argument. In another role it starts other
+// programs; in this one it reads the rule from its environment, unless a flag says something else.
+const (
+	builtInProgram = "/.caisson/agent"
+	builtInRole    = "code"
+)
 
 // toolRule refuses a rule for tools that nothing would enforce.
 func (c *checker) toolRule(a *caisson.Agent) {
-	rule := len(a.Tools.Allow) > 0 || len(a.Tools.Deny) > 0
-	builtIn := len(a.Command) > 0 && a.Command[0] == builtInProgram
-	if rule && (a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL) && !builtIn {
+	rules := map[string][]string{"allow": a.Tools.Allow, "deny": a.Tools.Deny}
+	switch starts := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
+	case !starts || len(a.Tools.Allow)+len(a.Tools.Deny) == 0:
+	case len(a.Command) < 2 || a.Command[0] != builtInProgram || a.Command[1] != builtInRole:
 		c.bad("tools", "cannot be enforced for a program that is started by driver %s, which decides itself what its tools are; "+
 			"leave it out and limit the tools in the program's own configuration (files, command)", a.Driver)
+	default:
+		for _, arg := range a.Command[2:] {
+			flag, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+			if strings.HasPrefix(arg, "-") && len(rules[flag]) > 0 {
+				c.bad("tools", "has no effect with %.80q in command, which replaces tools.%s; leave one of them out", arg, flag)
+			}
+		}
+	}
+}
+
+// personaTools refuses a rule for tools of a persona that nothing would enforce.
+func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Persona) {
+	if len(p.Deny) > 0 && a.Driver != caisson.DriverOpenClaw {
+		c.bad(field, "cannot be enforced: driver %s does not limit the tools of single personas, as driver openclaw does; "+
+			"leave out deny of %q", a.Driver, p.ID)
 	}
 }
 
@@ -240,6 +260,7 @@ func (c *checker) persons(a *caisson.Agent) {
 			c.bad(at+".model", "%.80q is not among the agent's models", p.Model)
 		}
 		c.words(at+".deny", p.Deny)
+		c.personaTools(at+".deny", a, &p)
 		if len(p.Instructions) > 64<<10 || !utf8.ValidString(p.Instructions) {
 			c.bad(at+".instructions", "is not text of at most 64KiB")
 		}
