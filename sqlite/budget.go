@@ -144,28 +144,36 @@ var (
 		total(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
 )
 
-// recount makes what was taken of b in its present period the sum of calls and losses.
-func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
+// takenQuery restricts text, usedQuery or cutQuery, to what b counts in the period that now is in.
+func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := window(b.Period, now)
+	q := &query{}
+	q.sql.WriteString(text)
+	account := "account = ?"
+	if kind == "run" || kind == "sandbox" && text == cutQuery {
+		account = "+account = ?" // the calls of one are fewer: the + keeps SQLite from the index of accounts
+	}
+	q.and(account, b.Account)
+	switch kind {
+	case "run":
+		q.under(sql.NullString{String: b.Account, Valid: true}, name)
+	case "sandbox", "session":
+		q.and(kind+" = ?", name)
+	}
+	q.and("at >= ?", start)
+	if !end.IsZero() {
+		q.and("at < ?", end.UnixMicro())
+	}
+	return q
+}
+
+// recount makes what was taken of b in its present period the sum of calls and losses.
+func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
+	start, _ := window(b.Period, now)
 	var used caisson.Amount
 	for _, text := range []string{usedQuery, cutQuery} {
-		q := &query{}
-		q.sql.WriteString(text)
-		switch kind {
-		case "account":
-			q.and("account = ?", b.Account)
-		case "run":
-			q.and("+account = ?", b.Account) // the calls of the runs are fewer: the + keeps SQLite from the index of accounts
-			q.under(sql.NullString{String: b.Account, Valid: true}, name)
-		default:
-			q.and("account = ?", b.Account)
-			q.and(columnOf(kind)+" = ?", name)
-		}
-		q.and("at >= ?", start)
-		if !end.IsZero() {
-			q.and("at < ?", end.UnixMicro())
-		}
+		q := takenQuery(text, b, now)
 		part, err := scanAmount(tx.QueryRowContext(ctx, q.sql.String(), q.args...))
 		if err != nil {
 			return err

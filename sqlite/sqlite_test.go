@@ -200,6 +200,9 @@ func TestPlans(t *testing.T) {
 		must(t, err)
 		return q.sql.String()
 	}
+	taken := func(text, period string) string {
+		return takenQuery(text, &caisson.Budget{Key: "sandbox/sb-1", Account: "local", Period: period}, time.Now()).sql.String()
+	}
 	must(t, s.Runs().Insert(t.Context(), &caisson.Run{ID: "rn-1", Account: "local"}, 0))
 	mine, all := caisson.In("local"), caisson.Everyone()
 	live := []caisson.RunState{caisson.RunQueued, caisson.RunRunning}
@@ -222,6 +225,10 @@ func TestPlans(t *testing.T) {
 		eventsOfSubject:                    "USING INDEX event_subject (account=? AND subject=? AND seq>?)",
 		findToken:                          "USING INDEX sqlite_autoindex_token_2 (hash=?)",
 		getAnswer:                          "(account=? AND key=?)",
+		taken(usedQuery, ""):               "INDEX usage_sandbox (sandbox=? AND account=? AND at>?)",
+		taken(usedQuery, "day"):            "INDEX usage_sandbox (sandbox=? AND account=? AND at>? AND at<?)",
+		taken(cutQuery, ""):                "INDEX call_sandbox (sandbox=?)",
+		taken(cutQuery, "month"):           "INDEX call_sandbox (sandbox=?)",
 		getCredential:                      "(account=? AND name=?)",
 	} {
 		rows, err := s.db.writer.Query("EXPLAIN QUERY PLAN "+query, 1, 2, 3, 4)
