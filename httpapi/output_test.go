@@ -43,7 +43,7 @@ func TestPumpEnds(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Fatal("the session does not end")
 			}
 			close(stop)

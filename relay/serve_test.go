@@ -180,7 +180,7 @@ func ended(t *testing.T, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("it goes on and on")
 		return nil
 	}

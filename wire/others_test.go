@@ -123,7 +123,7 @@ func (o *others) remove(run string) {
 // ask returns what the wire process knows of runs, as another machine hears it.
 func (o *others) ask(t testing.TB) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+o.addr, nil)
 	if err != nil {

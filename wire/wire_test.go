@@ -133,13 +133,13 @@ func eventually(t testing.TB, f func() error) {
 			t.Log("last: ", err)
 		}
 	})
-	poll.Until(t, 20*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		err = f()
 		return err == nil
 	})
 }
 
-const deadline = 20 * time.Second // nothing takes that long that arrives at all
+const deadline = 2 * time.Minute // nothing that arrives takes longer
 
 func dialTCP(address string) error {
 	c, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)

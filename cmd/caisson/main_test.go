@@ -127,7 +127,7 @@ func endDaemon(t *testing.T, data string) {
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return
 	}
-	poll.Until(t, 20*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z ") // init may be slow to reap it
 	})

@@ -100,7 +100,7 @@ func (s *screen) await(what string, cond func() bool) {
 			s.t.Logf("waiting for %s; on the screen: %q", what, s.text())
 		}
 	}()
-	poll.Until(s.t, 20*time.Second, cond)
+	poll.Until(s.t, 2*time.Minute, cond)
 }
 
 func TestTerminalSession(t *testing.T) {
@@ -220,7 +220,7 @@ func TestSecondInterruptEndsTheSession(t *testing.T) {
 		_, err := console{a}.attach(ctx, p, caisson.ExecRequest{})
 		result <- err
 	}()
-	poll.Until(t, 20*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		a.interrupts.mu.Lock()
 		defer a.interrupts.mu.Unlock()
 		return a.interrupts.taker != nil

@@ -17,7 +17,7 @@ import (
 )
 
 // Timeout bounds every single wait of a test.
-const Timeout = 20 * time.Second
+const Timeout = 2 * time.Minute
 
 // Test checks that cores behave as the domain says. open returns a context with a caller and fresh cores of his.
 func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {

@@ -354,7 +354,7 @@ turns:
 			cancel()
 			select {
 			case <-left:
-			case <-time.After(30 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Fatalf("%s, stream %t: still there", user, stream)
 			}
 		}

@@ -62,7 +62,7 @@ func raw(t testing.TB, s *httptest.Server, text string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	if _, err := io.WriteString(c, text); err != nil {
 		return err.Error()
 	}
@@ -268,7 +268,7 @@ func TestContinue(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(2 * time.Minute))
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", path, uploadType)
 		in := bufio.NewReader(c)
 		if line, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(line, want) {

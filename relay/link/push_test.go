@@ -174,7 +174,7 @@ func TestPromise3TokenIsNotGits(t *testing.T) {
 		done <- err
 	}()
 	seen := 0
-	poll.Until(t, 30*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		seen = lookForToken(t, token)
 		return seen > 0
 	})

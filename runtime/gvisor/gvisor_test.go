@@ -125,7 +125,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 
 func run(t testing.TB, r *Runtime, id caisson.ID, argv ...string) (string, caisson.ExitStatus) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	p, err := r.Exec(ctx, id, caisson.RuntimeExec{Command: argv})
 	if err != nil {

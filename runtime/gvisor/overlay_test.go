@@ -340,7 +340,7 @@ n=0; while :; do n=$((n+1)); echo $n >&4; echo $n > ../count.new; mv ../count.ne
 		fmt.Sscan(sh(t, r, id, "cat count"), &n)
 		return n
 	}
-	poll.Until(t, 20*time.Second, func() bool { return count(id) > 3 })
+	poll.Until(t, 2*time.Minute, func() bool { return count(id) > 3 })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), id, image, false); err != nil {
 		t.Fatalf("checkpoint with files of the workspace open: %v", err)
@@ -353,7 +353,7 @@ n=0; while :; do n=$((n+1)); echo $n >&4; echo $n > ../count.new; mv ../count.ne
 	if err := r.Restore(t.Context(), id, spec, image); err != nil {
 		t.Fatalf("restore: %v", err)
 	}
-	poll.Until(t, 20*time.Second, func() bool { return count(id) > n+3 })
+	poll.Until(t, 2*time.Minute, func() bool { return count(id) > n+3 })
 	if log := sh(t, r, id, "cat log"); !strings.HasPrefix(log, "1\n2\n3\n") || strings.Count(log, "\n") < n+2 {
 		t.Errorf("what is appended to before and after a pause is %q", log)
 	}
@@ -367,7 +367,7 @@ n=0; while :; do n=$((n+1)); echo $n >&4; echo $n > ../count.new; mv ../count.ne
 		t.Fatal(err)
 	}
 	n = count(id)
-	poll.Until(t, 20*time.Second, func() bool { return count(id) > n })
+	poll.Until(t, 2*time.Minute, func() bool { return count(id) > n })
 	if err := r.Destroy(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 		out, _ := run(t, r, id, "/bin/cat", "/root/tick")
 		return strings.HasPrefix(out, "tick")
 	}
-	poll.Until(t, 20*time.Second, func() bool { return ticks(id) })
+	poll.Until(t, 2*time.Minute, func() bool { return ticks(id) })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), id, image, true); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 	}
 	for i, fork := range forks {
 		answer := filepath.Join(spaces[i].dir, "upper/answer")
-		poll.Until(t, 20*time.Second, func() bool { _, err := os.Stat(answer); return err == nil })
+		poll.Until(t, 2*time.Minute, func() bool { _, err := os.Stat(answer); return err == nil })
 		if got, want := readFile(t, answer), fmt.Sprintf("task %d\n/workspace\nfile%d\n", i, i); got != want {
 			t.Errorf("in fork %d, a process that was there before says %q, want %q", i, got, want)
 		}
@@ -92,7 +92,7 @@ func TestOverlayForkWithoutFiles(t *testing.T) {
 	w := newWorkspace(t, host, 1000, 1000)
 	command := []string{"/bin/bash", "-c", "exec 3</workspace/file; echo up > /root/tick; exec sleep 1000"}
 	id, _ := inWorkspace(t, r, command, w.mount)
-	poll.Until(t, 20*time.Second, func() bool { out, _ := run(t, r, id, "/bin/cat", "/root/tick"); return out == "up\n" })
+	poll.Until(t, 2*time.Minute, func() bool { out, _ := run(t, r, id, "/bin/cat", "/root/tick"); return out == "up\n" })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), id, image, true); err != nil {
 		t.Fatal(err)

@@ -149,7 +149,7 @@ func (p program) start(t testing.TB, r *Runtime) guest {
 
 func (g guest) waitReady(t testing.TB) {
 	t.Helper()
-	poll.Until(t, 20*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		_, ok := g.try(t, "ready")
 		return ok
 	})
@@ -205,7 +205,7 @@ func (g guest) ask(t testing.TB, question string) string {
 func (g guest) try(t testing.TB, question string) (answer string, ok bool) {
 	t.Helper()
 	const script = `exec 3<>/dev/tcp/127.0.0.1/7000 && echo "$1" >&3 && cat <&3`
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	p, err := g.r.Exec(ctx, g.id, caisson.RuntimeExec{Command: []string{"/bin/bash", "-c", script, "ask", question}})
 	if err != nil {

@@ -144,7 +144,7 @@ func TestVolumeForks(t *testing.T) {
 while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd >> answer.new; mv answer.new answer; fi; echo tick > /root/tick; sleep 0.02; done`
 	command := []string{"/bin/bash", "-c", script}
 	id, _ := inWorkspace(t, r, command, empty.mount)
-	poll.Until(t, 20*time.Second, func() bool { out, _ := run(t, r, id, "/bin/cat", "/root/tick"); return out == "tick\n" })
+	poll.Until(t, 2*time.Minute, func() bool { out, _ := run(t, r, id, "/bin/cat", "/root/tick"); return out == "tick\n" })
 	image := t.TempDir()
 	if err := r.Checkpoint(t.Context(), id, image, true); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 		t.Fatal(err)
 	}
 	answered := func() bool { _, err := os.Stat(filepath.Join(dir, "answer")); return err == nil }
-	poll.Until(t, 20*time.Second, answered)
+	poll.Until(t, 2*time.Minute, answered)
 	if got := readFile(t, filepath.Join(dir, "answer")); got != "do it\n/workspace\n" {
 		t.Errorf("a process that was there before says %q", got)
 	}
@@ -178,7 +178,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 	if err := r.Restore(t.Context(), fork, spec, image); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, 20*time.Second, answered)
+	poll.Until(t, 2*time.Minute, answered)
 	if got := readFile(t, filepath.Join(dir, "answer")); got != "do it\nmore\n/workspace\n" {
 		t.Errorf("after a pause: %q", got)
 	}

@@ -145,7 +145,7 @@ func testWriterDetails(t *testing.T, r *Runtime, id caisson.ID) {
 	// Through an old descriptor, also one that somebody else has got, it is whoever has opened it.
 	python(t, r, id, "f = open('log', 'a')\nif os.fork() == 0:\n os.setsid()\n f.write('1'); f.flush(); time.sleep(0.1); f.write('2'); f.flush(); open('/tmp/done', 'w').close()\n")
 	opener, _ := writersOf(t, r, id)
-	poll.Until(t, 20*time.Second, func() bool { _, status := run(t, r, id, "/bin/test", "-e", "/tmp/done"); return status.Success() })
+	poll.Until(t, 2*time.Minute, func() bool { _, status := run(t, r, id, "/bin/test", "-e", "/tmp/done"); return status.Success() })
 	if after, _ := writersOf(t, r, id); after["log"] != opener["log"] || after["log"].PID == 0 {
 		t.Errorf("log: %+v, then %+v", opener["log"], after["log"])
 	}
@@ -233,7 +233,7 @@ func TestWritersOfForks(t *testing.T) {
 	}
 	pid := python(t, r, fork, "write('go')")
 	var by map[string]caisson.Writer
-	poll.Until(t, 20*time.Second, func() bool { by, _ = writersOf(t, r, fork); return by["gone"].PID != 0 })
+	poll.Until(t, 2*time.Minute, func() bool { by, _ = writersOf(t, r, fork); return by["gone"].PID != 0 })
 	if by["go"].PID != pid || by["gone"].PID != 2 || by["gone"].Command != "bash" || len(by) != 2 {
 		t.Errorf("of a fork that has gone on: %v", by)
 	}
@@ -252,7 +252,7 @@ func TestWritersMoved(t *testing.T) {
 	w := newWorkspace(t, t.TempDir(), 1000, 1000)
 	w.mount.Target = "/above/workspace"
 	id, _ := inWorkspace(t, r, []string{"/usr/bin/python3", "-c", "import os, time\nos.rename('/above', '/moved')\nopen('/moved/workspace/f', 'w').close()\ntime.sleep(1000)"}, w.mount)
-	poll.Until(t, 20*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		got, err := r.Writers(t.Context(), id, "/above/workspace")
 		return err == nil && len(got.List) == 1 && got.List[0].Path == "f" && got.List[0].PID == 2
 	})

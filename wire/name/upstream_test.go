@@ -245,7 +245,7 @@ func TestOneExchangeForMany(t *testing.T) {
 	if got := len(z.queries()); got != 1 {
 		t.Errorf("%d queries", got)
 	}
-	poll.Until(t, 30*time.Second, func() bool {
+	poll.Until(t, 2*time.Minute, func() bool {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		return u.active == 0 && len(u.flights) == 0
