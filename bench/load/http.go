@@ -122,8 +122,13 @@ func rate(o options, to string) ([]float64, error) {
 		go func() {
 			c, err := newCaller(to)
 			n := 0
-			for ; err == nil && time.Since(start) < o.last; n++ {
-				err = c.call()
+			for err == nil { // at least one call, however slow the machine is
+				if err = c.call(); err == nil {
+					n++
+				}
+				if time.Since(start) >= o.last {
+					break
+				}
 			}
 			if c != nil {
 				c.conn.Close()

@@ -132,7 +132,7 @@ func send(o options, addr string) ([]float64, error) {
 	}
 	defer c.Close()
 	block, sum, start := make([]byte, blockSize), 0, time.Now()
-	for time.Since(start) < o.last {
+	for sum == 0 || time.Since(start) < o.last {
 		n, err := c.Write(block)
 		if err != nil {
 			return nil, err
@@ -156,7 +156,7 @@ func receive(o options, addr string) ([]float64, error) {
 	}
 	defer c.Close()
 	block, sum, start := make([]byte, blockSize), 0, time.Now()
-	for time.Since(start) < o.last {
+	for sum == 0 || time.Since(start) < o.last {
 		n, err := c.Read(block)
 		if err != nil {
 			return nil, err
