@@ -404,7 +404,7 @@ func decodeTOML(text string) (m map[string]any, err error) {
 
 // sameMake compares makefiles without comments and empty lines. A line is a comment if it begins with its mark and is no part of a line that
 // goes on; where make could take such a line for something else, in a definition of several lines or with another prefix of
-// commands, all lines count.
+// commands, all lines count. So does a first line that names an interpreter, for makefiles that are run themselves.
 func sameMake(old, new string) (part string, ok bool) {
 	all := func(s string) bool { return strings.Contains(s, "define") || strings.Contains(s, "RECIPEPREFIX") }
 	if all(old) || all(new) {
@@ -416,7 +416,7 @@ func sameMake(old, new string) (part string, ok bool) {
 func makeLines(text string) (lines []string) {
 	goesOn := false
 	for line := range strings.SplitSeq(text, "\n") {
-		part := goesOn
+		part := goesOn || lines == nil && strings.HasPrefix(line, "#!")
 		plain := strings.TrimRight(line, "\r")
 		goesOn = strings.HasSuffix(plain, `\`)
 		if !part && !goesOn && (plain == "" || plain[0] == '#') {

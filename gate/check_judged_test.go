@@ -151,6 +151,8 @@ func TestCheckJudged(t *testing.T) {
 		{"a comment", "Makefile", mk, with(mk, "# Builds it.\n", "# Builds all of it.\n#\n\n"), pass},
 		{"a comment, in CRLF", "Makefile", mk, with(mk, "# Builds it.\n", "# Builds it.\r\n\r\n"), pass},
 		{"removed", "Makefile", mk, "", pass},
+		{"an interpreter", "rules.mk", "#!/usr/bin/make -f\n" + mk, "#!./evil\n" + mk, ask},
+		{"a new interpreter", "rules.mk", mk, "#!./evil\n" + mk, ask},
 		{"a command", "Makefile", mk, with(mk, "go build", "go test"), ask},
 		{"new", "GNUmakefile", "", mk, ask},
 		{"new, below", "x/makefile", "", mk, ask},
