@@ -114,7 +114,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
-		if err := c.syncs.countRemovals(receipt, steps, false); err != nil {
+		if err := c.removals.count(w, receipt, steps, false); err != nil {
 			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
 	}

@@ -3,6 +3,7 @@ package workspaces
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -90,6 +91,11 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.putOff(w.ID, ""); err != nil || off {
 		return err
 	}
+	unlock, ok := c.removals.automatic.Try(c.removals.key(w))
+	if !ok {
+		return nil // changes of another workspace of the directory are being applied; the next round tries again
+	}
+	defer unlock()
 	if err := c.place(ctx); err != nil {
 		return err
 	}
@@ -100,7 +106,8 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 // errPutOff says that a command has just refused what would be applied automatically.
 var errPutOff = errors.New("a command has refused these changes a moment ago")
 
-// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock.
+// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock, and
+// its directory, by removals.automatic.
 func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
@@ -117,13 +124,20 @@ func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 
 // clean forgets reviews and workspaces that are old.
 func (c *Core) clean(ctx context.Context, at time.Time) {
+	used := map[string]bool{}
 	err := c.each(ctx, func(w *caisson.Workspace) {
+		used[filepath.Base(c.removals.file(w))] = true
 		if err := c.cleanOne(ctx, w, at); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "what is old of a workspace could not be removed", "workspace", w.ID, "err", err)
 		}
 	})
 	if err != nil && ctx.Err() == nil {
 		c.Log.ErrorContext(ctx, "old workspaces could not be found", "err", err)
+	}
+	if err == nil {
+		if err := c.removals.clean(used, at.Add(-c.Keep)); err != nil {
+			c.Log.WarnContext(ctx, "old counts of removals could not be removed", "err", err)
+		}
 	}
 }
 

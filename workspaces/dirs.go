@@ -15,6 +15,7 @@ import (
 // What is in the directory of a workspace; see the package comment.
 const (
 	topDir       = "workspaces"
+	removalDir   = "removals" // beside topDir: counts of removals by directory
 	upperDir     = "layers/upper"
 	workDir      = "layers/work"
 	maskDir      = "mask"

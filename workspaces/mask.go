@@ -47,8 +47,8 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	}
 	w.Suspects, w.SuspectCount = found.Suspects.List, found.Suspects.Count
 	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
-	if err := writeJSON(c.dir(w.ID, removalFile), removals{Files: found.Own}); err != nil {
-		return diskFull(err)
+	if err := c.removals.begin(w, found.Own); err != nil {
+		return err
 	}
 	if found.Closed > 0 {
 		w.Warning = fmt.Sprintf("%d directories could not be looked into for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)

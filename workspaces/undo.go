@@ -101,7 +101,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	}
 	if fresh {
 		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
-		if err := c.syncs.countRemovals(r, p.Steps, true); err != nil {
+		if err := c.removals.count(w, r, p.Steps, true); err != nil {
 			c.Log.WarnContext(ctx, "how many files an undo has put back could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}

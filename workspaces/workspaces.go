@@ -18,7 +18,7 @@
 //	                         what has become of it, and is <rc>.done afterwards
 //	    dropped              a change on its way out of the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
-//	    removals.json        how many files the directory has, and how many were removed from it automatically
+//	    removals.json        of earlier versions, which counted removals for each workspace
 //	    show.json            patterns of names that are not hidden after all
 //	    seen.json            changes of which there is an event: path to hash
 //	    writers.json         which process was the last to change what, as the sandbox last said
@@ -34,6 +34,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -92,6 +93,7 @@ type Core struct {
 	searching searching
 	refusals  refusals
 	boxing    boxing
+	removals  *removalCounts
 	locks     keylock.Locks // held by whoever looks at a workspace or changes it, by id
 	writing   keylock.Locks // held by whoever writes writers.json, by id of the workspace; after locks
 	still     keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
@@ -136,12 +138,18 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir+"/"+topDir, 0o700); err != nil {
-		data.Close()
-		return nil, err
+	for _, dir := range []string{topDir, removalDir} {
+		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
+			data.Close()
+			return nil, err
+		}
 	}
 	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials(), baseless: map[caisson.ID]*caisson.Workspace{}}
 	c.reviews, c.syncs, c.laying, c.refusals, c.boxing, c.searching = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}, searching{c}
+	c.removals = &removalCounts{
+		dir:     filepath.Join(cfg.Dir, removalDir),
+		earlier: func(w caisson.ID) string { return c.dir(w, removalFile) },
+	}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }

@@ -311,7 +311,7 @@ func TestAuto(t *testing.T) {
 // files, or by renaming them.
 func TestAutoRemovalsInDisguise(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"more files", "directories"} {
+	for _, how := range []string{"more files", "directories", "links"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -334,8 +334,11 @@ func TestAutoRemovalsInDisguise(t *testing.T) {
 				for i := range 12 {
 					name := filepath.Join(in, fmt.Sprintf("d/f%d", i))
 					w.must(os.Remove(name))
-					if how == "directories" {
+					switch how {
+					case "directories":
 						w.must(os.Mkdir(name, 0o755))
+					case "links":
+						w.must(os.Symlink("nowhere", name))
 					}
 				}
 			})
@@ -406,6 +409,96 @@ func TestAutoRemovalsInDisguise(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAutoRemovalsTogether: workspaces of a directory, at the same time or one after the other, remove together no more than one could.
+func TestAutoRemovalsTogether(t *testing.T) {
+	t.Parallel()
+	yolo := func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo }
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprintf("after %t", after), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			files := map[string]string{}
+			for i := range 12 {
+				files[fmt.Sprintf("f%d", i)] = fmt.Sprintf("this is file %d\n", i)
+			}
+			dir := w.tree(files)
+			remove := func(ws *caisson.Workspace, first int) {
+				w.inside(ws, func(in string) {
+					for i := first; i < first+6; i++ {
+						w.must(os.Remove(filepath.Join(in, fmt.Sprintf("f%d", i))))
+					}
+					w.must(os.WriteFile(filepath.Join(in, fmt.Sprintf("done%d", first)), nil, 0o644))
+				})
+			}
+			one := w.lay(dir, yolo)
+			if after { // and what the first one makes does not raise what the second one may remove
+				more := map[string]string{}
+				for i := range 40 {
+					more[fmt.Sprintf("more/%d", i)] = fmt.Sprint(i)
+				}
+				w.edit(one, more)
+				remove(one, 0)
+				w.autoApply(func() bool { return len(w.saw("sync.applied")) == 1 })
+				two := w.lay(dir, yolo)
+				remove(two, 6)
+			} else {
+				two := w.lay(dir, yolo)
+				remove(one, 0)
+				remove(two, 6)
+			}
+			w.autoApply(func() bool { return len(w.saw("sync.held")) == 1 })
+			left := 0
+			for i := range 12 {
+				if _, err := os.Stat(filepath.Join(dir, fmt.Sprintf("f%d", i))); err == nil {
+					left++
+				}
+			}
+			if left != 6 {
+				t.Errorf("%d of 12 files are left, want half", left)
+			}
+		})
+	}
+}
+
+// TestAutoRemovalsAfterRename: a person's approval of a rename with an edit does not start the count anew.
+func TestAutoRemovalsAfterRename(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := map[string]string{}
+	for i := range 12 {
+		files[fmt.Sprintf("f%d", i)] = strings.Repeat(fmt.Sprintf("this is file %d\n", i), 10)
+	}
+	dir := w.tree(files)
+	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo })
+	remove := func(first, n int) {
+		w.inside(ws, func(in string) {
+			for i := first; i < first+n; i++ {
+				w.must(os.Remove(filepath.Join(in, fmt.Sprintf("f%d", i))))
+			}
+		})
+		for i := first; i < first+n; i++ {
+			delete(files, fmt.Sprintf("f%d", i))
+		}
+	}
+	remove(0, 6)
+	w.autoApply(func() bool { return len(w.saw("sync.applied")) == 1 })
+	w.inside(ws, func(in string) {
+		w.must(os.Rename(filepath.Join(in, "f6"), filepath.Join(in, "g6")))
+		w.must(os.WriteFile(filepath.Join(in, "g6"), []byte(files["f6"]+"more\n"), 0o644))
+	})
+	files["g6"] = files["f6"] + "more\n"
+	delete(files, "f6")
+	req := pick(t, w.review(ws))
+	req.Asked = true
+	_, err := w.sync(ws, req)
+	w.must(err)
+	w.wantFiles(dir, files)
+	kept := maps.Clone(files)
+	remove(7, 5)
+	w.autoApply(func() bool { return len(w.saw("sync.held")) == 1 })
+	w.wantFiles(dir, kept)
 }
 
 // TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and the rest is applied all the same.
