@@ -95,7 +95,8 @@ var judgedFiles = []judged{
 			"trailingComma", "useTabs", "vueIndentScriptAndStyle",
 		},
 	}.same},
-	{[]string{"makefile", "gnumakefile", "bsdmakefile", "makefile.*", "*.mk"}, "make runs this", sameMake},
+	{[]string{"makefile", "gnumakefile", "bsdmakefile", "makefile.am", "makefile.in", "makefile.inc", "*.mk"}, "make runs this", sameMake},
+	{[]string{"makefile.*"}, "builds run this", func(old, new string) (string, bool) { return "", old == new }},
 }
 
 // judgedNames is an index of judgedFiles by name.

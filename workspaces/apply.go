@@ -31,9 +31,17 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	if len(plan.Steps) == 0 {
 		return receipt, nil
 	}
+	if s.auto {
+		if err := s.c.removals.take(s.w, plan.Steps); err != nil {
+			return nil, err
+		}
+	}
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
 	outcome, err := s.write(ctx, r, receipt, plan)
 	if outcome.State != gate.OutcomeApplied {
+		if s.auto && outcome.State == gate.OutcomeRolledBack {
+			err = errors.Join(err, s.c.removals.giveBack(s.w, plan.Steps))
+		}
 		if err == nil {
 			err = caisson.Errorf(caisson.Internal, "the changes were not applied; the daemon's log has the details")
 		}
@@ -114,7 +122,9 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
-		if err := c.removals.count(w, receipt, steps, false); err != nil {
+		if receipt.Auto {
+			// Its removals count since before it was applied.
+		} else if err := c.removals.approved(w, receipt, steps, false); err != nil {
 			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
 	}

@@ -91,11 +91,6 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.putOff(w.ID, ""); err != nil || off {
 		return err
 	}
-	unlock, ok := c.removals.automatic.Try(c.removals.key(w))
-	if !ok {
-		return nil // changes of another workspace of the directory are being applied; the next round tries again
-	}
-	defer unlock()
 	if err := c.place(ctx); err != nil {
 		return err
 	}
@@ -106,8 +101,7 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 // errPutOff says that a command has just refused what would be applied automatically.
 var errPutOff = errors.New("a command has refused these changes a moment ago")
 
-// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock, and
-// its directory, by removals.automatic.
+// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock.
 func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {

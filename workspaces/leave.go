@@ -87,11 +87,6 @@ func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
 	}
 	defer release()
 	if w.Mode == caisson.SyncYolo {
-		unlock, held := c.removals.automatic.Acquire(ctx, c.removals.key(w))
-		if held != nil {
-			return
-		}
-		defer unlock()
 		err = c.syncs.applyAlone(ctx, w)
 	} else {
 		err = c.reviews.count(ctx, w)

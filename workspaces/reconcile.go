@@ -24,6 +24,9 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			gone = append(gone, w)
 			return
 		}
+		if err := c.removals.fold(w); err != nil && ctx.Err() == nil {
+			c.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
+		}
 		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
 			if err == nil {
 				err = c.syncs.recoverAt(ctx, w)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
-	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
 const (
@@ -24,11 +24,16 @@ const (
 
 // removals are counts of the files of a host directory that are [gate.Own] and not hidden, as far as syncs have changed them.
 type removals struct {
-	Files   int64        // that are there, except those that were made automatically
-	Made    int64        // automatically
-	Removed int64        // automatically, since a person has last removed some
-	Most    int64        // the largest sum of Files and Removed
+	Files   int64        // that are there, except those that automatic syncs have made
+	Removed int64        // by automatic syncs, since a person has last removed some
+	Auto    bool         // whether automatic syncs have made or removed some since then
+	Most    int64        // how many there were when there were most
 	Held    []caisson.ID // workspaces with an event that says that removals are held
+}
+
+// most reports whether n more removals are too many.
+func (r *removals) most(n int64) bool {
+	return n > 0 && r.Most >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed
 }
 
 // removalCounts keeps the removals of all host directories, each for all of its workspaces, so that several of them cannot remove
@@ -37,30 +42,22 @@ type removalCounts struct {
 	dir     string
 	earlier func(workspace caisson.ID) string // the file of versions that counted for each workspace
 	mu      sync.Mutex                        // held while a file is replaced
-	// automatic are held from before changes are reviewed until they are applied, by directory, if they are applied automatically;
-	// after Core.locks.
-	automatic keylock.Locks
-}
-
-// key names the directory of w.
-func (c *removalCounts) key(w *caisson.Workspace) string {
-	if w.Inode == 0 {
-		return string(w.ID)
-	}
-	return fmt.Sprintf("%x-%x", w.Device, w.Inode)
 }
 
 func (c *removalCounts) file(w *caisson.Workspace) string {
-	return filepath.Join(c.dir, c.key(w)+".json")
+	name := string(w.ID)
+	if w.Inode != 0 {
+		name = fmt.Sprintf("%x-%x", w.Device, w.Inode)
+	}
+	return filepath.Join(c.dir, name+".json")
 }
 
 func (c *removalCounts) read(w *caisson.Workspace) (had removals, err error) {
-	err = errors.Join(readJSON(c.earlier(w.ID), &had), readJSON(c.file(w), &had))
-	had.Most = max(had.Most, had.Files+had.Removed)
+	err = readJSON(c.file(w), &had)
 	return had, err
 }
 
-// update changes the counts of w's directory if change says so.
+// update changes the counts of w's directory, unless change returns false.
 func (c *removalCounts) update(w *caisson.Workspace, change func(*removals) bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,19 +65,47 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removals) bool
 	if err != nil || !change(&had) {
 		return err
 	}
+	had.Most = max(had.Most, had.Files+had.Removed)
 	return diskFull(writeJSON(c.file(w), had))
 }
 
-// begin counts for another workspace of a directory that has so many files of its own.
+// begin counts for another workspace of a directory that has so many files of its own. Files that automatic syncs have made since a person
+// last removed some do not count, and while there may be such, files that somebody else has made do not either.
 func (c *removalCounts) begin(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removals) bool {
-		had.Files = max(0, files-had.Made)
-		if had.Removed == 0 {
-			had.Most = 0
+		if had.Auto {
+			had.Files = min(had.Files, files)
+		} else {
+			had.Files, had.Most = files, 0
 		}
-		had.Most = max(had.Most, had.Files+had.Removed)
+		had.Most = max(had.Most, files)
 		return true
 	})
+}
+
+// fold adds the counts of an earlier version to those of the directory.
+func (c *removalCounts) fold(w *caisson.Workspace) error {
+	var old removals
+	switch _, err := os.Lstat(c.earlier(w.ID)); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := readJSON(c.earlier(w.ID), &old); err != nil {
+		return err
+	}
+	err := c.update(w, func(had *removals) bool {
+		if had.Files == 0 {
+			had.Files = old.Files
+		}
+		had.Files, had.Removed, had.Auto = min(had.Files, old.Files), had.Removed+old.Removed, true
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return os.Remove(c.earlier(w.ID))
 }
 
 // clean removes counts that have not changed since before and whose file is not among used.
@@ -132,7 +157,7 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 		now += lost(r.Changes[i].Steps)
 	}
 	all := had.Files + had.Removed
-	if now == 0 || had.Most < fewFiles || !r.Cut && 2*(now+had.Removed) <= all {
+	if !had.most(now) && (!r.Cut || now == 0 || had.Most < fewFiles) {
 		return nil
 	}
 	why := fmt.Sprintf("%d of the directory's %d files would be removed without anybody having asked for it", now+had.Removed, all)
@@ -170,9 +195,8 @@ func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// count changes the counts by a sync of these steps, or by its undo.
-func (c *removalCounts) count(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
-	removed, made, gone := lost(steps), int64(0), int64(0)
+// tally returns how many files of the tree's own steps make, take away, and lose.
+func tally(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
 		switch {
@@ -183,23 +207,52 @@ func (c *removalCounts) count(w *caisson.Workspace, receipt *caisson.SyncReceipt
 			gone++
 		}
 	}
-	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
-	sign := int64(1)
-	if undone {
-		sign = -1
-	}
+	return made, gone, lost(steps)
+}
+
+// take counts what is about to be applied automatically, before it is: after a crash it may count what was not applied. Conflict if
+// other workspaces of the directory have removed so much since the review that this would be too much.
+func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
+	var over error
+	err := c.update(w, func(had *removals) bool {
+		made, _, removed := tally(steps)
+		if had.most(removed) {
+			over = caisson.Errorf(caisson.Conflict, "other workspaces of %.100q have removed files meanwhile; try again", w.Source)
+			return false
+		}
+		had.add(made, removed, 1)
+		return made > 0 || removed > 0
+	})
+	return errors.Join(over, err)
+}
+
+// add counts an automatic sync, or with sign -1 its undo. What a sandbox has made itself does not raise what it may remove.
+func (r *removals) add(made, removed, sign int64) {
+	r.Auto = r.Auto || made > 0 || removed > 0
+	r.Removed = max(0, r.Removed+sign*removed)
+	r.Files = max(0, r.Files-sign*removed)
+}
+
+// giveBack counts no longer what take has counted, since it was not applied or has been undone.
+func (c *removalCounts) giveBack(w *caisson.Workspace, steps []gate.Step) error {
 	return c.update(w, func(had *removals) bool {
-		if receipt.Auto {
-			// What a sandbox has made itself does not raise what it may remove.
-			had.Made = max(0, had.Made+sign*made)
-			had.Removed = max(0, had.Removed+sign*removed)
-			had.Files = max(0, had.Files-sign*removed)
-			return true
+		made, _, removed := tally(steps)
+		had.add(made, removed, -1)
+		return removed > 0
+	})
+}
+
+// approved counts a sync that a person has asked for, or with undone its undo.
+func (c *removalCounts) approved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
+	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
+	return c.update(w, func(had *removals) bool {
+		made, gone, removed := tally(steps)
+		if undone {
+			made, gone = gone, made
+		} else if removed > 0 && asked {
+			had.Removed, had.Auto, had.Held = 0, false, nil
 		}
-		if !undone && removed > 0 && asked {
-			had.Removed, had.Held = 0, nil
-		}
-		had.Files = max(0, had.Files+sign*(made-gone))
+		had.Files = max(0, had.Files+made-gone)
 		return true
 	})
 }

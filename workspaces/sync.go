@@ -31,13 +31,6 @@ func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*
 		return nil, err
 	}
 	defer release()
-	if req.Auto {
-		unlock, err := g.c.removals.automatic.Acquire(ctx, g.c.removals.key(w))
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-	}
 	if len(req.Drop) > 0 {
 		wake, err := g.c.idle(ctx, w, "drop changes")
 		if err != nil {

@@ -101,7 +101,13 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	}
 	if fresh {
 		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
-		if err := c.removals.count(w, r, p.Steps, true); err != nil {
+		err := error(nil)
+		if r.Auto {
+			err = c.removals.giveBack(w, p.Steps)
+		} else {
+			err = c.removals.approved(w, r, p.Steps, true)
+		}
+		if err != nil {
 			c.Log.WarnContext(ctx, "how many files an undo has put back could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
