@@ -39,9 +39,9 @@ func (r *removals) most(n int64) bool {
 // removalCounts keeps the removals of all host directories, each for all of its workspaces, so that several of them cannot remove
 // together what one could not. They are kept as long as there is a workspace of the directory, and for Config.Keep after the last change.
 type removalCounts struct {
-	dir     string
-	earlier func(workspace caisson.ID) string // the file of versions that counted for each workspace
-	mu      sync.Mutex                        // held while a file is replaced
+	dir        string
+	workspaces string     // the directory of workspaces, where earlier versions have counts of each
+	mu         sync.Mutex // held while a file is replaced
 }
 
 func (c *removalCounts) file(w *caisson.Workspace) string {
@@ -86,13 +86,14 @@ func (c *removalCounts) begin(w *caisson.Workspace, files int64) error {
 // fold adds the counts of an earlier version to those of the directory.
 func (c *removalCounts) fold(w *caisson.Workspace) error {
 	var old removals
-	switch _, err := os.Lstat(c.earlier(w.ID)); {
+	file := filepath.Join(c.workspaces, string(w.ID), removalFile)
+	switch _, err := os.Lstat(file); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
 	}
-	if err := readJSON(c.earlier(w.ID), &old); err != nil {
+	if err := readJSON(file, &old); err != nil {
 		return err
 	}
 	err := c.update(w, func(had *removals) bool {
@@ -105,7 +106,7 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return os.Remove(c.earlier(w.ID))
+	return os.Remove(file)
 }
 
 // clean removes counts that have not changed since before and whose file is not among used.

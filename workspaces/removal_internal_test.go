@@ -89,17 +89,22 @@ func TestRemovalCounts(t *testing.T) {
 func TestRemovalsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := &removalCounts{dir: t.TempDir(), earlier: func(id caisson.ID) string { return filepath.Join(dir, string(id)) }}
+	c := &removalCounts{dir: t.TempDir(), workspaces: dir}
+	for _, id := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(dir, id), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for range 2 {
 		for _, id := range []caisson.ID{"a", "b"} {
 			if err := c.fold(&caisson.Workspace{ID: id, Device: 1, Inode: 2}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := os.Stat(filepath.Join(dir, string(id))); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, string(id), removalFile)); err == nil {
 				t.Error("the old file is left")
 			}
 			if id == "a" {
-				if err := os.WriteFile(filepath.Join(dir, "b"), []byte(`{"Files":15,"Removed":5,"Told":true}`), 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, "b", removalFile), []byte(`{"Files":15,"Removed":5,"Told":true}`), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -146,10 +146,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials(), baseless: map[caisson.ID]*caisson.Workspace{}}
 	c.reviews, c.syncs, c.laying, c.refusals, c.boxing, c.searching = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}, searching{c}
-	c.removals = &removalCounts{
-		dir:     filepath.Join(cfg.Dir, removalDir),
-		earlier: func(w caisson.ID) string { return c.dir(w, removalFile) },
-	}
+	c.removals = &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: filepath.Join(cfg.Dir, topDir)}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
