@@ -1,0 +1,66 @@
+// Package frozen checks lists of what may not vanish, such as the names of the API. A list is a file of sorted lines. What
+// precedes its first empty line is its header, and lines that begin with # are comments.
+package frozen
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Updating reports whether lists are to be updated. [os.Getenv] makes that part of the key of cached test results.
+func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
+
+// Check fails the test for each line of the list in file that, renamed, is not in now; advice says what to do about it. A
+// line of now that is not in the list is logged only. CAISSON_TEST_UPDATE=1 adds it to the list; no line is ever removed.
+func Check(t testing.TB, file string, now []string, rename func(string) string, advice string) {
+	t.Helper()
+	head, lines := Read(t, file)
+	listed := map[string]bool{}
+	for _, line := range lines {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		as := rename(line)
+		listed[as] = true
+		if !slices.Contains(now, as) {
+			t.Errorf("%s: %q has vanished; %s", file, as, advice)
+		}
+	}
+	var added []string
+	for _, line := range now {
+		if !listed[line] {
+			added = append(added, line)
+			t.Logf("%s: %q is not frozen yet; CAISSON_TEST_UPDATE=1 adds it", file, line)
+		}
+	}
+	if len(added) > 0 && Updating() {
+		Write(t, file, head, append(lines, added...))
+	}
+}
+
+// Read returns the header of a list, with the empty line, and the lines that follow.
+func Read(t testing.TB, file string) (head string, lines []string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, body, ok := strings.Cut(string(data), "\n\n")
+	if !ok {
+		t.Fatalf("%s: no empty line ends the header", file)
+	}
+	return head + "\n\n", slices.DeleteFunc(strings.Split(body, "\n"), func(line string) bool { return line == "" })
+}
+
+// Write writes a list. A comment is sorted as the line that it was.
+func Write(t testing.TB, file, head string, lines []string) {
+	t.Helper()
+	bare := func(line string) string { return strings.TrimLeft(line, "# ") }
+	slices.SortFunc(lines, func(a, b string) int { return cmp.Compare(bare(a), bare(b)) })
+	if err := os.WriteFile(file, []byte(head+strings.Join(append(lines, ""), "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
