@@ -1,4 +1,4 @@
-package caisson_test
+package house_test
 
 import (
 	"go/ast"
@@ -25,9 +25,10 @@ type pkg struct {
 	methods  map[string]int // by type
 }
 
-// house parses all packages of this module.
+// house parses all packages of this module, relative to whose root the test runs from then on.
 func house(t *testing.T) map[string]*pkg {
 	t.Helper()
+	t.Chdir("../..")
 	pkgs := map[string]*pkg{}
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
