@@ -9,9 +9,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/internal/frozen"
 )
 
 const module = "github.com/caisson-dev/caisson"
@@ -23,12 +26,18 @@ type pkg struct {
 	comments []string // files with a package comment
 	lines    map[string]int
 	methods  map[string]int // by type
+	tests    []string       // names of test functions
 }
+
+var parsed map[string]*pkg
 
 // house parses all packages of this module, relative to whose root the test runs from then on.
 func house(t *testing.T) map[string]*pkg {
 	t.Helper()
 	t.Chdir("../..")
+	if parsed != nil {
+		return parsed
+	}
 	pkgs := map[string]*pkg{}
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -51,8 +60,11 @@ func house(t *testing.T) map[string]*pkg {
 	if err != nil {
 		t.Fatal(err)
 	}
+	parsed = pkgs
 	return pkgs
 }
+
+var testName = regexp.MustCompile(`^(Test|Fuzz)($|[^a-z])`)
 
 func (p *pkg) add(name string) error {
 	src, err := os.ReadFile(name)
@@ -60,12 +72,17 @@ func (p *pkg) add(name string) error {
 		return err
 	}
 	p.lines[name] = strings.Count(string(src), "\n")
-	if strings.HasSuffix(name, "_test.go") {
-		return nil
-	}
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments)
 	if err != nil {
 		return err
+	}
+	if strings.HasSuffix(name, "_test.go") {
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && testName.MatchString(fn.Name.Name) && fn.Name.Name != "TestMain" {
+				p.tests = append(p.tests, fn.Name.Name)
+			}
+		}
+		return nil
 	}
 	if f.Doc != nil {
 		p.comments = append(p.comments, name)
@@ -203,6 +220,17 @@ func TestOnePackageComment(t *testing.T) {
 			t.Errorf("package %s has %d package comments %v, want 1", dir, len(p.comments), p.comments)
 		}
 	}
+}
+
+// TestFrozenTests: no test of the list vanishes. It may move to another package.
+func TestFrozenTests(t *testing.T) {
+	var names []string
+	for _, p := range house(t) {
+		names = append(names, p.tests...)
+	}
+	slices.Sort(names)
+	frozen.Check(t, "test/testdata/frozen-tests.list", slices.Compact(names), func(name string) string { return name },
+		"the header of the list says how it is removed")
 }
 
 const (
