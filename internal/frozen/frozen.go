@@ -4,8 +4,11 @@ package frozen
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -38,6 +41,47 @@ func Check(t testing.TB, file string, now []string, rename func(string) string, 
 	}
 	if len(added) > 0 && Updating() {
 		Write(t, file, head, append(lines, added...))
+	}
+}
+
+// Shrink fails the test for each entry of found that is not in the list in file, or is there with a smaller number; why says
+// more. A line of the list is an entry and, unless it is 0, its number. A line that is not found, or with a smaller number, fails
+// too. CAISSON_TEST_UPDATE=1 removes such lines and lowers such numbers; it adds no line.
+func Shrink(t testing.TB, file string, found map[string]int, why string) {
+	t.Helper()
+	head, lines := Read(t, file)
+	now := map[string]string{} // the line of an entry
+	for entry, n := range found {
+		if now[entry] = entry; n != 0 {
+			now[entry] = fmt.Sprintf("%s %d", entry, n)
+		}
+	}
+	var kept []string
+	for _, line := range lines {
+		entry, most := line, 0
+		if i := strings.LastIndexByte(line, ' '); i > 0 {
+			if n, err := strconv.Atoi(line[i+1:]); err == nil {
+				entry, most = line[:i], n
+			}
+		}
+		is, ok := now[entry]
+		delete(now, entry)
+		switch {
+		case ok && found[entry] > most:
+			t.Errorf("%s: %q has become %q; %s", file, line, is, why)
+			is = line
+		case is != line && !Updating():
+			t.Errorf("%s: %q no longer occurs, now it is %q: remove or lower this line, as CAISSON_TEST_UPDATE=1 does", file, line, is)
+		}
+		if ok {
+			kept = append(kept, is)
+		}
+	}
+	for _, is := range slices.Sorted(maps.Values(now)) {
+		t.Errorf("%s: %q is new; %s", file, is, why)
+	}
+	if Updating() {
+		Write(t, file, head, kept)
 	}
 }
 
