@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -87,41 +86,19 @@ func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisso
 // Get implements [caisson.AccountStore].
 func (a *accounts) Get(ctx context.Context, name string) (*caisson.Account, error) {
 	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name)
-	}
-	return acc, a.db.explain(err)
+	return acc, a.db.found(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name))
 }
 
 // List implements [caisson.AccountStore]; accounts are in the order of their names.
 func (a *accounts) List(ctx context.Context) ([]*caisson.Account, error) {
-	rows, err := a.list.QueryContext(ctx)
-	if err != nil {
-		return nil, a.db.explain(err)
-	}
-	defer rows.Close()
-	var all []*caisson.Account
-	for rows.Next() {
-		acc, err := scanAccount(rows)
-		if err != nil {
-			return nil, a.db.explain(err)
-		}
-		all = append(all, acc)
-	}
-	return all, a.db.explain(rows.Err())
+	all, err := readRows(scanAccount)(a.list.QueryContext(ctx))
+	return all, a.db.explain(err)
 }
 
-// scanner is what *sql.Row and *sql.Rows have in common.
-type scanner interface{ Scan(dest ...any) error }
-
 func scanAccount(s scanner) (*caisson.Account, error) {
-	var doc []byte
-	if err := s.Scan(&doc); err != nil {
-		return nil, err
-	}
 	acc := &caisson.Account{}
-	if err := json.Unmarshal(doc, acc); err != nil {
-		return nil, fmt.Errorf("decode stored account: %w", err)
+	if err := scanDoc(s, "account", acc); err != nil {
+		return nil, err
 	}
 	return acc, nil
 }

@@ -65,17 +65,12 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 }
 
 // Finish implements [caisson.AnswerStore]; NotFound if the key is not claimed, or has its answer.
-func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) (err error) {
-	var n int64
+func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) error {
+	none := caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
 	if answer == nil {
-		n, err = s.db.writeOne(ctx, s.giveUp, account, key)
-	} else {
-		n, err = s.db.writeOne(ctx, s.finish, answer, account, key)
+		return s.db.writeFound(ctx, none, s.giveUp, account, key)
 	}
-	if err == nil && n == 0 {
-		return caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
-	}
-	return err
+	return s.db.writeFound(ctx, none, s.finish, answer, account, key)
 }
 
 // Trim implements [caisson.AnswerStore]. Each batch is a transaction of its own.

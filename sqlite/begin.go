@@ -22,7 +22,8 @@ func (c chain) begin(made bool) finisher {
 			h.flaw = "the record was begun anew although its key had been used before: earlier events may have been changed"
 		}
 		for {
-			page, err := scanLinks(tx.QueryContext(ctx, `SELECT seq, at, account, subject, doc, hash FROM event WHERE seq > ? ORDER BY seq LIMIT ?`, h.seq, trimBatch))
+			page, err := readRows(scanLink)(tx.QueryContext(ctx,
+				`SELECT seq, at, account, subject, doc, hash FROM event WHERE seq > ? ORDER BY seq LIMIT ?`, h.seq, trimBatch))
 			if err != nil {
 				return err
 			}
@@ -76,21 +77,4 @@ func (s *events) warn(ctx context.Context) error {
 		_, err := s.end(ctx, tx) // logs what it finds
 		return err
 	})
-}
-
-// scanLinks reads all rows of a query for events.
-func scanLinks(rows *sql.Rows, err error) ([]link, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []link
-	for rows.Next() {
-		var l link
-		if err := rows.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash); err != nil {
-			return nil, err
-		}
-		all = append(all, l)
-	}
-	return all, rows.Err()
 }

@@ -148,8 +148,7 @@ var (
 func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := window(b.Period, now)
-	q := &query{}
-	q.sql.WriteString(text)
+	q := newQuery(text)
 	account := "account = ?"
 	if kind == "run" || kind == "sandbox" && text == cutQuery {
 		account = "+account = ?" // the calls of one are fewer: the + keeps SQLite from the index of accounts
@@ -218,7 +217,7 @@ func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
 
 // ListBudgets implements [caisson.LedgerStore]; by key.
 func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
-	list, err := l.budgetsIn(ctx, in)
+	list, err := readRows(scanBudget)(l.budgets.list.QueryContext(ctx, accountOf(in)))
 	for _, b := range list {
 		if err == nil {
 			err = l.fill(ctx, b)
@@ -230,30 +229,10 @@ func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.
 	return list, nil
 }
 
-func (l *ledger) budgetsIn(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
-	rows, err := l.budgets.list.QueryContext(ctx, accountOf(in))
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var list []*caisson.Budget
-	for rows.Next() {
-		b, err := scanBudget(rows)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, b)
-	}
-	return list, rows.Err()
-}
-
 // DeleteBudget implements [caisson.LedgerStore].
 func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string) error {
-	n, err := l.db.writeOne(ctx, l.budgets.remove, key, accountOf(in))
-	if err == nil && n == 0 {
-		err = caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
-	}
-	return err
+	none := caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
+	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountOf(in))
 }
 
 func scanBudget(s scanner) (*caisson.Budget, error) {

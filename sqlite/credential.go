@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -55,16 +54,19 @@ func (s *credentials) Insert(ctx context.Context, c *caisson.Credential, sealed 
 }
 
 // Replace implements [caisson.CredentialStore].
-func (s *credentials) Replace(ctx context.Context, in caisson.Scope, name string, sealed []byte, at time.Time) (c *caisson.Credential, err error) {
+func (s *credentials) Replace(
+	ctx context.Context, in caisson.Scope, name string, sealed []byte, at time.Time,
+) (*caisson.Credential, error) {
 	if len(sealed) == 0 {
 		return nil, caisson.Errorf(caisson.Internal, "a credential without a value cannot be stored")
 	}
-	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if c, _, err = s.one(ctx, tx.StmtContext(ctx, s.here), in, name); err != nil {
+	var c sealedCredential
+	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		if c, err = s.one(ctx, tx.StmtContext(ctx, s.here), in, name); err != nil {
 			return err
 		}
 		c.RotatedAt = &at
-		doc, err := json.Marshal(c)
+		doc, err := json.Marshal(c.Credential)
 		if err != nil {
 			return err
 		}
@@ -74,7 +76,7 @@ func (s *credentials) Replace(ctx context.Context, in caisson.Scope, name string
 	if err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c.Credential, nil
 }
 
 // Get implements [caisson.CredentialStore].
@@ -83,32 +85,23 @@ func (s *credentials) Get(ctx context.Context, in caisson.Scope, name string) (*
 	if _, all := in.Account(); !all {
 		stmt = s.get
 	}
-	c, sealed, err := s.one(ctx, stmt, in, name)
-	return c, sealed, s.db.explain(err)
+	c, err := s.one(ctx, stmt, in, name)
+	return c.Credential, c.sealed, s.db.explain(err)
 }
 
 // List implements [caisson.CredentialStore].
 func (s *credentials) List(ctx context.Context, in caisson.Scope) ([]*caisson.Credential, error) {
-	rows, err := s.list.QueryContext(ctx, accountOf(in))
-	if err != nil {
-		return nil, s.db.explain(err)
-	}
-	defer rows.Close()
-	var all []*caisson.Credential
-	for rows.Next() {
-		c, _, err := scanCredential(rows)
-		if err != nil {
-			return nil, s.db.explain(err)
-		}
-		all = append(all, c)
-	}
-	return all, s.db.explain(rows.Err())
+	all, err := readRows(func(s scanner) (*caisson.Credential, error) {
+		c, err := scanCredential(s)
+		return c.Credential, err
+	})(s.list.QueryContext(ctx, accountOf(in)))
+	return all, s.db.explain(err)
 }
 
 // Delete implements [caisson.CredentialStore].
 func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		c, _, err := s.one(ctx, tx.StmtContext(ctx, s.here), in, name)
+		c, err := s.one(ctx, tx.StmtContext(ctx, s.here), in, name)
 		if err != nil {
 			return err
 		}
@@ -117,42 +110,36 @@ func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string)
 	})
 }
 
+// sealedCredential is a credential with its value.
+type sealedCredential struct {
+	*caisson.Credential
+	sealed []byte
+}
+
 // one returns the only credential that stmt finds.
-func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c *caisson.Credential, sealed []byte, err error) {
-	rows, err := stmt.QueryContext(ctx, name, accountOf(in))
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if c != nil {
-			return nil, nil, caisson.Errorf(caisson.Conflict, "more than one account has a credential %.100q; say which", name)
-		}
-		if c, sealed, err = scanCredential(rows); err != nil {
-			return nil, nil, err
-		}
-	}
-	switch err := rows.Err(); {
+func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c sealedCredential, err error) {
+	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountOf(in)))
+	switch {
 	case err != nil:
-		return nil, nil, err
-	case c == nil:
-		return nil, nil, caisson.Errorf(caisson.NotFound, "there is no credential %.100q; see caisson credential ls", name)
+		return c, err
+	case len(found) == 0:
+		return c, caisson.Errorf(caisson.NotFound, "there is no credential %.100q; see caisson credential ls", name)
+	case len(found) > 1:
+		return c, caisson.Errorf(caisson.Conflict, "more than one account has a credential %.100q; say which", name)
 	}
-	return c, sealed, nil
+	return found[0], nil
 }
 
 // scanCredential reads a row. The column says whose it is, not the document, so that a row that was moved cannot be taken
 // for its old self.
-func scanCredential(s scanner) (*caisson.Credential, []byte, error) {
+func scanCredential(s scanner) (c sealedCredential, err error) {
 	var account string
-	var doc, sealed []byte
-	if err := s.Scan(&account, &doc, &sealed); err != nil {
-		return nil, nil, err
+	var doc []byte
+	if err := s.Scan(&account, &doc, &c.sealed); err != nil {
+		return c, err
 	}
-	c := &caisson.Credential{}
-	if err := json.Unmarshal(doc, c); err != nil {
-		return nil, nil, fmt.Errorf("decode stored credential: %w", err)
-	}
+	c.Credential = &caisson.Credential{}
+	err = decodeDoc("credential", doc, c.Credential)
 	c.Account = account
-	return c, sealed, nil
+	return c, err
 }

@@ -129,6 +129,23 @@ func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows in
 	return rows, err
 }
 
+// writeFound runs one statement that is to change a row. The error is none if it changes none.
+func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ...any) error {
+	n, err := d.writeOne(ctx, stmt, args...)
+	if err == nil && n == 0 {
+		err = none
+	}
+	return err
+}
+
+// found explains the error of a query for one row. It is none if there was no row.
+func (d *db) found(err, none error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return none
+	}
+	return d.explain(err)
+}
+
 func affected(res sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err

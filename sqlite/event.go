@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -51,6 +50,12 @@ func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 		last:    p.read(`SELECT seq FROM sqlite_sequence WHERE name = 'event'`),
 		trim:    newTrimStmts(p),
 	}
+}
+
+// scanLink reads an event: seq, at, account, subject, doc, hash.
+func scanLink(s scanner) (l link, err error) {
+	err = s.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash)
+	return l, err
 }
 
 // Append implements [caisson.EventStore].
@@ -159,33 +164,23 @@ func (s *events) After(ctx context.Context, in caisson.Scope, subject string, se
 			stmt = s.subject
 		}
 	}
-	rows, err := stmt.QueryContext(ctx, args...)
-	if err != nil {
-		return nil, s.db.explain(err)
-	}
-	defer rows.Close()
-	var page []caisson.Event
-	for rows.Next() {
+	page, err := readRows(func(row scanner) (e caisson.Event, err error) {
 		var seq int64
 		var doc sql.RawBytes
-		if err := rows.Scan(&seq, &doc); err != nil {
-			return nil, s.db.explain(err)
+		if err := row.Scan(&seq, &doc); err != nil {
+			return e, err
 		}
-		var e caisson.Event
 		if err := json.Unmarshal(doc, &e); err != nil {
-			return nil, fmt.Errorf("decode stored event %d: %w", seq, err)
+			return e, fmt.Errorf("decode stored event %d: %w", seq, err)
 		}
 		e.Seq = seq
-		page = append(page, e)
-	}
-	return page, s.db.explain(rows.Err())
+		return e, nil
+	})(stmt.QueryContext(ctx, args...))
+	return page, s.db.explain(err)
 }
 
 // Last implements [caisson.EventStore]. Trimming does not lower it.
 func (s *events) Last(ctx context.Context) (seq int64, err error) {
 	err = s.last.QueryRowContext(ctx).Scan(&seq)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return seq, s.db.explain(err)
+	return seq, s.db.found(err, nil)
 }

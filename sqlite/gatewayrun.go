@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -52,38 +50,20 @@ func (s *gatewayRuns) Put(ctx context.Context, in caisson.Scope, r *caisson.Gate
 	if err != nil {
 		return err
 	}
-	n, err := s.db.writeOne(ctx, s.put, r.Run, r.Account, string(doc))
-	if err == nil && n == 0 {
-		err = caisson.Errorf(caisson.Conflict, "the run %.80q is another account's", r.Run)
-	}
-	return err
+	taken := caisson.Errorf(caisson.Conflict, "the run %.80q is another account's", r.Run)
+	return s.db.writeFound(ctx, taken, s.put, r.Run, r.Account, string(doc))
 }
 
 // Get implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Get(ctx context.Context, in caisson.Scope, run string) (*caisson.GatewayRun, error) {
 	r, err := scanGatewayRun(s.get.QueryRowContext(ctx, accountOf(in), run))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, noGatewayRun(run)
-	}
-	return r, s.db.explain(err)
+	return r, s.db.found(err, noGatewayRun(run))
 }
 
 // List implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) List(ctx context.Context, in caisson.Scope) ([]*caisson.GatewayRun, error) {
-	rows, err := s.list.QueryContext(ctx, accountOf(in))
-	if err != nil {
-		return nil, s.db.explain(err)
-	}
-	defer rows.Close()
-	var all []*caisson.GatewayRun
-	for rows.Next() {
-		r, err := scanGatewayRun(rows)
-		if err != nil {
-			return nil, s.db.explain(err)
-		}
-		all = append(all, r)
-	}
-	return all, s.db.explain(rows.Err())
+	all, err := readRows(scanGatewayRun)(s.list.QueryContext(ctx, accountOf(in)))
+	return all, s.db.explain(err)
 }
 
 // Count implements [caisson.GatewayRunStore].
@@ -94,20 +74,13 @@ func (s *gatewayRuns) Count(ctx context.Context, in caisson.Scope) (n int, err e
 
 // End implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) End(ctx context.Context, in caisson.Scope, run string, at time.Time) error {
-	n, err := s.db.writeOne(ctx, s.end, accountOf(in), run, at.UnixMicro())
-	if err == nil && n == 0 {
-		err = noGatewayRun(run)
-	}
-	return err
+	return s.db.writeFound(ctx, noGatewayRun(run), s.end, accountOf(in), run, at.UnixMicro())
 }
 
 // Owner implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Owner(ctx context.Context, run string) (account string, err error) {
 	err = s.owner.QueryRowContext(ctx, run).Scan(&account)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", noGatewayRun(run)
-	}
-	return account, s.db.explain(err)
+	return account, s.db.found(err, noGatewayRun(run))
 }
 
 // Trim implements [caisson.GatewayRunStore].
@@ -123,13 +96,9 @@ func noGatewayRun(run string) error {
 // scanGatewayRun reads a row. The column says whose it is.
 func scanGatewayRun(s scanner) (*caisson.GatewayRun, error) {
 	var account string
-	var doc []byte
-	if err := s.Scan(&account, &doc); err != nil {
-		return nil, err
-	}
 	r := &caisson.GatewayRun{}
-	if err := json.Unmarshal(doc, r); err != nil {
-		return nil, fmt.Errorf("decode stored run: %w", err)
+	if err := scanDoc(s, "run", r, &account); err != nil {
+		return nil, err
 	}
 	r.Account = account
 	return r, nil

@@ -174,10 +174,7 @@ func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error
 
 // scanAmount reads three numbers; no row is nothing.
 func scanAmount(s scanner) (a caisson.Amount, err error) {
-	err = s.Scan((*int64)(&a.USD), &a.Tokens, &a.Calls)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
-	}
+	err = noRows(s.Scan((*int64)(&a.USD), &a.Tokens, &a.Calls))
 	return a, err
 }
 

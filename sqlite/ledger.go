@@ -20,17 +20,17 @@ type ledger struct {
 	db  *db
 	now func() time.Time
 
-	journal  *sql.Stmt // for transactions of the writer
-	offset   *sql.Stmt
-	open     *sql.Stmt
-	begin    *sql.Stmt
-	advance  *sql.Stmt
-	end      *sql.Stmt
-	call     *sql.Stmt
-	receipt  *sql.Stmt
-	lineage  *sql.Stmt
-	sum      *sql.Stmt
-	position *sql.Stmt
+	journal *sql.Stmt // for transactions of the writer
+	offset  *sql.Stmt
+	open    *sql.Stmt
+	begin   *sql.Stmt
+	advance *sql.Stmt
+	end     *sql.Stmt
+	call    *sql.Stmt
+	receipt *sql.Stmt
+	lineage *sql.Stmt
+	sum     *sql.Stmt
+	place   place
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -60,10 +60,11 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
 				estimated = estimated + excluded.estimated, ` + added("input", "output", "cache_read", "cache_write", "cost")),
-		position: p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
-		budgets:  newBudgetStmts(p),
-		leases:   newLeaseStmts(p),
-		prices:   newPriceStmts(p),
+		place: place{p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "after",
+			"%.40q is not a call of this list; start from the first page"},
+		budgets: newBudgetStmts(p),
+		leases:  newLeaseStmts(p),
+		prices:  newPriceStmts(p),
 	}
 }
 
@@ -104,10 +105,7 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 }
 
 func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.ID) (offset int64, closed bool, err error) {
-	err = tx.StmtContext(ctx, l.journal).QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, false, nil
-	}
+	err = noRows(tx.StmtContext(ctx, l.journal).QueryRowContext(ctx, string(journal)).Scan(&offset, &closed))
 	return offset, closed, err
 }
 
@@ -115,28 +113,16 @@ func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.I
 func (l *ledger) Offset(ctx context.Context, journal caisson.ID) (offset int64, err error) {
 	var closed bool
 	err = l.offset.QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return offset, l.db.explain(err)
+	return offset, l.db.found(err, nil)
 }
 
 // Open implements [caisson.LedgerStore].
 func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
-	rows, err := l.open.QueryContext(ctx)
-	if err != nil {
-		return nil, l.db.explain(err)
-	}
-	defer rows.Close()
-	var ids []caisson.ID
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, l.db.explain(err)
-		}
-		ids = append(ids, caisson.ID(id))
-	}
-	return ids, l.db.explain(rows.Err())
+	ids, err := readRows(func(s scanner) (id caisson.ID, err error) {
+		err = s.Scan((*string)(&id))
+		return id, err
+	})(l.open.QueryContext(ctx))
+	return ids, l.db.explain(err)
 }
 
 // batch is one transaction of calls.
@@ -260,8 +246,8 @@ func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error
 	p := b.budgets[k]
 	if p == nil {
 		p = &sql.NullString{}
-		err := b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, k.key, k.account).Scan(p)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		err := noRows(b.tx.StmtContext(ctx, b.l.budgets.period).QueryRowContext(ctx, k.key, k.account).Scan(p))
+		if err != nil {
 			return nil, err
 		}
 		b.budgets[k] = p

@@ -8,18 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const (
-	defaultPage = 100
-	maxPage     = 1000
-)
-
 // List implements [caisson.Table].
 func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter) (page []*T, more bool, err error) {
-	switch {
-	case f.Limit == 0:
-		f.Limit = defaultPage
-	case f.Limit < 0 || f.Limit > maxPage:
-		return nil, false, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
+	if f.Limit, err = pageLimit(f.Limit); err != nil {
+		return nil, false, err
 	}
 	q, err := t.query(ctx, in, f)
 	if err != nil {
@@ -31,19 +23,21 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 
 // query asks for everything from the page's first object on.
 func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
-	q := &query{}
-	q.sql.WriteString(t.sql("SELECT name, doc FROM TABLE WHERE true"))
-	if account := accountOf(in); account.Valid {
-		q.and("account = ?", account)
-	}
+	q := newQuery(t.sql("SELECT name, doc FROM TABLE WHERE true"))
+	q.in(in)
 	if err := t.after(ctx, q, in, f.After); err != nil {
 		return nil, err
 	}
-	q.filter(f)
+	q.is("name =", f.Name)
+	oneOf(q, "state", f.States)
+	for k, v := range f.Labels {
+		// json_each and not a JSON path: a label may contain anything, and a path would have to quote it.
+		q.and("EXISTS (SELECT 1 FROM json_each(doc, '$.labels') AS label WHERE label.key = ? AND label.value = ?)", k, v)
+	}
 	if t.named {
-		q.sql.WriteString(" ORDER BY name, account")
+		q.add(" ORDER BY name, account")
 	} else {
-		q.sql.WriteString(" ORDER BY seq")
+		q.add(" ORDER BY seq")
 	}
 	return q, nil
 }
@@ -97,32 +91,81 @@ func (t *table[T]) page(ctx context.Context, q *query, limit int) (page []*T, mo
 	return page, false, rows.Err()
 }
 
-// query is a statement that grows.
+// query is a statement that grows. Its text is program text, never input.
 type query struct {
 	sql  strings.Builder
 	args []any
 }
 
-// and adds a condition with its arguments. The condition is program text, never input.
-func (q *query) and(condition string, args ...any) {
-	q.sql.WriteString(" AND " + condition)
+func newQuery(text string) *query {
+	q := &query{}
+	q.add(text)
+	return q
+}
+
+// add adds text with its arguments.
+func (q *query) add(text string, args ...any) {
+	q.sql.WriteString(text)
 	q.args = append(q.args, args...)
 }
 
-// filter adds what f asks for, its page aside.
-func (q *query) filter(f caisson.Filter) {
-	if f.Name != "" {
-		q.and("name = ?", f.Name)
+// and adds a condition with its arguments.
+func (q *query) and(condition string, args ...any) { q.add(" AND "+condition, args...) }
+
+// is adds that a comparison with value holds, unless value is "".
+func (q *query) is(comparison, value string) {
+	if value != "" {
+		q.and(comparison+" ?", value)
 	}
-	if len(f.States) > 0 {
-		states := make([]any, len(f.States))
-		for i, s := range f.States {
-			states[i] = string(s)
-		}
-		q.and("state IN (?"+strings.Repeat(", ?", len(states)-1)+")", states...)
+}
+
+// in adds that rows are of the account of a scope.
+func (q *query) in(scope caisson.Scope) {
+	if account := accountOf(scope); account.Valid {
+		q.and("account = ?", account)
 	}
-	for k, v := range f.Labels {
-		// json_each and not a JSON path: a label may contain anything, and a path would have to quote it.
-		q.and("EXISTS (SELECT 1 FROM json_each(doc, '$.labels') AS label WHERE label.key = ? AND label.value = ?)", k, v)
+}
+
+// oneOf adds that a column has one of some values, if there are any.
+func oneOf[S ~string](q *query, column string, values []S) {
+	if len(values) == 0 {
+		return
 	}
+	args := make([]any, len(values))
+	for i, v := range values {
+		args[i] = string(v)
+	}
+	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
+}
+
+// place is where a page of a list begins.
+type place struct {
+	stmt  *sql.Stmt // seq of an object by its ID and the scope; NULL or no row if it is not in the list
+	field string    // before or after
+	gone  string    // the error for an ID that is not in the list, as a format
+}
+
+// from adds that rows are before or after the object with the ID id, unless that is "".
+func (q *query) from(ctx context.Context, d *db, p place, in caisson.Scope, id caisson.ID) error {
+	if id == "" {
+		return nil
+	}
+	var seq sql.NullInt64
+	if err := noRows(p.stmt.QueryRowContext(ctx, string(id), accountOf(in)).Scan(&seq)); err != nil {
+		return d.explain(err)
+	}
+	if !seq.Valid {
+		return caisson.Invalidf(p.field, p.gone, string(id))
+	}
+	if p.field == "before" {
+		q.and("seq < ?", seq)
+	} else {
+		q.and("seq > ?", seq)
+	}
+	return nil
+}
+
+// rows runs the query.
+func (q *query) rows(ctx context.Context, d *db) (*sql.Rows, error) {
+	return d.reader.QueryContext(ctx, q.sql.String(), q.args...)
 }

@@ -3,13 +3,9 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"strings"
 
 	"github.com/caisson-dev/caisson"
 )
-
-// maxDocPage bounds the bytes of a page of objects that can be long: a page ends early behind it.
-const maxDocPage = 16 << 20
 
 // docPage completes a query for documents, and reads a page of them, the newest first. The table has the columns seq, id and
 // account; place returns the seq of an id in an account.
@@ -58,16 +54,4 @@ func docPage[T any](ctx context.Context, d *db, q *query, in caisson.Scope, befo
 		page = append(page, obj)
 	}
 	return page, false, d.explain(rows.Err())
-}
-
-// oneOf adds that a column has one of some values, if there are any. The column is program text, never input.
-func oneOf[S ~string](q *query, column string, values []S) {
-	if len(values) == 0 {
-		return
-	}
-	args := make([]any, len(values))
-	for i, v := range values {
-		args[i] = string(v)
-	}
-	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
 }

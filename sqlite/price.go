@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/caisson-dev/caisson"
@@ -52,40 +51,19 @@ func (l *ledger) PutPrices(ctx context.Context, source string, prices []caisson.
 // Price implements [caisson.LedgerStore].
 func (l *ledger) Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error) {
 	p, err := scanPrice(l.prices.find.QueryRowContext(ctx, provider, model))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, caisson.Errorf(caisson.NotFound, "no imported list has a price of %.80q", model)
-	}
 	if err != nil {
-		return nil, l.db.explain(err)
+		return nil, l.db.found(err, caisson.Errorf(caisson.NotFound, "no imported list has a price of %.80q", model))
 	}
 	return &p, nil
 }
 
 // Prices implements [caisson.LedgerStore]; by model. match "" is in every name.
 func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
-	rows, err := l.prices.list.QueryContext(ctx, like(match))
-	if err != nil {
-		return nil, l.db.explain(err)
-	}
-	defer rows.Close()
-	var list []caisson.ListedPrice
-	for rows.Next() {
-		p, err := scanPrice(rows)
-		if err != nil {
-			return nil, l.db.explain(err)
-		}
-		list = append(list, p)
-	}
-	return list, l.db.explain(rows.Err())
+	list, err := readRows(scanPrice)(l.prices.list.QueryContext(ctx, like(match)))
+	return list, l.db.explain(err)
 }
 
 func scanPrice(s scanner) (p caisson.ListedPrice, err error) {
-	var doc []byte
-	if err := s.Scan(&doc); err != nil {
-		return p, err
-	}
-	if err := json.Unmarshal(doc, &p); err != nil {
-		return p, fmt.Errorf("decode stored price: %w", err)
-	}
-	return p, nil
+	err = scanDoc(s, "price", &p)
+	return p, err
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -71,38 +70,18 @@ func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caiss
 
 // Used implements [caisson.TokenStore]. The time of the last use does not go back.
 func (t *tokens) Used(ctx context.Context, id caisson.ID, at time.Time) error {
-	n, err := t.db.writeOne(ctx, t.used, at.UnixMicro(), string(id))
-	if err == nil && n == 0 {
-		return noToken(id)
-	}
-	return err
+	return t.db.writeFound(ctx, noToken(id), t.used, at.UnixMicro(), string(id))
 }
 
 // List implements [caisson.TokenStore]; the newest token is first.
 func (t *tokens) List(ctx context.Context, in caisson.Scope) ([]*caisson.Token, error) {
-	rows, err := t.list.QueryContext(ctx, accountOf(in))
-	if err != nil {
-		return nil, t.db.explain(err)
-	}
-	defer rows.Close()
-	var all []*caisson.Token
-	for rows.Next() {
-		tok, err := scanToken(rows)
-		if err != nil {
-			return nil, t.db.explain(err)
-		}
-		all = append(all, tok)
-	}
-	return all, t.db.explain(rows.Err())
+	all, err := readRows(scanToken)(t.list.QueryContext(ctx, accountOf(in)))
+	return all, t.db.explain(err)
 }
 
 // Delete implements [caisson.TokenStore].
 func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
-	n, err := t.db.writeOne(ctx, t.remove, string(id), accountOf(in))
-	if err == nil && n == 0 {
-		return noToken(id)
-	}
-	return err
+	return t.db.writeFound(ctx, noToken(id), t.remove, string(id), accountOf(in))
 }
 
 func noToken(id caisson.ID) error {
@@ -111,13 +90,9 @@ func noToken(id caisson.ID) error {
 
 func scanToken(s scanner) (*caisson.Token, error) {
 	var used sql.NullInt64
-	var doc []byte
-	if err := s.Scan(&used, &doc); err != nil {
-		return nil, err
-	}
 	tok := &caisson.Token{}
-	if err := json.Unmarshal(doc, tok); err != nil {
-		return nil, fmt.Errorf("decode stored token: %w", err)
+	if err := scanDoc(s, "token", tok, &used); err != nil {
+		return nil, err
 	}
 	tok.LastUsedAt = nil
 	if used.Valid {

@@ -57,7 +57,7 @@ func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err
 		}
 		var n int64
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			old, err := scanLinks(tx.StmtContext(ctx, s.trim.old).QueryContext(ctx, from, to, before.UnixMicro()))
+			old, err := readRows(scanLink)(tx.StmtContext(ctx, s.trim.old).QueryContext(ctx, from, to, before.UnixMicro()))
 			n = int64(len(old))
 			if err != nil {
 				return err
@@ -158,7 +158,7 @@ func (s *events) mendGap(ctx context.Context, tx *sql.Tx, g gap, continues bool)
 
 // gapAt returns the gap that a statement finds, if there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
-	all, err := scanGaps(tx.StmtContext(ctx, stmt).QueryContext(ctx, seq))
+	all, err := readRows(scanGap)(tx.StmtContext(ctx, stmt).QueryContext(ctx, seq))
 	if err != nil || len(all) == 0 {
 		return gap{}, false, err
 	}

@@ -3,9 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"strings"
 
@@ -34,23 +31,12 @@ func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQue
 	if !ok {
 		return nil, caisson.Invalidf("by", "%.40q is not run, sandbox, account, model, day, session, agent or user", q.By)
 	}
-	stmt := usageQuery(in, q, group)
-	rows, err := l.db.reader.QueryContext(ctx, stmt.sql.String(), stmt.args...)
-	if err != nil {
-		return nil, l.db.explain(err)
-	}
-	defer rows.Close()
-	var out []caisson.UsageRow
-	for rows.Next() {
-		var r caisson.UsageRow
-		err := rows.Scan(&r.Key, &r.Calls, &r.Failed, &r.Estimated, &r.Tokens.Input, &r.Tokens.Output,
+	rows, err := readRows(func(s scanner) (r caisson.UsageRow, err error) {
+		err = s.Scan(&r.Key, &r.Calls, &r.Failed, &r.Estimated, &r.Tokens.Input, &r.Tokens.Output,
 			&r.Tokens.CacheRead, &r.Tokens.CacheWrite, (*int64)(&r.Cost))
-		if err != nil {
-			return nil, l.db.explain(err)
-		}
-		out = append(out, r)
-	}
-	return out, l.db.explain(rows.Err())
+		return r, err
+	})(usageQuery(in, q, group).rows(ctx, l.db))
+	return rows, l.db.explain(err)
 }
 
 // usageQuery adds up whole hours from usage, and what is left over at both ends from call.
@@ -68,37 +54,32 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	if first >= last {
 		first, last = until, until
 	}
-	stmt := &query{}
-	stmt.sql.WriteString("SELECT " + group + ", " + addedUp + " FROM (")
+	stmt := newQuery("SELECT " + group + ", " + addedUp + " FROM (")
 	part := func(columns, table string, from, to int64) {
-		stmt.sql.WriteString("SELECT account, at, sandbox, run, session, agent, user, model, " + columns + " FROM " + table + " WHERE true")
+		stmt.add("SELECT account, at, sandbox, run, session, agent, user, model, " + columns + " FROM " + table + " WHERE true")
 		stmt.and("at >= ?", from)
 		stmt.and("at < ?", to)
 		stmt.usage(in, q)
 	}
 	if first < last {
 		part(sums, "usage", first, last)
-		stmt.sql.WriteString(" UNION ALL ")
+		stmt.add(" UNION ALL ")
 	}
 	part(sumsOfOne, "call", since, first)
-	stmt.sql.WriteString(" UNION ALL ")
+	stmt.add(" UNION ALL ")
 	part(sumsOfOne, "call", last, until)
-	stmt.sql.WriteString(") GROUP BY 1 ORDER BY 1")
+	stmt.add(") GROUP BY 1 ORDER BY 1")
 	return stmt
 }
 
 // usage adds what q asks for, its times aside.
 func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
-	if account := accountOf(in); account.Valid {
-		q.and("account = ?", account)
-	}
-	for _, c := range [][2]string{
-		{"account", u.Account}, {"run", u.Run}, {"sandbox", string(u.Sandbox)}, {"agent", u.Agent}, {"model", u.Model},
-	} {
-		if c[1] != "" {
-			q.and(c[0]+" = ?", c[1])
-		}
-	}
+	q.in(in)
+	q.is("account =", u.Account)
+	q.is("run =", u.Run)
+	q.is("sandbox =", string(u.Sandbox))
+	q.is("agent =", u.Agent)
+	q.is("model =", u.Model)
 	if u.Under != "" {
 		q.under(accountOf(in), u.Under)
 	}
@@ -112,24 +93,12 @@ func (q *query) under(account sql.NullString, run string) {
 // Calls implements [caisson.LedgerStore]. Calls are in the order in which they came into the ledger, so that whoever
 // follows it misses none, not even one that took long.
 func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQuery, after caisson.ID, limit int) (page []caisson.Call, more bool, err error) {
-	switch {
-	case limit == 0:
-		limit = defaultPage
-	case limit < 0 || limit > maxPage:
-		return nil, false, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
+	if limit, err = pageLimit(limit); err != nil {
+		return nil, false, err
 	}
-	q := &query{}
-	q.sql.WriteString("SELECT doc FROM call WHERE true")
-	if after != "" {
-		var seq int64
-		err := l.position.QueryRowContext(ctx, string(after), accountOf(in)).Scan(&seq)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil, false, caisson.Invalidf("after", "%.40q is not a call of this list; start from the first page", string(after))
-		}
-		if err != nil {
-			return nil, false, l.db.explain(err)
-		}
-		q.and("seq > ?", seq)
+	q := newQuery("SELECT doc FROM call WHERE true")
+	if err := q.from(ctx, l.db, l.place, in, after); err != nil {
+		return nil, false, err
 	}
 	q.usage(in, u)
 	if !u.Since.IsZero() {
@@ -138,28 +107,15 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 	if !u.Until.IsZero() {
 		q.and("at < ?", u.Until.UnixMicro())
 	}
-	q.sql.WriteString(" ORDER BY seq LIMIT ?")
-	q.args = append(q.args, limit+1)
-	rows, err := l.db.reader.QueryContext(ctx, q.sql.String(), q.args...)
-	if err != nil {
-		return nil, false, l.db.explain(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if len(page) == limit {
-			return page, true, nil
+	q.add(" ORDER BY seq LIMIT ?", limit+1)
+	page, more, err = readPage(func(s scanner, n int) (c caisson.Call, err error) {
+		if n == limit {
+			return c, errEnough
 		}
-		var doc sql.RawBytes
-		if err := rows.Scan(&doc); err != nil {
-			return nil, false, l.db.explain(err)
-		}
-		var c caisson.Call
-		if err := json.Unmarshal(doc, &c); err != nil {
-			return nil, false, fmt.Errorf("decode stored call: %w", err)
-		}
-		page = append(page, c)
-	}
-	return page, false, l.db.explain(rows.Err())
+		err = scanDoc(s, "call", &c)
+		return c, err
+	})(q.rows(ctx, l.db))
+	return page, more, l.db.explain(err)
 }
 
 // like escapes s for a LIKE pattern with the escape character \.

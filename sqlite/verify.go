@@ -143,7 +143,8 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, pr
 			return h, problem, nil
 		}
 	}
-	if w.gaps, err = scanGaps(tx.QueryContext(ctx, `SELECT first, last, hash, mac FROM event_gap ORDER BY last`)); err != nil {
+	w.gaps, err = readRows(scanGap)(tx.QueryContext(ctx, `SELECT first, last, hash, mac FROM event_gap ORDER BY last`))
+	if err != nil {
 		return head{}, "", err
 	}
 	rows, err := tx.QueryContext(ctx, `SELECT seq, at, account, subject, doc, hash FROM event ORDER BY seq`)
@@ -152,8 +153,8 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, pr
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var l link
-		if err := rows.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash); err != nil {
+		l, err := scanLink(rows)
+		if err != nil {
 			return head{}, "", err
 		}
 		if problem := w.step(&l); problem != "" {
@@ -177,18 +178,7 @@ func scanHead(row scanner) (h head, found bool, err error) {
 	return h, err == nil, err
 }
 
-func scanGaps(rows *sql.Rows, err error) ([]gap, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []gap
-	for rows.Next() {
-		var g gap
-		if err := rows.Scan(&g.first, &g.last, &g.hash, &g.mac); err != nil {
-			return nil, err
-		}
-		all = append(all, g)
-	}
-	return all, rows.Err()
+func scanGap(s scanner) (g gap, err error) {
+	err = s.Scan(&g.first, &g.last, &g.hash, &g.mac)
+	return g, err
 }

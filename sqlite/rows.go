@@ -1,0 +1,89 @@
+package sqlite
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	// maxDocPage bounds the bytes of a page of objects that can be long: a page ends early behind it.
+	maxDocPage = 16 << 20
+)
+
+// pageLimit returns the number of entries of a page for which limit was asked; 0 is the default.
+func pageLimit(limit int) (int, error) {
+	switch {
+	case limit == 0:
+		return defaultPage, nil
+	case limit < 0 || limit > maxPage:
+		return 0, caisson.Invalidf("limit", "a page has 1 to %d entries", maxPage)
+	}
+	return limit, nil
+}
+
+// scanner is what *sql.Row and *sql.Rows have in common.
+type scanner interface{ Scan(dest ...any) error }
+
+// errEnough is the error of a scan for [readPage] that ends the page before this row.
+var errEnough = errors.New("enough rows")
+
+// readPage reads the rows of a query with scan, which gets the number of rows before this one. more says that scan ended
+// the page.
+func readPage[T any](scan func(s scanner, n int) (T, error)) func(*sql.Rows, error) (page []T, more bool, err error) {
+	return func(rows *sql.Rows, err error) (page []T, more bool, _ error) {
+		if err != nil {
+			return nil, false, err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			one, err := scan(rows, len(page))
+			if err == errEnough {
+				return page, true, nil
+			}
+			if err != nil {
+				return nil, false, err
+			}
+			page = append(page, one)
+		}
+		return page, false, rows.Err()
+	}
+}
+
+// readRows reads all rows of a query with scan.
+func readRows[T any](scan func(scanner) (T, error)) func(*sql.Rows, error) ([]T, error) {
+	return func(rows *sql.Rows, err error) ([]T, error) {
+		all, _, err := readPage(func(s scanner, _ int) (T, error) { return scan(s) })(rows, err)
+		return all, err
+	}
+}
+
+// scanDoc reads a row whose last column is the document of obj; the other columns go to dest.
+func scanDoc(s scanner, noun string, obj any, dest ...any) error {
+	var doc []byte
+	if err := s.Scan(append(dest, &doc)...); err != nil {
+		return err
+	}
+	return decodeDoc(noun, doc, obj)
+}
+
+// decodeDoc decodes a document; noun is for the error.
+func decodeDoc(noun string, doc []byte, into any) error {
+	if err := json.Unmarshal(doc, into); err != nil {
+		return fmt.Errorf("decode stored %s: %w", noun, err)
+	}
+	return nil
+}
+
+// noRows is err, but nil if it says that a query found no row.
+func noRows(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return err
+}
