@@ -9,6 +9,9 @@ import (
 )
 
 // List implements [caisson.Table].
+//
+// The next page begins after a name, so objects of one name that several accounts have stay on one page, which may
+// exceed the limit for that. It happens only where every account is in scope.
 func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter) (page []*T, more bool, err error) {
 	if f.Limit, err = pageLimit(f.Limit); err != nil {
 		return nil, false, err
@@ -17,15 +20,31 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	if err != nil {
 		return nil, false, err
 	}
-	page, more, err = t.page(ctx, q, f.Limit)
+	var last string
+	page, more, err = readPage(func(s scanner, n int) (*T, error) {
+		var name sql.NullString
+		var r row
+		if err := s.Scan(&name, &r.doc); err != nil {
+			return nil, err
+		}
+		if n >= f.Limit && !(t.kind.named && name.String == last) {
+			return nil, errEnough
+		}
+		last = name.String
+		return t.decode(r)
+	})(q.rows(ctx, t.db))
 	return page, more, t.db.explain(err)
 }
 
 // query asks for everything from the page's first object on.
 func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
-	q := newQuery(t.sql("SELECT name, doc FROM TABLE WHERE true"))
+	q := newQuery(t.kind.sql("SELECT name, doc FROM TABLE WHERE true"))
 	q.in(in)
-	if err := t.after(ctx, q, in, f.After); err != nil {
+	order := " ORDER BY seq"
+	if t.kind.named {
+		q.is("name >", string(f.After))
+		order = " ORDER BY name, account"
+	} else if err := q.from(ctx, t.db, t.place, in, f.After); err != nil {
 		return nil, err
 	}
 	q.is("name =", f.Name)
@@ -34,61 +53,8 @@ func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter
 		// json_each and not a JSON path: a label may contain anything, and a path would have to quote it.
 		q.and("EXISTS (SELECT 1 FROM json_each(doc, '$.labels') AS label WHERE label.key = ? AND label.value = ?)", k, v)
 	}
-	if t.named {
-		q.add(" ORDER BY name, account")
-	} else {
-		q.add(" ORDER BY seq")
-	}
+	q.add(order)
 	return q, nil
-}
-
-// after makes q begin behind the object that ended the previous page, even if it has been deleted since.
-func (t *table[T]) after(ctx context.Context, q *query, in caisson.Scope, after caisson.ID) error {
-	if after == "" {
-		return nil
-	}
-	if t.named {
-		q.and("name > ?", string(after))
-		return nil
-	}
-	var seq sql.NullInt64
-	if err := t.position.QueryRowContext(ctx, string(after), accountOf(in)).Scan(&seq); err != nil {
-		return t.db.explain(err)
-	}
-	if !seq.Valid {
-		return caisson.Invalidf("after", "%.40q is not in this list, or was long ago; start from the first page", string(after))
-	}
-	q.and("seq > ?", seq)
-	return nil
-}
-
-// page reads a page and looks whether there is more behind it.
-//
-// The next page begins after a name, so objects of one name that several accounts have stay on one page, which may
-// exceed limit for that. It happens only where every account is in scope.
-func (t *table[T]) page(ctx context.Context, q *query, limit int) (page []*T, more bool, err error) {
-	rows, err := t.db.reader.QueryContext(ctx, q.sql.String(), q.args...)
-	if err != nil {
-		return nil, false, err
-	}
-	defer rows.Close()
-	var last string
-	for rows.Next() {
-		var name sql.NullString
-		var doc sql.RawBytes
-		if err := rows.Scan(&name, &doc); err != nil {
-			return nil, false, err
-		}
-		if len(page) >= limit && !(t.named && name.String == last) {
-			return page, true, nil
-		}
-		obj, err := t.decode(doc)
-		if err != nil {
-			return nil, false, err
-		}
-		page, last = append(page, obj), name.String
-	}
-	return page, false, rows.Err()
 }
 
 // query is a statement that grows. Its text is program text, never input.

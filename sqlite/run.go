@@ -1,10 +1,8 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,19 +13,13 @@ import (
 
 // runs is a [caisson.RunStore].
 type runs struct {
-	db  *db
+	*idTable[caisson.Run]
 	now func() time.Time
 
-	get     *sql.Stmt
-	getHere *sql.Stmt // for transactions of the writer
-	insert  *sql.Stmt
-	update  *sql.Stmt
-	live    *sql.Stmt
-	above   *sql.Stmt
-	count   *sql.Stmt
-	under   *sql.Stmt
-
-	place *sql.Stmt
+	live  *sql.Stmt
+	above *sql.Stmt
+	count *sql.Stmt
+	under *sql.Stmt
 
 	events   runEventStmts
 	removal  runRemovalStmts
@@ -42,22 +34,37 @@ const runLive = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	s := &runs{
-		db: p.db, now: now,
-		get:     p.read(one),
-		getHere: p.write(one),
-		insert: p.write(`INSERT INTO run (id, account, agent, state, session, parent, ended_at, children, most, doc)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
-		update:  p.write(`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
+		now:     now,
 		live:    p.write(runLive),
 		above:   p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
 		count:   p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
 		under:   p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
 		events:  newRunEventStmts(p),
 		removal: newRunRemovalStmts(p),
-		place: p.read(`SELECT max(seq) FROM (
-			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
-		) WHERE ?2 IS NULL OR account = ?2`),
 	}
+	s.idTable = newIDTable(p, "run", &idTable[caisson.Run]{
+		docs: docs[caisson.Run]{
+			noun: "run", changed: "whose or what part it is",
+			fixed: func(r *caisson.Run) []string {
+				return []string{string(r.ID), r.Account, string(r.Parent), fmt.Sprintf("%q", r.Lineage)}
+			},
+			columns: func(r *caisson.Run) []any {
+				return []any{r.Agent, string(r.State), nullable(string(r.Session)), s.endedAt(r), r.Children, r.Limits.StartableRuns()}
+			},
+			insert: p.write(`INSERT INTO run (id, account, agent, state, session, parent, ended_at, children, most, doc)
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+			update: p.write(
+				`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
+			fill: func(r *caisson.Run, row row) { r.Children = row.children },
+		},
+		none:    "there is no run %.40q; see caisson runs",
+		get:     p.read(one),
+		getHere: p.write(one),
+		scan:    scanRun,
+		place: place{p.read(`SELECT max(seq) FROM (
+			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
+		) WHERE ?2 IS NULL OR account = ?2`), "before", "%.40q is not in this list, or was long ago; start from the first page"},
+	})
 	s.appender.commit = s.appendAll
 	return s
 }
@@ -67,16 +74,16 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	if err := checkRun(r); err != nil {
 		return err
 	}
-	doc, err := json.Marshal(r)
+	doc, err := s.encode(r)
 	if err != nil {
-		return fmt.Errorf("encode run %s: %w", r.ID, err)
+		return err
 	}
 	err = s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := s.admit(ctx, tx, r, live); err != nil {
 			return err
 		}
 		res, err := tx.StmtContext(ctx, s.insert).ExecContext(ctx, string(r.ID), r.Account, r.Agent, string(r.State),
-			nullable(string(r.Session)), nullable(string(r.Parent)), s.endedAt(r), r.Children, r.Limits.StartableRuns(), string(doc))
+			nullable(string(r.Session)), nullable(string(r.Parent)), s.endedAt(r), r.Children, r.Limits.StartableRuns(), doc)
 		if err != nil {
 			return err
 		}
@@ -92,10 +99,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 		}
 		return nil
 	})
-	if taken(err) {
-		err = caisson.Wrap(err, caisson.Conflict, "run %s exists already", r.ID)
-	}
-	return err
+	return s.refused(err, r)
 }
 
 // checkRun refuses what the store could not find again, and a tree that is none.
@@ -163,78 +167,11 @@ func (s *runs) endedAt(r *caisson.Run) sql.NullInt64 {
 
 // Get implements [caisson.RunStore].
 func (s *runs) Get(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.Run, error) {
-	row, err := scanRun(s.get.QueryRowContext(ctx, string(id), accountOf(in)), id)
-	if err != nil {
-		return nil, s.db.explain(err)
-	}
-	return row.decode()
+	return s.idTable.Get(ctx, in, string(id))
 }
 
-// Update implements [caisson.RunStore]. What a run is part of cannot be changed either.
-func (s *runs) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*caisson.Run) error) (*caisson.Run, error) {
-	var r *caisson.Run
-	var refused error // by change: returned as it is
-	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		row, err := scanRun(tx.StmtContext(ctx, s.getHere).QueryRowContext(ctx, string(id), accountOf(in)), id)
-		if err != nil {
-			return err
-		}
-		if r, err = row.decode(); err != nil {
-			return err
-		}
-		was := *r
-		was.Lineage = slices.Clone(r.Lineage)
-		if refused = change(r); refused != nil {
-			return refused
-		}
-		if r.ID != was.ID || r.Account != was.Account || r.Parent != was.Parent || !slices.Equal(r.Lineage, was.Lineage) {
-			return caisson.Errorf(caisson.Internal, "an update of run %s changed whose or what part it is", was.ID)
-		}
-		doc, err := json.Marshal(r)
-		if err != nil {
-			return fmt.Errorf("encode run %s: %w", r.ID, err)
-		}
-		if bytes.Equal(doc, row.doc) {
-			return nil // saves the sync
-		}
-		_, err = tx.StmtContext(ctx, s.update).ExecContext(ctx, r.Agent, string(r.State), nullable(string(r.Session)), s.endedAt(r),
-			r.Children, r.Limits.StartableRuns(), string(doc), row.seq)
-		return err
-	})
-	switch {
-	case refused != nil:
-		return nil, refused
-	case err != nil:
-		return nil, err
-	}
-	return r, nil
-}
-
-// runRow is a run as it is stored.
-type runRow struct {
-	seq      int64
-	children int64
-	doc      []byte
-}
-
-// scanRun reads the run that a query for id finds.
-func scanRun(row scanner, id caisson.ID) (r runRow, err error) {
-	err = row.Scan(&r.seq, &r.children, &r.doc)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = noRun(id)
-	}
+// scanRun reads a run: seq, children, document.
+func scanRun(s scanner) (r row, err error) {
+	err = s.Scan(&r.seq, &r.children, &r.doc)
 	return r, err
-}
-
-func noRun(id caisson.ID) error {
-	return caisson.Errorf(caisson.NotFound, "there is no run %.40q; see caisson runs", string(id))
-}
-
-func (row runRow) decode() (*caisson.Run, error) {
-	r := &caisson.Run{}
-	if err := json.Unmarshal(row.doc, r); err != nil {
-		return nil, fmt.Errorf("decode stored run: %w", err)
-	}
-	r.Children = row.children
-	return r, nil
 }

@@ -112,7 +112,7 @@ func (s *runs) appendAll(batch []*appending) error {
 			err := newest.QueryRowContext(ctx, string(a.run)).Scan(&key, &last)
 			switch {
 			case errors.Is(err, sql.ErrNoRows):
-				a.err = noRun(a.run)
+				a.err = s.missing(string(a.run))
 				continue
 			case err != nil:
 				return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/caisson-dev/caisson"
@@ -42,39 +41,26 @@ func (s *runs) Events(ctx context.Context, in caisson.Scope, run caisson.ID, aft
 	}
 	var key int64
 	err := s.events.find.QueryRowContext(ctx, string(run), accountOf(in)).Scan(&key)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, noRun(run)
-	}
 	if err != nil {
-		return nil, s.db.explain(err)
+		return nil, s.db.found(err, s.missing(string(run)))
 	}
-	rows, err := s.events.after.QueryContext(ctx, key, after, limit)
-	if err != nil {
-		return nil, s.db.explain(err)
-	}
-	defer rows.Close()
-	var page []caisson.RunEvent
-	for rows.Next() {
+	page, err := readRows(func(row scanner) (e caisson.RunEvent, err error) {
 		var seq int64
 		var doc sql.RawBytes
-		if err := rows.Scan(&seq, &doc); err != nil {
-			return nil, s.db.explain(err)
+		if err := row.Scan(&seq, &doc); err != nil {
+			return e, err
 		}
-		var e caisson.RunEvent
 		if err := json.Unmarshal(doc, &e); err != nil {
-			return nil, fmt.Errorf("decode stored event %d of run %s: %w", seq, run, err)
+			return e, fmt.Errorf("decode stored event %d of run %s: %w", seq, run, err)
 		}
-		page = append(page, e)
-	}
-	return page, s.db.explain(rows.Err())
+		return e, nil
+	})(s.events.after.QueryContext(ctx, key, after, limit))
+	return page, s.db.explain(err)
 }
 
 // LastEvent implements [caisson.RunStore].
 func (s *runs) LastEvent(ctx context.Context, run caisson.ID) (seq int64, err error) {
 	var key int64
 	err = s.events.last.QueryRowContext(ctx, string(run)).Scan(&key, &seq)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, noRun(run)
-	}
-	return seq, s.db.explain(err)
+	return seq, s.db.found(err, s.missing(string(run)))
 }

@@ -56,9 +56,9 @@ type goner struct {
 // Delete implements [caisson.RunStore]. The run is gone at once, its events in batches.
 func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		gone, err := scanGoners(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
+		gone, err := readRows(scanGoner)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
 		if err == nil && len(gone) == 0 {
-			return noRun(id)
+			return s.missing(string(id))
 		}
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 		var gone []goner
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 			n := min(limit-len(ids), removeRuns)
-			gone, err = scanGoners(tx.StmtContext(ctx, s.removal.old).QueryContext(ctx, before.UnixMicro(), n))
+			gone, err = readRows(scanGoner)(tx.StmtContext(ctx, s.removal.old).QueryContext(ctx, before.UnixMicro(), n))
 			if err != nil {
 				return err
 			}
@@ -101,20 +101,9 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 	return ids, s.clear(ctx)
 }
 
-func scanGoners(rows *sql.Rows, err error) ([]goner, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []goner
-	for rows.Next() {
-		var g goner
-		if err := rows.Scan(&g.seq, &g.id, &g.account); err != nil {
-			return nil, err
-		}
-		all = append(all, g)
-	}
-	return all, rows.Err()
+func scanGoner(s scanner) (g goner, err error) {
+	err = s.Scan(&g.seq, &g.id, &g.account)
+	return g, err
 }
 
 // remove deletes runs and remembers where they stood, and that their events are still there.

@@ -53,9 +53,9 @@ type Store struct {
 	volumes     *table[caisson.Volume]
 	runs        *runs
 	sessions    *table[caisson.Session]
-	workspaces  *workspaces
+	workspaces  workspaces
 	repos       *table[caisson.Repo]
-	deliveries  *deliveries
+	deliveries  deliveries
 	close       func() error
 }
 

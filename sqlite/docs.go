@@ -1,0 +1,236 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add how objects are
+// found.
+type docs[T any] struct {
+	db   *db
+	noun string // in messages
+	// fixed returns the columns that no update changes: the ID or key, the account, and others. The first ones, as many as
+	// required, must not be empty; needs names them in the error.
+	fixed    func(*T) []string
+	required int
+	needs    string
+	changed  string         // what an update changed that changed fixed columns, in the error
+	columns  func(*T) []any // the other columns
+
+	insert *sql.Stmt // fixed, columns, document
+	update *sql.Stmt // columns, document, seq
+
+	// find returns the object that ref refers to; tx is nil for readers. An error says if there is none.
+	find   func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
+	taken  func(err error, obj *T) error // the error for a value that exists already; nil: only the ID can
+	stored func(*T) any                  // the document of an object, to be encoded and decoded; nil: the object
+	fill   func(*T, row)                 // sets what the document does not say; may be nil
+}
+
+// row is an object as it is stored.
+type row struct {
+	seq      int64
+	children int64 // of runs
+	doc      []byte
+}
+
+func scanRow(s scanner) (r row, err error) {
+	err = s.Scan(&r.seq, &r.doc)
+	return r, err
+}
+
+// Insert implements [caisson.Table], [caisson.WorkspaceStore] and [caisson.DeliveryStore].
+func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
+	fixed := d.fixed(obj)
+	if slices.Contains(fixed[:d.required], "") {
+		return caisson.Errorf(caisson.Internal, "a %s without %s cannot be stored", d.noun, d.needs)
+	}
+	doc, err := d.encode(obj)
+	if err != nil {
+		return err
+	}
+	var args []any
+	for _, value := range fixed {
+		args = append(args, value)
+	}
+	_, err = d.db.writeOne(ctx, d.insert, append(append(args, d.columns(obj)...), doc)...)
+	return d.refused(err, obj)
+}
+
+// refused is err, but a Conflict if it says that a unique value of obj exists already.
+func (d *docs[T]) refused(err error, obj *T) error {
+	switch {
+	case !taken(err):
+		return err
+	case d.taken != nil:
+		return d.taken(err, obj)
+	}
+	return caisson.Wrap(err, caisson.Conflict, "%s %s exists already", d.noun, d.fixed(obj)[0])
+}
+
+// Get implements [caisson.Table], [caisson.WorkspaceStore] and [caisson.DeliveryStore].
+func (d *docs[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, error) {
+	r, err := d.find(ctx, nil, in, ref)
+	if err != nil {
+		return nil, d.db.explain(err)
+	}
+	return d.decode(r)
+}
+
+// change is the Update of [caisson.Table] and of other stores.
+func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
+	var obj *T
+	var refused error // by change: returned as it is
+	err := d.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		r, err := d.find(ctx, tx, in, ref)
+		if err != nil {
+			return err
+		}
+		if obj, err = d.decode(r); err != nil {
+			return err
+		}
+		was := d.fixed(obj)
+		if refused = change(obj); refused != nil {
+			return refused
+		}
+		if !slices.Equal(d.fixed(obj), was) {
+			return caisson.Errorf(caisson.Internal, "an update of %s %s changed %s", d.noun, was[0], d.changed)
+		}
+		doc, err := d.encode(obj)
+		if err != nil || doc == string(r.doc) {
+			return err // if nothing has changed, this saves the sync: an empty transaction commits without one
+		}
+		_, err = tx.StmtContext(ctx, d.update).ExecContext(ctx, append(d.columns(obj), doc, r.seq)...)
+		return err
+	})
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil:
+		return nil, d.refused(err, obj)
+	}
+	return obj, nil
+}
+
+func (d *docs[T]) encode(obj *T) (string, error) {
+	doc, err := json.Marshal(d.document(obj))
+	if err != nil {
+		return "", fmt.Errorf("encode %s %s: %w", d.noun, d.fixed(obj)[0], err)
+	}
+	return string(doc), nil
+}
+
+func (d *docs[T]) decode(r row) (*T, error) {
+	obj := new(T)
+	if err := decodeDoc(d.noun, r.doc, d.document(obj)); err != nil {
+		return nil, err
+	}
+	if d.fill != nil {
+		d.fill(obj, r)
+	}
+	return obj, nil
+}
+
+func (d *docs[T]) document(obj *T) any {
+	if d.stored != nil {
+		return d.stored(obj)
+	}
+	return obj
+}
+
+// page reads up to limit objects, fewer if they are long.
+func (d *docs[T]) page(
+	ctx context.Context, q *query, limit int, scan func(scanner) (row, error),
+) (page []*T, more bool, err error) {
+	size := 0
+	page, more, err = readPage(func(s scanner, n int) (*T, error) {
+		if n == limit || size > maxDocPage {
+			return nil, errEnough
+		}
+		r, err := scan(s)
+		if err != nil {
+			return nil, err
+		}
+		size += len(r.doc)
+		return d.decode(r)
+	})(q.rows(ctx, d.db))
+	return page, more, d.db.explain(err)
+}
+
+// idTable stores objects that have IDs.
+type idTable[T any] struct {
+	docs[T]
+	none    string    // the error for a reference to no object, as a format
+	get     *sql.Stmt // by a reference, and the scope
+	getHere *sql.Stmt // by an ID, and the scope; for transactions of the writer
+	scan    func(scanner) (row, error)
+	place   place
+	remove  *sql.Stmt // by an ID, and the scope; nil if Delete is not used
+}
+
+// newIDTable completes t for the table of that name. What t has already stays.
+func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
+	one := `SELECT seq, doc FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
+	t.db, t.find = p.db, t.byID
+	if t.get == nil {
+		t.get = p.read(one)
+	}
+	if t.getHere == nil {
+		t.getHere, t.scan = p.write(one), scanRow
+	}
+	if t.place.stmt == nil {
+		t.place = place{p.read(`SELECT max(seq) FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "before",
+			"%.40q is not in this list, or not any more; start from the first page"}
+	}
+	return t
+}
+
+// byID is the find of docs.
+func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
+	stmt := t.get
+	if tx != nil {
+		stmt = tx.StmtContext(ctx, t.getHere)
+	}
+	r, err := t.scan(stmt.QueryRowContext(ctx, ref, accountOf(in)))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = t.missing(ref)
+	}
+	return r, err
+}
+
+func (t *idTable[T]) missing(ref string) error { return caisson.Errorf(caisson.NotFound, t.none, ref) }
+
+// Update implements [caisson.RunStore], [caisson.WorkspaceStore] and [caisson.DeliveryStore].
+func (t *idTable[T]) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*T) error) (*T, error) {
+	return t.change(ctx, in, string(id), change)
+}
+
+// Delete implements [caisson.WorkspaceStore] and [caisson.DeliveryStore].
+func (t *idTable[T]) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+	return t.db.writeFound(ctx, t.missing(string(id)), t.remove, string(id), accountOf(in))
+}
+
+// list completes a query for documents, and reads a page of them, the newest first.
+func (t *idTable[T]) list(
+	ctx context.Context, q *query, in caisson.Scope, before caisson.ID, limit int,
+) (page []*T, more bool, err error) {
+	if limit, err = pageLimit(limit); err != nil {
+		return nil, false, err
+	}
+	q.in(in)
+	if err := q.from(ctx, t.db, t.place, in, before); err != nil {
+		return nil, false, err
+	}
+	q.add(" ORDER BY seq DESC LIMIT ?", limit+1)
+	return t.page(ctx, q, limit, func(s scanner) (r row, err error) {
+		err = s.Scan(&r.doc)
+		return r, err
+	})
+}
