@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"runtime"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// confine gives up everything that the wire process has no need for, on all threads, irrevocably: the user and groups,
+// confineSelf gives up everything that the wire process has no need for, on all threads, irrevocably: the user and groups,
 // capabilities, gaining privileges through exec, core files and being traced, and where the kernel has the means, the file
 // system, being connected to, and most system calls. On error the process must end.
-func confine(uid int) (Confinement, error) {
+func confineSelf(uid int) (Confinement, error) {
 	if err := limit(); err != nil {
 		return Confinement{}, err
 	}
@@ -26,15 +27,16 @@ func confine(uid int) (Confinement, error) {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return Confinement{}, fmt.Errorf("parent death signal: %w", err)
 	}
-	abi, err := landlock()
+	// All of the file system is denied. Connecting is what the process is for, and policy's to decide.
+	version, err := confine.Landlock(true)
 	if err != nil {
 		return Confinement{}, fmt.Errorf("landlock: %w", err)
 	}
-	filtered, err := filterSyscalls()
-	if err != nil {
+	err = syscallFilter().Install()
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // these two: not in this kernel
 		return Confinement{}, fmt.Errorf("seccomp: %w", err)
 	}
-	return Confinement{Landlock: abi, Seccomp: filtered}, nil
+	return Confinement{Landlock: version, Seccomp: err == nil}, nil
 }
 
 // maxMemory bounds the process's memory in bytes. From a quarter of it on garbage is collected as hard as it takes.
@@ -71,14 +73,8 @@ func dropPrivileges(uid int) error {
 	if uid == 0 {
 		return errors.New("the wire process must not be root")
 	}
-	for c := uintptr(0); c <= 63; c++ {
-		err := allThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if err == unix.EINVAL { // past the last capability that the kernel knows
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("drop capability %d: %w", c, err)
-		}
+	if c, err := confine.DropBounding(nil); err != nil {
+		return fmt.Errorf("drop capability %d: %w", c, err)
 	}
 	// These three act on all threads. Leaving uid 0 clears the permitted, effective and ambient capabilities.
 	if err := syscall.Setgroups(nil); err != nil {
@@ -90,70 +86,14 @@ func dropPrivileges(uid int) error {
 	if err := syscall.Setresuid(uid, uid, uid); err != nil {
 		return fmt.Errorf("setresuid: %w", err)
 	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	err := allThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0)
-	if err != nil {
+	if err := confine.SetCapabilities(nil); err != nil {
 		return fmt.Errorf("capset: %w", err)
 	}
-	if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
+	if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("dumpable: %w", err)
-	}
-	return nil
-}
-
-// landlock denies all of the file system, and as far as the kernel can, taking ports and signals and abstract sockets of
-// others. Connecting is what the process is for, and policy's to decide. It
-// returns the ABI version, 0 if the kernel has no Landlock.
-func landlock() (int, error) {
-	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP {
-		return 0, nil
-	}
-	if errno != 0 {
-		return 0, errno
-	}
-	// No rules follow: what is handled is denied.
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1}
-	if abi >= 2 {
-		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
-	}
-	if abi >= 3 {
-		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	}
-	if abi >= 4 {
-		attr.Handled_access_net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
-	}
-	if abi >= 5 {
-		attr.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
-	}
-	if abi >= 6 {
-		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	defer unix.Close(int(fd))
-	if err := allThreads(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); err != nil {
-		return 0, err
-	}
-	return int(abi), nil
-}
-
-// allThreads makes a system call on every thread.
-//
-//go:uintptrescapes
-func allThreads(trap, a1, a2, a3 uintptr) error {
-	_, _, errno := syscall.AllThreadsSyscall(trap, a1, a2, a3)
-	if errno == unix.ENOTSUP {
-		return errors.New("this binary uses cgo and cannot change all its threads: build it with CGO_ENABLED=0")
-	}
-	if errno != 0 {
-		return errno
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func probe() int {
 	}
 	r.Close()
 	w.Close()
-	c, err := confine(DefaultUID)
+	c, err := confineSelf(DefaultUID)
 	if err != nil {
 		fmt.Println("confine:", err)
 		return 1

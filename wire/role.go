@@ -84,7 +84,7 @@ func run(arg string, p Process) error {
 		return err
 	}
 	// Everything above came from the engine. Nothing that a sandbox sends is read before this succeeds.
-	confinement, err := confine(int(uid))
+	confinement, err := confineSelf(int(uid))
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
