@@ -1,17 +1,15 @@
 package worker
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strconv"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/confine"
 )
 
 // closeInherited closes every descriptor from first on that came from the parent without being listed: libraries in the
@@ -47,9 +45,17 @@ func closeInherited(first int) error {
 	return nil
 }
 
-// confine gives up everything the job does not need. Each step must succeed, except Landlock, which older kernels lack
+// readable is what a job with network may read: how to resolve names, whom to trust, what time it is.
+var readable = []string{
+	"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/localtime",
+	"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
+	"/usr/share/zoneinfo", "/var/lib/ca-certificates", "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager",
+	"/mnt/wsl",
+}
+
+// confineSelf gives up everything the job does not need. Each step must succeed, except Landlock, which older kernels lack
 // and which only adds to the others.
-func confine(req call, given, rootFD int) error {
+func confineSelf(req call, given, rootFD int) error {
 	for fd := range given {
 		unix.CloseOnExec(fd)
 	}
@@ -75,31 +81,19 @@ func confine(req call, given, rootFD int) error {
 		{unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL)}, // a change of credentials clears it
 		{unix.PR_SET_DUMPABLE, 0},
 	} {
-		if err := allThreads(unix.SYS_PRCTL, p[0], p[1], 0); err != nil {
+		if err := confine.AllThreads(unix.SYS_PRCTL, p[0], p[1], 0); err != nil {
 			return fmt.Errorf("prctl %d: %w", p[0], err)
 		}
 	}
 	if req.Network {
-		if err := restrictFiles(); err != nil {
+		if _, err := confine.Landlock(false, readable...); err != nil {
 			return fmt.Errorf("landlock: %w", err)
 		}
 	}
-	if err := filterSyscalls(req.Network, req.Programs); err != nil {
+	if err := syscallFilter(req.Network, req.Programs).Install(); err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	return nil
-}
-
-// allThreads makes a system call on every thread of the process. The Go runtime cannot do that in a program with cgo.
-func allThreads(trap, a, b, c uintptr) error {
-	_, _, errno := syscall.AllThreadsSyscall(trap, a, b, c)
-	switch errno {
-	case 0:
-		return nil
-	case syscall.ENOTSUP:
-		return errors.New("jobs need a binary built with CGO_ENABLED=0")
-	}
-	return errno
 }
 
 const maxProcesses = 512
@@ -178,34 +172,15 @@ const noRoot = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT
 // That takes a system call for each, with all threads stopped, which on a busy machine is most of the time that a job takes to
 // start; the others have no execve.
 func dropCapabilities(req call) error {
-	keep := req.Keep
 	if !req.Network { // one with network has no right to that, and nothing to lose
-		if err := allThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noRoot, 0); err != nil {
+		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noRoot, 0); err != nil {
 			return err
 		}
 	}
-	const lastKnown = 63
-	for c := uintptr(0); c <= lastKnown && req.Programs != nil; c++ {
-		if slices.Contains(keep, uint(c)) {
-			continue
-		}
-		err := allThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errors.Is(err, unix.EINVAL) { // beyond the kernel's last
-			break
-		}
-		if err != nil {
+	if req.Programs != nil {
+		if _, err := confine.DropBounding(req.Keep); err != nil {
 			return err
 		}
 	}
-	var data [2]unix.CapUserData
-	for _, c := range keep {
-		data[c/32].Effective |= 1 << (c % 32)
-		data[c/32].Permitted |= 1 << (c % 32)
-	}
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	return confine.SetCapabilities(req.Keep)
 }

@@ -142,7 +142,7 @@ func serve(jobs []Job) error {
 	if err := closeInherited(given); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
 	}
-	if err := confine(req, given, rootFD); err != nil {
+	if err := confineSelf(req, given, rootFD); err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
