@@ -31,7 +31,7 @@ func TestBuiltin(t *testing.T) {
 		return
 	}
 	list := agent.Builtin()
-	if len(list) != len(entries) || !agent.IsBuiltin(agent.Default) || agent.IsBuiltin("mine") {
+	if len(list) != len(entries) || !agent.IsBuiltin("caisson") || agent.IsBuiltin("mine") {
 		t.Errorf("%d agents of %d files", len(list), len(entries))
 	}
 	for _, a := range list {

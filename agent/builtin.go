@@ -11,9 +11,6 @@ import (
 //go:embed builtin/*.yaml
 var files embed.FS
 
-// Default is the id of the agent that runs where none is named.
-const Default = "caisson"
-
 // Builtin returns the built-in agents, by id. Callers may change the agents, not what their slices and maps contain.
 func Builtin() []*caisson.Agent {
 	list := builtin()

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -316,34 +315,4 @@ func FuzzFill(f *testing.F) {
 			t.Errorf("%q, doubled, became %q, %v", arg, back, err)
 		}
 	})
-}
-
-// TestGraphs: the listing is as chat clients know it.
-func TestGraphs(t *testing.T) {
-	list := []*caisson.Agent{
-		{ID: "zebra", Name: "A"}, {ID: "caisson", Name: "Caisson", Description: "small"}, {ID: "beta", Name: "Same"}, {ID: "alpha", Name: "Same"}, {ID: "zebra", Name: "Again"},
-	}
-	b, err := json.Marshal(agent.Graphs(list))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `{"agents":[` +
-		`{"agentId":"sandbox:zebra","graphId":"sandbox:zebra","name":"A","description":null},` +
-		`{"agentId":"sandbox:caisson","graphId":"sandbox:caisson","name":"Caisson","description":"small"},` +
-		`{"agentId":"sandbox:alpha","graphId":"sandbox:alpha","name":"Same","description":null},` +
-		`{"agentId":"sandbox:beta","graphId":"sandbox:beta","name":"Same","description":null}],"defaultAgentId":"sandbox:caisson"}`
-	if string(b) != want {
-		t.Errorf("got  %s\nwant %s", b, want)
-	}
-	if b, _ = json.Marshal(agent.Graphs(list[:1])); !strings.HasSuffix(string(b), `"defaultAgentId":"sandbox:zebra"}`) {
-		t.Errorf("%s", b)
-	}
-	if b, _ = json.Marshal(agent.Graphs(nil)); string(b) != `{"agents":[],"defaultAgentId":null}` {
-		t.Errorf("%s", b)
-	}
-	for name, want := range map[string]string{"sandbox:openclaw": "openclaw", "openclaw": "openclaw", "": "", "langgraph:poet": "", "sandbox:": "", "sandbox:../x": "", "Sandbox:x": "", "sandbox:sandbox:x": ""} {
-		if got, err := agent.FromGraph(name); got != want || (err == nil) != (want != "") {
-			t.Errorf("%q is %q, %v", name, got, err)
-		}
-	}
 }
