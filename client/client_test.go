@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -167,6 +168,30 @@ func TestReferencesStayInPlace(t *testing.T) {
 		if _, err := c.Get(t.Context(), ref); caisson.KindOf(err) != kind {
 			t.Errorf("%q: %v", ref, err)
 		}
+	}
+}
+
+// TestCommentsDoNotEndAWatch checks that comments do not count towards the bound of an event.
+func TestCommentsDoNotEndAWatch(t *testing.T) {
+	var asked atomic.Int64
+	c := answer(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		comments := bytes.Repeat([]byte(":\n"), protocol.MaxEvent/2+1)
+		w.Write(append(comments, protocol.SSE{ID: 1, Name: protocol.EventHappened, Data: []byte(`{"seq":1}`)}.Encode()...))
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := c.Watch(ctx, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events; e.Seq != 1 || asked.Load() != 1 {
+		t.Errorf("event %d of connection %d", e.Seq, asked.Load())
+	}
+	cancel()
+	for range events {
 	}
 }
 

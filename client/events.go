@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 type events struct{ c *conn }
@@ -78,13 +79,13 @@ func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, 
 // stream yields what the events with this name carry, until r ends in whatever way.
 func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
 	return func(yield func(T) bool) {
-		sse := protocol.NewSSEReader(r)
+		in := sse.NewReader(r, protocol.MaxEvent)
 		for {
-			e, err := sse.Next()
+			e, err := in.Next()
 			if err != nil {
 				return
 			}
-			if e.Name != name {
+			if string(e.Name) != name {
 				continue
 			}
 			var v T
@@ -114,13 +115,13 @@ func await[T any](ctx context.Context, c *conn, req request, progress func(caiss
 		return zero, err
 	}
 	defer body.Close()
-	sse := protocol.NewSSEReader(body)
+	in := sse.NewReader(body, protocol.MaxEvent)
 	for {
-		e, err := sse.Next()
+		e, err := in.Next()
 		if err != nil {
 			return zero, c.broken(ctx, err)
 		}
-		switch e.Name {
+		switch string(e.Name) {
 		case protocol.EventProgress:
 			var p caisson.Progress
 			if err := json.Unmarshal(e.Data, &p); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 // WatchRun implements [caisson.Runs]. A lost connection is made again, without missing or repeating an event; if that fails for some
@@ -68,10 +69,9 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 
 // relay delivers the events in body that come after seq, and returns the last one's. The error is nil if the server has ended the stream.
 func relay(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
-	sse := protocol.NewSSEReader(body)
-	sse.Max = protocol.MaxRunEvent
+	in := sse.NewReader(body, protocol.MaxRunEvent)
 	for {
-		e, err := sse.Next()
+		e, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			return seq, nil
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/apitest"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 // TestChatCatalog: clients of this route take nothing else.
@@ -45,9 +46,9 @@ func TestChatCatalog(t *testing.T) {
 // events parses a stream of events.
 func events(t *testing.T, body string) (out []caisson.RunEvent) {
 	t.Helper()
-	sse := protocol.NewSSEReader(strings.NewReader(body))
+	in := sse.NewReader(strings.NewReader(body), protocol.MaxEvent)
 	for {
-		e, err := sse.Next()
+		e, err := in.Next()
 		if err == io.EOF {
 			return out
 		}
@@ -55,8 +56,8 @@ func events(t *testing.T, body string) (out []caisson.RunEvent) {
 			t.Fatal(err)
 		}
 		var event caisson.RunEvent
-		if err := json.Unmarshal(e.Data, &event); err != nil || e.Name != event.Type || e.ID != event.Seq {
-			t.Fatalf("%v in %+v", err, e)
+		if err := json.Unmarshal(e.Data, &event); err != nil || string(e.Name) != event.Type || string(e.ID) != fmt.Sprint(event.Seq) {
+			t.Fatalf("%v in %s %s %s", err, e.ID, e.Name, e.Data)
 		}
 		out = append(out, event)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/apitest"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 // sandbox returns a client and the name of a running sandbox.
@@ -323,7 +324,8 @@ func TestLastEventID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if e, err := protocol.NewSSEReader(resp.Body).Next(); err != nil || e.ID != 3 || e.Name != protocol.EventHappened {
-		t.Errorf("%+v, %v", e, err)
+	e, err := sse.NewReader(resp.Body, protocol.MaxEvent).Next()
+	if err != nil || string(e.ID) != "3" || string(e.Name) != protocol.EventHappened {
+		t.Errorf("%s %s %s, %v", e.ID, e.Name, e.Data, err)
 	}
 }

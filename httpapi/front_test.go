@@ -21,6 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 // raw makes a request without the client and returns status, header and body.
@@ -320,7 +321,7 @@ func TestStoreOnlyFieldsStayInside(t *testing.T) {
 		values := []string{body}
 		if h.Get("Content-Type") == protocol.EventType {
 			values = nil
-			for r := protocol.NewSSEReader(strings.NewReader(body)); ; {
+			for r := sse.NewReader(strings.NewReader(body), protocol.MaxEvent); ; {
 				e, err := r.Next()
 				if err != nil {
 					break

@@ -4,9 +4,9 @@ import (
 	"bytes"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sse"
 	"github.com/caisson-dev/caisson/llm/dialect"
 	"github.com/caisson-dev/caisson/llm/internal/jsonscan"
-	"github.com/caisson-dev/caisson/llm/internal/sse"
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
