@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sse"
 )
 
 const (
@@ -154,16 +155,21 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 	return r, err
 }
 
+// newEvents returns a reader of the events in r, of which the last one may lack its end.
+func newEvents(r io.Reader) *sse.Reader {
+	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
+}
+
 // streamed reads an answer that comes in events, and passes its text on.
 func (c *chat) streamed(r *reply, res *response) error {
-	e := newEvents(res.body)
+	e := newEvents(&bounded{res.body, maxStream})
 	thinking := false
 	for {
-		data, err := e.next()
+		event, err := e.Next()
 		switch {
 		case err == nil:
-		case errors.Is(err, errTooLong):
-			return err
+		case errors.Is(err, errTooLong), errors.Is(err, sse.ErrTooLong):
+			return errTooLong
 		case r.finish != "":
 			return nil // all has been said
 		case err == io.EOF:
@@ -171,7 +177,7 @@ func (c *chat) streamed(r *reply, res *response) error {
 		default:
 			return err
 		}
-		text, err := c.api.add(r, data)
+		text, err := c.api.add(r, event.Data)
 		if err != nil {
 			return err
 		}
@@ -194,12 +200,9 @@ func (c *chat) streamed(r *reply, res *response) error {
 
 // whole reads an answer that was not streamed although that was asked for.
 func (c *chat) whole(r *reply, body io.Reader) error {
-	b, err := io.ReadAll(io.LimitReader(body, maxStream+1))
-	switch {
-	case err != nil:
+	b, err := io.ReadAll(&bounded{body, maxStream})
+	if err != nil {
 		return err
-	case len(b) > maxStream:
-		return errTooLong
 	}
 	text, err := c.api.add(r, b)
 	if err != nil {

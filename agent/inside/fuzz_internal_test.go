@@ -55,11 +55,11 @@ func FuzzAnswer(f *testing.F) {
 func checkAnswer(t *testing.T, api api, events []byte) {
 	answer, e := &reply{}, newEvents(bytes.NewReader(events))
 	for {
-		event, err := e.next()
+		event, err := e.Next()
 		if err != nil {
 			break
 		}
-		if _, err := api.add(answer, event); err != nil {
+		if _, err := api.add(answer, event.Data); err != nil {
 			break
 		}
 	}

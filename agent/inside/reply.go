@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -11,12 +12,30 @@ import (
 
 // Bounds of one answer.
 const (
+	maxStream    = 64 << 20 // bytes
+	maxEvent     = 4 << 20  // bytes of the data of one of its events
 	maxCalls     = 64
 	maxArguments = 1 << 20
 	maxExtra     = 256 << 10
 	maxName      = 128
 	maxCallID    = 256
 )
+
+var errTooLong = errors.New("the answer is larger than it may be")
+
+// bounded reads what has at most so many bytes; more are an error.
+type bounded struct {
+	io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errTooLong
+	}
+	return n, err
+}
 
 // Why an answer ended.
 const (

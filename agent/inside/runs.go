@@ -45,12 +45,9 @@ func (s server) get(ctx context.Context, method, path string, body []byte, to an
 		f := readFailure(r)
 		return &toolRefusal{status: f.status, text: f.text}
 	}
-	b, err := io.ReadAll(io.LimitReader(r.body, maxToolAnswer+1))
-	switch {
-	case err != nil:
+	b, err := io.ReadAll(&bounded{r.body, maxToolAnswer})
+	if err != nil {
 		return err
-	case len(b) > maxToolAnswer:
-		return errTooLong
 	}
 	return json.Unmarshal(b, to)
 }
