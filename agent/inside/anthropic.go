@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -56,7 +57,7 @@ type block struct {
 // cached marks where a part of a request ends that the next one will have as well. It is paid for once.
 var cached = &kind{"ephemeral"}
 
-func (anthropic) request(q *question) (string, []string, any) {
+func (anthropic) request(q *question) (string, http.Header, any) {
 	system, talk := split(q.talk)
 	req := anthropicRequest{Model: q.model, MaxTokens: maxOutput, Stream: true}
 	if system != "" {
@@ -84,7 +85,7 @@ func (anthropic) request(q *question) (string, []string, any) {
 	if q.toolsOff && q.tools != nil {
 		req.ToolChoice = &kind{"none"}
 	}
-	return "/v1/messages", []string{"Anthropic-Version: 2023-06-01"}, req
+	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
 // blocksOf returns the content of a message; there is some.

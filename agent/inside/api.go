@@ -3,6 +3,7 @@ package inside
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -13,8 +14,8 @@ const maxOutput = 32_000
 
 // api is one of the APIs in which models are called. A conversation is kept in the form of OpenAI's, whichever it is.
 type api interface {
-	// request returns where to send a question, the lines of headers that the API wants besides, and the body.
-	request(q *question) (path string, header []string, body any)
+	// request returns the path to send a question to, the additional headers of the API, and the body.
+	request(q *question) (path string, header http.Header, body any)
 	// add takes an event of a stream, or a whole answer that was not streamed, and returns the text in it.
 	add(r *reply, data []byte) (string, error)
 }

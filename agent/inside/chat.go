@@ -130,18 +130,18 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, callTime, errors.New("the model took too long"))
 	defer cancel()
-	res, err := c.gateway.do(ctx, "POST", path, body, header...)
+	res, err := c.gateway.do(ctx, "POST", path, body, header)
 	if err != nil {
 		return r, err
 	}
-	defer res.body.Close()
-	if res.status != 200 {
+	defer res.Body.Close()
+	if res.StatusCode != 200 {
 		return r, readFailure(res)
 	}
-	if !strings.HasPrefix(res.header["content-type"], "text/event-stream") {
-		err = c.whole(r, res.body)
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		err = c.whole(r, res.Body)
 	} else {
-		err = c.streamed(r, res)
+		err = c.streamed(r, res.Body, cancel)
 	}
 	if err == nil {
 		err = r.broken()
@@ -155,15 +155,17 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 	return r, err
 }
 
-// newEvents returns a reader of the events in r, of which the last one may lack its end.
+// newEvents returns a reader of the events in r. The end of r also ends the last event.
 func newEvents(r io.Reader) *sse.Reader {
 	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
 }
 
-// streamed reads an answer that comes in events, and passes its text on.
-func (c *chat) streamed(r *reply, res *response) error {
-	e := newEvents(&bounded{res.body, maxStream})
+// streamed reads an answer that comes in events, and passes its text on. It calls end, which must make body fail, when
+// tailTime has passed since the model has ended its answer.
+func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
+	e := newEvents(&bounded{body, maxStream + 1})
 	thinking := false
+	var tail *time.Timer
 	for {
 		event, err := e.Next()
 		switch {
@@ -189,8 +191,9 @@ func (c *chat) streamed(r *reply, res *response) error {
 			c.out.status("thinking", "")
 		}
 		c.out.write(text)
-		if r.finish != "" {
-			res.hurry(tailTime)
+		if r.finish != "" && tail == nil {
+			tail = time.AfterFunc(tailTime, end)
+			defer tail.Stop()
 		}
 		if c.out.err != nil {
 			return c.out.err
@@ -200,7 +203,7 @@ func (c *chat) streamed(r *reply, res *response) error {
 
 // whole reads an answer that was not streamed although that was asked for.
 func (c *chat) whole(r *reply, body io.Reader) error {
-	b, err := io.ReadAll(&bounded{body, maxStream})
+	b, err := io.ReadAll(&bounded{body, maxStream + 1})
 	if err != nil {
 		return err
 	}

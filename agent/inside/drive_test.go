@@ -100,6 +100,24 @@ func TestThroughTheDriver(t *testing.T) {
 	}
 }
 
+// TestNoProxyIsUsed checks that the agent does not use a proxy from its environment.
+func TestNoProxyIsUsed(t *testing.T) {
+	args, _, _ := serve(t, `fallback: {text: fine}`)
+	for i := range args {
+		args[i] = strings.Replace(args[i], "127.0.0.1", "0.0.0.0", 1) // net/http never uses a proxy for loopback addresses
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, append([]string{"code"}, args...)...)
+	cmd.Env = append(os.Environ(), "HTTP_PROXY=http://127.0.0.1:1", "http_proxy=http://127.0.0.1:1", "NO_PROXY=", "no_proxy=")
+	cmd.Stdin, cmd.Stderr = strings.NewReader("go"), os.Stderr
+	if out, err := cmd.Output(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestEndsWithASignal: what is under way ends, and the last line says so.
 func TestEndsWithASignal(t *testing.T) {
 	args, dir, _ := serve(t, `turns: [{calls: [{name: shell, arguments: '{"command": "echo $$ > pid; touch up; sleep 600"}'}]}]`)

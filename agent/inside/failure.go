@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -29,11 +30,11 @@ func (f *failure) Error() string {
 }
 
 // readFailure reads an answer that is none of the model.
-func readFailure(r *response) *failure {
-	body, _ := io.ReadAll(io.LimitReader(r.body, maxFailure)) // what has come is better than nothing
-	f := failureOf(r.status, body)
-	f.retry = retryAfter(r.header)
-	if to := r.header["location"]; to != "" && r.status < 400 {
+func readFailure(r *http.Response) *failure {
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // what has come is better than nothing
+	f := failureOf(r.StatusCode, body)
+	f.retry = retryAfter(r.Header)
+	if to := r.Header.Get("Location"); to != "" && r.StatusCode < 400 {
 		f.text = "it points elsewhere, which is not followed; correct --gateway"
 	}
 	return f
@@ -85,11 +86,11 @@ func failureOf(status int, body []byte) *failure {
 }
 
 // retryAfter returns what the headers say is to be waited.
-func retryAfter(h map[string]string) time.Duration {
-	if ms, err := strconv.ParseUint(h["retry-after-ms"], 10, 31); err == nil {
+func retryAfter(h http.Header) time.Duration {
+	if ms, err := strconv.ParseUint(h.Get("Retry-After-Ms"), 10, 31); err == nil {
 		return time.Duration(ms) * time.Millisecond
 	}
-	after := h["retry-after"]
+	after := h.Get("Retry-After")
 	if s, err := strconv.ParseUint(after, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
 	}

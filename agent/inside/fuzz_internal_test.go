@@ -1,13 +1,15 @@
 package inside
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -26,23 +28,19 @@ func FuzzAnswer(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := bufio.NewReaderSize(bytes.NewReader(data), 64)
-		res, err := readHead(r)
+		res, err := (&stream{Conn: canned{r: bytes.NewReader(data)}}).exchange(httptest.NewRequest("POST", "/", nil))
 		if err != nil {
 			return
 		}
-		body, err := bodyOf(res, r)
-		if err != nil {
-			return
-		}
-		all, err := io.ReadAll(body)
+		all, err := io.ReadAll(res.Body)
 		if len(all) > len(data) {
 			t.Fatalf("%d bytes of %d", len(all), len(data))
 		}
-		if _, again := body.Read(make([]byte, 1)); again == nil {
+		if _, again := res.Body.Read(make([]byte, 1)); again == nil {
 			t.Fatalf("reads on after %v", err)
 		}
-		if f := failureOf(res.status, all); !utf8.ValidString(f.Error()) || f.runError().Message == "" || retryAfter(res.header) < 0 {
+		f := failureOf(res.StatusCode, all)
+		if !utf8.ValidString(f.Error()) || f.runError().Message == "" || retryAfter(res.Header) < 0 {
 			t.Fatalf("%+v", f)
 		}
 		for _, api := range []api{openAI{}, anthropic{}, gemini{}} {
@@ -50,6 +48,17 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// canned is a connection on which the content of r is received.
+type canned struct {
+	net.Conn
+	r io.Reader
+}
+
+func (c canned) Read(p []byte) (int, error)     { return c.r.Read(p) }
+func (canned) Write(p []byte) (int, error)      { return len(p), nil }
+func (canned) SetReadDeadline(time.Time) error  { return nil }
+func (canned) SetWriteDeadline(time.Time) error { return nil }
 
 // checkAnswer reads events in an API, and checks what holds for every answer.
 func checkAnswer(t *testing.T, api api, events []byte) {

@@ -3,6 +3,7 @@ package inside
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -65,7 +66,7 @@ type geminiResponse struct {
 	} `json:"response"`
 }
 
-func (gemini) request(q *question) (string, []string, any) {
+func (gemini) request(q *question) (string, http.Header, any) {
 	system, talk := split(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
 	req.Generate.MaxTokens = maxOutput

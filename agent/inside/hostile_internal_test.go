@@ -110,6 +110,16 @@ func TestAnAnswerEndsWhenTheModelHas(t *testing.T) {
 	<-gone
 }
 
+// TestLastEventWithoutEnd checks that the last event of a stream counts if the server does not end it with an empty line.
+func TestLastEventWithoutEnd(t *testing.T) {
+	for _, end := range []string{"", "\n", "\r", "\r\n"} {
+		s := serveBroken(t, says(eventStream+"data: "+textEvent("fine")+"\n\ndata: "+stopEvent+end))
+		if o := runWith(t, s.url, nil); o.err != nil || o.text != "fine" || s.requests() != 1 {
+			t.Errorf("%q: %q, %+v after %d requests", end, o.text, o.err, s.requests())
+		}
+	}
+}
+
 // TestASilentServerEndsWithTheTask: nothing comes, and the task is ended.
 func TestASilentServerEndsWithTheTask(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

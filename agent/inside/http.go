@@ -2,12 +2,17 @@ package inside
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"net"
-	"strconv"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -27,57 +32,45 @@ const (
 
 // server is a plain HTTP server on the wire.
 type server struct {
-	host string // for the Host header
+	url  string // without a slash at the end
 	addr string // with a port
-	path string // before that of a request; "" or begins with a slash
 }
 
 // parseServer reads http://HOST[:PORT][/PATH].
-func parseServer(url string) (server, error) {
-	rest, ok := strings.CutPrefix(url, "http://")
-	if !ok {
-		return server{}, fmt.Errorf("%.200q does not begin with http://, and nothing else is spoken here", url)
+func parseServer(text string) (server, error) {
+	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("@?#", r) }
+	u, err := url.Parse(text)
+	switch {
+	case !strings.HasPrefix(text, "http://"):
+		return server{}, fmt.Errorf("%.200q does not begin with http://, and nothing else is spoken here", text)
+	case err != nil || u.Host == "" || strings.ContainsFunc(text, odd):
+		return server{}, fmt.Errorf("%.200q is not as http://HOST:PORT/PATH", text)
 	}
-	host, path, _ := strings.Cut(rest, "/")
-	s := server{host: host, addr: host, path: strings.TrimRight("/"+path, "/")}
-	if _, _, err := net.SplitHostPort(host); err != nil {
-		s.addr = net.JoinHostPort(strings.Trim(host, "[]"), "80")
-	}
-	if host == "" || strings.ContainsFunc(rest, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("@?#", r) }) {
-		return server{}, fmt.Errorf("%.200q is not as http://HOST:PORT/PATH", url)
-	}
-	return s, nil
-}
-
-// response is the beginning of an answer. Its body has to be closed.
-type response struct {
-	status int
-	header map[string]string // by lower-case name; the first value of each
-	body   io.ReadCloser
-	conn   *stream
-}
-
-// hurry gives the rest of the body so much time.
-func (r *response) hurry(d time.Duration) {
-	if r.conn.end.IsZero() {
-		r.conn.end = time.Now().Add(d)
-	}
+	return server{strings.TrimRight(text, "/"), net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))}, nil
 }
 
 // errNetwork marks what may go better another time.
 var errNetwork = errors.New("the connection failed")
 
-// do sends a request, with these lines of headers besides its own, on a connection of its own, and returns the beginning of the answer.
-// Redirections are not followed. When ctx ends, reading the body fails.
-func (s server) do(ctx context.Context, method, path string, body []byte, header ...string) (*response, error) {
+// do sends a request with additional headers on a new connection, and returns the response, whose body must be closed. It
+// does not follow redirections, and does not use proxies from the environment. When ctx ends, reading the body fails.
+func (s server) do(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequest(method, s.url+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Close, req.Header = true, http.Header{"User-Agent": {"caisson-agent"}, "Accept": {"*/*"}}
+	maps.Copy(req.Header, header)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	d := net.Dialer{Timeout: dialTime}
 	conn, err := d.DialContext(ctx, "tcp", s.addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNetwork, err)
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	c := &stream{conn: conn, stop: stop, idle: headTime}
-	r, err := s.exchange(c, method, path, body, header)
+	c := &stream{Conn: conn, idle: headTime, stop: context.AfterFunc(ctx, func() { conn.Close() })}
+	res, err := c.exchange(req)
 	if err != nil {
 		c.Close()
 		if ctx.Err() != nil {
@@ -85,129 +78,56 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 		}
 		return nil, fmt.Errorf("%w: %w", errNetwork, err)
 	}
-	c.idle = idleTime
-	return r, nil
-}
-
-func (s server) exchange(c *stream, method, path string, body []byte, header []string) (*response, error) {
-	head := method + " " + s.path + path + " HTTP/1.1\r\nHost: " + s.host + "\r\nConnection: close\r\nUser-Agent: caisson-agent\r\nAccept: */*\r\n"
-	for _, line := range header {
-		head += line + "\r\n"
-	}
-	if body != nil {
-		head += "Content-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n"
-	}
-	c.conn.SetWriteDeadline(time.Now().Add(sendTime))
-	_, sendErr := c.conn.Write(append([]byte(head+"\r\n"), body...))
-	// A server that refuses a body may answer before it has read it.
-	c.r = bufio.NewReaderSize(c, 32<<10)
-	r, err := readHead(c.r)
-	if err != nil {
-		if sendErr != nil {
-			return nil, sendErr
-		}
-		return nil, fmt.Errorf("read the answer: %w", err)
-	}
-	r.conn = c
-	content, err := bodyOf(r, c.r)
-	if err != nil {
-		return nil, err
-	}
-	r.body = struct {
-		io.Reader
-		io.Closer
-	}{content, c}
-	return r, nil
+	return res, nil
 }
 
 // stream is the connection of one request.
 type stream struct {
-	conn net.Conn
-	r    *bufio.Reader
+	net.Conn
+	idle time.Duration // that a silence may last
 	stop func() bool
-	idle time.Duration
-	end  time.Time // when reading ends whatever comes; zero if it does not
 }
 
-// Read waits for as long as a silence may last.
 func (c *stream) Read(p []byte) (int, error) {
-	until := time.Now().Add(c.idle)
-	if !c.end.IsZero() && c.end.Before(until) {
-		until = c.end
-	}
-	c.conn.SetReadDeadline(until)
-	return c.conn.Read(p)
+	c.SetReadDeadline(time.Now().Add(c.idle))
+	return c.Conn.Read(p)
 }
 
 func (c *stream) Close() error {
 	c.stop()
-	return c.conn.Close()
+	return c.Conn.Close()
 }
 
-// readHead reads status and headers, and passes over interim responses.
-func readHead(r *bufio.Reader) (*response, error) {
-	left := maxHead
+// exchange sends a request and reads the head of the response. Closing the response's body closes the connection.
+// http.Transport is not used because it drops the response if sending the request fails, as it does when a server refuses the
+// body and closes the connection.
+func (c *stream) exchange(req *http.Request) (*http.Response, error) {
+	c.SetWriteDeadline(time.Now().Add(sendTime))
+	sendErr := req.Write(c.Conn)
+	head := &bounded{c, maxHead + 1}
+	r := bufio.NewReaderSize(head, 32<<10)
 	for range maxInterim {
-		status, err := readLine(r, &left)
-		if err != nil {
-			return nil, err
-		}
-		res := &response{header: map[string]string{}}
-		if res.status, err = parseStatus(status); err != nil {
-			return nil, err
-		}
-		for {
-			field, err := readLine(r, &left)
-			if err != nil {
-				return nil, err
-			}
-			if field == "" {
-				break
-			}
-			name, value, ok := strings.Cut(field, ":")
-			if !ok || name == "" || strings.ContainsAny(name, " \t") {
-				return nil, fmt.Errorf("%.40q is no header", field)
-			}
-			name = strings.ToLower(name)
-			if _, again := res.header[name]; !again {
-				res.header[name] = strings.Trim(value, " \t")
-			}
-		}
-		if res.status >= 200 {
-			return res, nil
-		}
-	}
-	return nil, errors.New("there are only interim answers")
-}
-
-func parseStatus(line string) (int, error) {
-	version, rest, _ := strings.Cut(line, " ")
-	code, _, _ := strings.Cut(rest, " ")
-	n, err := strconv.Atoi(code)
-	if version != "HTTP/1.1" && version != "HTTP/1.0" || err != nil || n < 100 || n > 599 || len(code) != 3 || n == 101 {
-		return 0, fmt.Errorf("%.40q is no status line of HTTP/1.1", line)
-	}
-	return n, nil
-}
-
-// readLine reads a line without its end, of at most *left bytes, and takes them off.
-func readLine(r *bufio.Reader, left *int) (string, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		if *left -= len(part); *left < 0 {
-			return "", errors.New("a line or the headers are too long")
-		}
-		line = append(line, part...)
-		if err == bufio.ErrBufferFull {
+		res, err := http.ReadResponse(r, req)
+		switch {
+		case err != nil && sendErr != nil:
+			return nil, sendErr
+		case err != nil:
+			return nil, fmt.Errorf("read the answer: %v", err) // %v because errTooLong is for bodies
+		case res.StatusCode == http.StatusSwitchingProtocols:
+			return nil, errors.New("the server switched to another protocol, which was not asked for")
+		case res.StatusCode < 200:
 			continue
 		}
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
+		if coding := res.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+			return nil, errors.New("the answer is compressed, which was not asked for")
 		}
-		if err != nil {
-			return "", err
-		}
-		return strings.TrimSuffix(string(line[:len(line)-1]), "\r"), nil
+		head.left, c.idle = math.MaxInt64, idleTime
+		// The Close method of the original body would read it to its end.
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{res.Body, c}
+		return res, nil
 	}
+	return nil, errors.New("there are only interim answers")
 }

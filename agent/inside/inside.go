@@ -6,8 +6,7 @@
 // error.
 //
 // It has no more rights than any other program in the sandbox, holds no key, and bounds what it reads: a model, a repository or a command
-// may be hostile or broken. It calls a model in the API of OpenAI, Anthropic or Gemini, whichever the model speaks. Its HTTP client is its own,
-// because one kind of request and strict bounds are all that it needs: alone, the program is half as large without net/http, and starts sooner.
+// may be hostile or broken. It calls a model in the API of OpenAI, Anthropic or Gemini, whichever the model speaks.
 package inside
 
 import (

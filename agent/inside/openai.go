@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"github.com/caisson-dev/caisson"
@@ -28,7 +29,7 @@ type chatTool struct {
 	Function definition `json:"function"`
 }
 
-func (openAI) request(q *question) (string, []string, any) {
+func (openAI) request(q *question) (string, http.Header, any) {
 	req := chatRequest{Model: q.model, Messages: q.talk, Stream: true}
 	req.Options.Usage = true
 	for _, d := range q.tools {

@@ -1,7 +1,13 @@
 package inside
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +45,45 @@ func TestRefusals(t *testing.T) {
 		o := runWith(t, s.url, nil)
 		if o.err == nil || o.err.Code != row.code || !strings.Contains(o.err.Message, row.text) || s.requests() != row.calls {
 			t.Errorf("%d %s: %+v after %d requests, want %s", row.status, row.body, o.err, s.requests(), row.code)
+		}
+	}
+}
+
+// TestRefusalsBeforeTheBody checks that a refusal is reported if the server sends it and closes the connection while the
+// request's body is still being sent.
+func TestRefusalsBeforeTheBody(t *testing.T) {
+	large := []message{{Role: roleUser, Content: strings.Repeat("x", 16<<20)}} // larger than the buffers of sockets
+	for _, status := range []int{403, 413, 429} {
+		for name, refuse := range map[string]http.HandlerFunc{
+			"closes": func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				refusal(status, "Retry-After: 3600\r\n", `{"error":{"message":"too much"}}`)(conn)
+			},
+			"closes later": func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", "3600")
+				http.Error(w, `{"error":{"message":"too much"}}`, status)
+			},
+		} {
+			t.Run(fmt.Sprint(status, " ", name), func(t *testing.T) {
+				t.Parallel()
+				srv := httptest.NewServer(refuse)
+				defer srv.Close()
+				gateway, err := parseServer(srv.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				retry := func(context.Context, time.Duration) error { return errors.New("it retries") }
+				c := &chat{gateway: gateway, alias: "m", api: openAI{}, out: newOutput(io.Discard), wait: retry}
+				_, err = c.ask(t.Context(), large, false)
+				if f, ok := errors.AsType[*failure](err); !ok || f.status != status || f.text != "too much" {
+					t.Errorf("%v", err)
+				}
+			})
 		}
 	}
 }

@@ -23,17 +23,18 @@ const (
 
 var errTooLong = errors.New("the answer is larger than it may be")
 
-// bounded reads what has at most so many bytes; more are an error.
+// bounded reads from Reader, and fails with errTooLong once it has returned left bytes, which is one more than are allowed.
 type bounded struct {
 	io.Reader
 	left int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if b.left -= int64(n); b.left < 0 {
+	if b.left == 0 {
 		return 0, errTooLong
 	}
+	n, err := b.Reader.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
 	return n, err
 }
 

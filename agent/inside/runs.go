@@ -36,16 +36,16 @@ func runTools(s server) []tool {
 
 // get asks the tools of the wire for something and decodes it.
 func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
-	r, err := s.do(ctx, method, path, body)
+	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
 		return err
 	}
-	defer r.body.Close()
-	if r.status < 200 || r.status > 299 {
+	defer r.Body.Close()
+	if r.StatusCode < 200 || r.StatusCode > 299 {
 		f := readFailure(r)
 		return &toolRefusal{status: f.status, text: f.text}
 	}
-	b, err := io.ReadAll(&bounded{r.body, maxToolAnswer})
+	b, err := io.ReadAll(&bounded{r.Body, maxToolAnswer + 1})
 	if err != nil {
 		return err
 	}

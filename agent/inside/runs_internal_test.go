@@ -24,6 +24,20 @@ func toolServer(t testing.TB, h http.HandlerFunc) map[string]tool {
 	return all
 }
 
+func TestParseServer(t *testing.T) {
+	for text, want := range map[string]server{
+		"http://host": {"http://host", "host:80"}, "http://host/": {"http://host", "host:80"},
+		"http://host:8080/a/b/": {"http://host:8080/a/b", "host:8080"},
+		"http://[::1]/a":        {"http://[::1]/a", "[::1]:80"}, "http://[::1]:81": {"http://[::1]:81", "[::1]:81"},
+		"": {}, "host": {}, "https://host": {}, "http://": {}, "http:///a": {},
+		"http://me@host": {}, "http://host?a": {}, "http://host/#a": {}, "http://host/ a": {}, "http://host/a\r\nb": {}, "http://höst": {}, "http://host:x": {}, "http://host/%zz": {},
+	} {
+		if got, err := parseServer(text); got != want || (err == nil) != (want != server{}) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
 func TestRunAgent(t *testing.T) {
 	for _, row := range []struct {
 		name   string
