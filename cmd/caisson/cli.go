@@ -104,6 +104,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 		kong.TypeMapper(reflect.TypeFor[*caisson.Duration](), kong.MapperFunc(mapDuration)),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 		kong.Bind(a),
+		kong.BindToProvider(a.connect),
 	)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/url"
 
 	"github.com/caisson-dev/caisson"
@@ -33,19 +34,26 @@ type api interface {
 }
 
 // connect returns the API of the daemon that the settings name, and starts one for the data directory if none answers.
+//
+// Kong calls it for commands whose Run method has a parameter of type api. Kong resolves parameters from left to right, those of
+// other types with the command's Provide methods. Because api is the last parameter, an error of these methods, such as a mistake in
+// the arguments, is returned before a daemon is started. Kong panics if a provider returns an error that is not a pointer, as an
+// [syscall.Errno].
 func (a *app) connect(ctx context.Context) (api, error) {
 	cfg, err := a.config()
+	var start func(context.Context) error
+	if err == nil && cfg.Host == "" {
+		start = func(ctx context.Context) error { return ensureDaemon(ctx, cfg) }
+		err = start(ctx)
+	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err) // a pointer, whatever err is
 	}
-	if cfg.Host != "" {
-		return newClient(cfg, nil)
-	}
-	if err := ensureDaemon(ctx, cfg); err != nil {
-		return nil, err
-	}
-	return newClient(cfg, func(ctx context.Context) error { return ensureDaemon(ctx, cfg) })
+	return newClient(cfg, start)
 }
+
+// checked is the result of a Provide method that only checks the flags of its command.
+type checked struct{}
 
 // connectRunning is connect for those who can do without a daemon: it starts none.
 func (a *app) connectRunning(ctx context.Context) (api, error) {

@@ -30,28 +30,29 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay wi
 		"git archive HEAD | caisson cp - web:/work")
 }
 
-func (c *cpCmd) Run(ctx context.Context, a *app) error {
+// ProvidePlaces reads the arguments, SRC and DST; exactly one of them is the path of a sandbox, and the other one empty.
+func (c *cpCmd) ProvidePlaces() (places [2]place, err error) {
 	if c.Src == "" || c.Dst == "" {
-		return usagef("cp", "an empty path leads nowhere")
+		return places, usagef("cp", "an empty path leads nowhere")
 	}
-	src, srcInside, err := parsePlace(c.Src)
-	if err != nil {
-		return err
+	var inside [2]bool
+	for i, s := range []string{c.Src, c.Dst} {
+		if places[i], inside[i], err = parsePlace(s); err != nil {
+			return places, err
+		}
 	}
-	dst, dstInside, err := parsePlace(c.Dst)
-	if err != nil {
-		return err
+	if inside[0] == inside[1] {
+		return places, usagef("cp", "exactly one of SRC and DST must be SANDBOX:PATH")
 	}
-	if srcInside == dstInside {
-		return usagef("cp", "exactly one of SRC and DST must be SANDBOX:PATH")
-	}
-	api, err := a.connect(ctx)
-	switch {
-	case err != nil:
-		return err
-	case srcInside && c.Dst == "-":
+	return places, nil
+}
+
+func (c *cpCmd) Run(ctx context.Context, a *app, places [2]place, api api) error {
+	src, dst := places[0], places[1]
+	switch inside := src.sandbox != ""; {
+	case inside && c.Dst == "-":
 		return copyOutArchive(ctx, a, api, src)
-	case srcInside:
+	case inside:
 		return copyOut(ctx, a, api, src, c.Dst)
 	case c.Src == "-":
 		return api.WriteTree(ctx, dst.sandbox, dst.path, a.in)

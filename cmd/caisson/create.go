@@ -68,15 +68,10 @@ func (c *createCmd) Help() string {
 		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
-func (c *createCmd) Run(ctx context.Context, a *app) error {
-	clone, err := c.clone(&c.newSandbox, c.NoStart)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+// ProvideClone reads the flags for a repository.
+func (c *createCmd) ProvideClone() (*clone, error) { return c.clone(&c.newSandbox, c.NoStart) }
+
+func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err error) {
 	m := maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}
 	c.Template, c.Command = beforeDashes(a.args, c.Template, dashed(c.Command))
 	req := caisson.CreateRequest{Command: c.Command, Workdir: c.Workdir, User: c.User, NoStart: c.NoStart, KeepRandomness: c.KeepRandomness}

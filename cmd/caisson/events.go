@@ -23,14 +23,15 @@ func (c *eventsCmd) Help() string {
 		examples("caisson events", "caisson events web -o json", "caisson events --for 1s")
 }
 
-func (c *eventsCmd) Run(ctx context.Context, a *app) error {
+// ProvideChecked checks the flags.
+func (c *eventsCmd) ProvideChecked() (checked, error) {
 	if c.Count < 0 || c.After < 0 {
-		return usagef("events", "--count and --after must not be negative")
+		return checked{}, usagef("events", "--count and --after must not be negative")
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return checked{}, nil
+}
+
+func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	// Events of sandboxes and volumes have their ids; those of templates and images their names.
 	if c.Subject != "" {
 		if sb, err := api.Get(ctx, c.Subject); err == nil {

@@ -19,6 +19,38 @@ type process struct {
 	Timeout caisson.Duration `positive:"" help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
 }
 
+// starter are the flags of a process to start in a sandbox, which may be a new one.
+type starter struct {
+	Rm bool `help:"Make a sandbox from a template or image, and remove it afterwards."`
+	process
+	newSandbox
+	registryLogin
+}
+
+// request adds the flags to req.
+func (s *starter) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
+	if !s.Rm && !reflect.ValueOf(s.newSandbox).IsZero() {
+		return req, usagef("exec", "flags for a new sandbox need --rm")
+	}
+	req.Workdir, req.User, req.Timeout = s.Workdir, s.User, s.Timeout
+	req.Env, err = a.parseEnv(s.Env)
+	return req, err
+}
+
+// exec runs req in target, or in a sandbox that is made from target and removed afterwards.
+func (s *starter) exec(ctx context.Context, a *app, api api, target string, req caisson.ExecRequest) error {
+	if s.Rm {
+		m := maker{app: a, api: api, login: s.registryLogin, flags: s.newSandbox}
+		sb, err := m.create(ctx, target, caisson.CreateRequest{})
+		if err != nil {
+			return err
+		}
+		defer discard(ctx, a, api, sb.ID)
+		target = string(sb.ID)
+	}
+	return execIn(ctx, a, api, target, req)
+}
+
 // execCmd runs a program.
 type execCmd struct {
 	Target      string   `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
@@ -26,10 +58,7 @@ type execCmd struct {
 	Interactive bool     `help:"Pass standard input on." short:"i"`
 	TTY         bool     `name:"tty" help:"Give it a terminal." short:"t"`
 	Detach      bool     `help:"Leave it running and print its process id; its output is dropped." short:"d"`
-	Rm          bool     `help:"Make a sandbox from a template or image, and remove it afterwards."`
-	process
-	newSandbox
-	registryLogin
+	starter
 }
 
 func (c *execCmd) Help() string {
@@ -41,75 +70,48 @@ Without a terminal, Ctrl-C is passed on as SIGINT; a second one kills the progra
 		"caisson exec -d web -- python3 -m http.server")
 }
 
-func (c *execCmd) Run(ctx context.Context, a *app) error {
-	req := caisson.ExecRequest{
-		Command: dashed(c.Command), Workdir: c.Workdir, User: c.User, TTY: c.TTY, Stdin: c.Interactive, Timeout: c.Timeout, Detach: c.Detach,
-	}
+// ProvideRequest makes a request of the flags.
+func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
+	req := caisson.ExecRequest{Command: dashed(c.Command), TTY: c.TTY, Stdin: c.Interactive, Detach: c.Detach}
 	switch {
 	case len(req.Command) == 0:
-		return usagef("exec", "there is no command to run; write it after --")
+		return req, usagef("exec", "there is no command to run; write it after --")
 	case c.Detach && (c.TTY || c.Interactive):
-		return usagef("exec", "-d leaves nobody to use -i or -t")
+		return req, usagef("exec", "-d leaves nobody to use -i or -t")
 	case c.Detach && c.Rm:
-		return usagef("exec", "-d and --rm exclude each other: the sandbox would go at once")
+		return req, usagef("exec", "-d and --rm exclude each other: the sandbox would go at once")
 	case c.TTY && c.Interactive && !isTerminal(a.in):
-		return usagef("exec", "standard input is not a terminal; leave out -t")
-	case !c.Rm && c.newSandbox.given():
-		return usagef("exec", "flags for a new sandbox need --rm")
+		return req, usagef("exec", "standard input is not a terminal; leave out -t")
 	}
-	var err error
-	if req.Env, err = a.parseEnv(c.Env); err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	if c.Rm {
-		return execOnce(ctx, a, maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}, c.Target, req)
-	}
-	return execIn(ctx, a, api, c.Target, req)
+	return c.request(a, req)
 }
 
-// given reports whether any flag for a new sandbox was set.
-func (n *newSandbox) given() bool {
-	return !reflect.ValueOf(*n).IsZero()
+func (c *execCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api api) error {
+	return c.exec(ctx, a, api, c.Target, req)
 }
 
 // shellCmd opens a shell.
 type shellCmd struct {
 	Target string `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
 	Shell  string `help:"Program; default bash where there is one, else sh." placeholder:"PROGRAM"`
-	Rm     bool   `help:"Make a sandbox from a template or image, and remove it afterwards."`
-	process
-	newSandbox
-	registryLogin
+	starter
 }
 
 func (c *shellCmd) Help() string {
 	return examples("caisson shell web", "caisson shell --rm host", "caisson shell --shell zsh -u 1000 web")
 }
 
-func (c *shellCmd) Run(ctx context.Context, a *app) error {
+// ProvideRequest makes a request of the flags.
+func (c *shellCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	command := []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"}
 	if c.Shell != "" {
 		command = []string{c.Shell}
 	}
-	e := execCmd{
-		Target: c.Target, Command: command, Interactive: true, TTY: isTerminal(a.in), Rm: c.Rm,
-		process: c.process, newSandbox: c.newSandbox, registryLogin: c.registryLogin,
-	}
-	return e.Run(ctx, a)
+	return c.request(a, caisson.ExecRequest{Command: command, Stdin: true, TTY: isTerminal(a.in)})
 }
 
-// execOnce runs req in a sandbox of its own.
-func execOnce(ctx context.Context, a *app, m maker, source string, req caisson.ExecRequest) error {
-	s, err := m.create(ctx, source, caisson.CreateRequest{})
-	if err != nil {
-		return err
-	}
-	defer discard(ctx, a, m.api, s.ID)
-	return execIn(ctx, a, m.api, string(s.ID), req)
+func (c *shellCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api api) error {
+	return c.exec(ctx, a, api, c.Target, req)
 }
 
 // discard removes a sandbox that this command has made, even if it was interrupted.

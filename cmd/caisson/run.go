@@ -51,15 +51,7 @@ With -o json the record is printed when the run has ended, with -o jsonl each ev
 		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
 }
 
-func (c *runCmd) Run(ctx context.Context, a *app) error {
-	req, err := c.request(a)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api api) error {
 	if c.Directory != "" {
 		done, err := a.takeAlong(&req, c.Directory, &c.workspaceFlags)
 		if err != nil {
@@ -75,8 +67,8 @@ func (c *runCmd) Run(ctx context.Context, a *app) error {
 	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
 
-// request makes a request of the flags.
-func (c *runCmd) request(a *app) (req caisson.RunRequest, err error) {
+// ProvideRequest makes a request of the flags.
+func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	req = caisson.RunRequest{
 		Agent: c.Agent, Persona: c.Persona, Model: c.Model, Image: c.Image, Session: c.Session, User: c.User, Keep: c.Keep,
 		Limits: caisson.AgentLimits{Time: c.Timeout, Memory: c.Memory},
