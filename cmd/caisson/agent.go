@@ -29,16 +29,8 @@ type agentLsCmd struct{}
 
 func (c *agentLsCmd) Help() string { return examples("caisson agent ls", "caisson agent ls -o yaml") }
 
-func (c *agentLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := api.ListAgents(ctx)
-	if err != nil {
-		return err
-	}
-	return printList(a, list, agentID, []column[*caisson.Agent]{
+func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Agent]{
 		{name: "ID", value: agentID},
 		{name: "VERSION", value: func(g *caisson.Agent) string { return g.Version }},
 		{name: "DRIVER", value: func(g *caisson.Agent) string { return g.Driver }},
@@ -49,7 +41,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app) error {
 			}
 			return g.Description
 		}},
-	})
+	})(api.ListAgents(ctx))
 }
 
 // agentReady says how far an agent has been made.
@@ -66,25 +58,20 @@ func agentReady(g *caisson.Agent) string {
 	}
 }
 
-// agentShowCmd shows one agent.
-type agentShowCmd struct {
+// agentArg names an agent.
+type agentArg struct {
 	Agent string `arg:"" help:"Id." complete:"agent"`
 }
+
+// agentShowCmd shows one agent.
+type agentShowCmd struct{ agentArg }
 
 func (c *agentShowCmd) Help() string {
 	return examples("caisson agent show openclaw", "caisson agent show openclaw -o yaml")
 }
 
-func (c *agentShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	g, err := api.GetAgent(ctx, c.Agent)
-	if err != nil {
-		return err
-	}
-	return printOne(a, g, g.ID, agentRows(g))
+func (c *agentShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, agentID, agentRows)(api.GetAgent(ctx, c.Agent))
 }
 
 func agentRows(g *caisson.Agent) [][2]string {
@@ -135,27 +122,23 @@ func (c *agentAddCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson agent add mine.yaml", "caisson agent build mine", "caisson run mine 'say hello'")
 }
 
-func (c *agentAddCmd) Run(ctx context.Context, a *app) error {
+// ProvideAgent reads the file.
+func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 	data, err := a.readInput(c.File)
 	if err != nil {
-		return err
+		return g, err
 	}
-	var g caisson.Agent
 	if err := strictyaml.Decode(data, &g); err != nil {
-		return inFile(c.File, err)
+		return g, inFile(c.File, err)
 	}
 	if g.ID == "" {
-		return caisson.Invalidf("id", "is missing, in %s", c.File)
+		return g, caisson.Invalidf("id", "is missing, in %s", c.File)
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	stored, err := api.PutAgent(ctx, g)
-	if err != nil {
-		return err
-	}
-	return printDone(a, stored, stored.ID)
+	return g, nil
+}
+
+func (c *agentAddCmd) Run(ctx context.Context, a *app, g caisson.Agent, api api) error {
+	return asDone(a, agentID)(api.PutAgent(ctx, g))
 }
 
 // agentRmCmd removes agents.
@@ -165,67 +148,42 @@ type agentRmCmd struct {
 
 func (c *agentRmCmd) Help() string { return examples("caisson agent rm mine") }
 
-func (c *agentRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Agent, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveAgent(ctx, ref)
-	})
-}
-
-// makeAgent does slow work on an agent and shows its progress.
-func makeAgent(ctx context.Context, a *app, id string, work func(api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error)) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	p := newProgress(a)
-	g, err := work(api)(ctx, id, p.update)
-	p.end()
-	if err != nil {
-		return err
-	}
-	return printDone(a, g, g.ID)
+func (c *agentRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Agent, api.RemoveAgent)
 }
 
 // agentBuildCmd builds an agent.
-type agentBuildCmd struct {
-	Agent string `arg:"" help:"Id." complete:"agent"`
-}
+type agentBuildCmd struct{ agentArg }
 
 func (c *agentBuildCmd) Help() string { return examples("caisson agent build openclaw") }
 
-func (c *agentBuildCmd) Run(ctx context.Context, a *app) error {
-	return makeAgent(ctx, a, c.Agent, func(api api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error) {
-		return api.BuildAgent
-	})
+func (c *agentBuildCmd) Run(ctx context.Context, a *app, api api) error {
+	p := newProgress(a)
+	g, err := api.BuildAgent(ctx, c.Agent, p.update)
+	p.end()
+	return asDone(a, agentID)(g, err)
 }
 
 // agentWarmCmd warms an agent.
-type agentWarmCmd struct {
-	Agent string `arg:"" help:"Id." complete:"agent"`
-}
+type agentWarmCmd struct{ agentArg }
 
 func (c *agentWarmCmd) Help() string { return examples("caisson agent warm openclaw") }
 
-func (c *agentWarmCmd) Run(ctx context.Context, a *app) error {
-	return makeAgent(ctx, a, c.Agent, func(api api) func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error) {
-		return api.WarmAgent
-	})
+func (c *agentWarmCmd) Run(ctx context.Context, a *app, api api) error {
+	p := newProgress(a)
+	g, err := api.WarmAgent(ctx, c.Agent, p.update)
+	p.end()
+	return asDone(a, agentID)(g, err)
 }
 
 // agentCheckCmd checks an agent.
-type agentCheckCmd struct {
-	Agent string `arg:"" help:"Id." complete:"agent"`
-}
+type agentCheckCmd struct{ agentArg }
 
 func (c *agentCheckCmd) Help() string {
 	return "The exit code is 1 if something is missing.\n\n" + examples("caisson agent check openclaw", "caisson agent check openclaw -o json")
 }
 
-func (c *agentCheckCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	list, err := api.CheckAgent(ctx, c.Agent)
 	if err != nil {
 		return err
@@ -239,9 +197,8 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app) error {
 
 // printChecks prints what was found.
 func printChecks(a *app, list []caisson.AgentCheck) error {
-	subject := func(k caisson.AgentCheck) string { return k.Subject }
-	return printList(a, list, subject, []column[caisson.AgentCheck]{
-		{name: "SUBJECT", value: subject},
+	return printList(a, list, []column[caisson.AgentCheck]{
+		{name: "SUBJECT", value: func(k caisson.AgentCheck) string { return k.Subject }},
 		{name: "STATUS", value: func(k caisson.AgentCheck) string { return k.Status }, color: func(k caisson.AgentCheck) string {
 			switch k.Status {
 			case hostcheck.OK:

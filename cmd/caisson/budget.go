@@ -29,28 +29,24 @@ func (c *budgetSetCmd) Help() string {
 			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
 }
 
-func (c *budgetSetCmd) Run(ctx context.Context, a *app) error {
+// ProvideLimits reads the flags.
+func (c *budgetSetCmd) ProvideLimits() (caisson.Limits, error) {
 	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
-	if err != nil {
-		return err
+	if err == nil && limits.IsZero() {
+		err = usagef("budget set", "say what to bound: --usd, --tokens or --calls")
 	}
-	if limits.IsZero() {
-		return usagef("budget set", "say what to bound: --usd, --tokens or --calls")
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return limits, err
+}
+
+func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, api api) error {
 	b := caisson.Budget{Key: budgetKey(c.Budget), Limits: limits}
 	if c.Per != "ever" {
 		b.Period = c.Per
 	}
-	set, err := api.SetBudget(ctx, b)
-	if err != nil {
-		return err
-	}
-	return printDone(a, set, set.Key)
+	return asDone(a, keyOf)(api.SetBudget(ctx, b))
 }
+
+func keyOf(b *caisson.Budget) string { return b.Key }
 
 // budgetKey returns the key of a budget; a bare name is an account's.
 func budgetKey(s string) string {
@@ -116,18 +112,9 @@ func (c *budgetLsCmd) Help() string {
 	return "HELD is set aside for calls that are under way or may follow soon.\n\n" + examples("caisson budget ls", "caisson budget ls --account team-a")
 }
 
-func (c *budgetLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListBudgets(ctx)
-	if err != nil {
-		return err
-	}
-	key := func(b *caisson.Budget) string { return b.Key }
-	return printList(a, items, key, []column[*caisson.Budget]{
-		{name: "BUDGET", value: key},
+func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Budget]{
+		{name: "BUDGET", value: keyOf},
 		{name: "PER", value: func(b *caisson.Budget) string { return b.Period }},
 		{name: "USD", value: func(b *caisson.Budget) string {
 			if b.Limits.USD == nil {
@@ -141,7 +128,7 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app) error {
 		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Tokens) }},
 		{name: "CALLS", value: func(b *caisson.Budget) string { return count(b.Limits.Calls) }},
 		{name: "USED", value: func(b *caisson.Budget) string { return count(&b.Used.Calls) }},
-	})
+	})(api.ListBudgets(ctx))
 }
 
 // budgetRmCmd removes budgets.
@@ -153,8 +140,8 @@ func (c *budgetRmCmd) Help() string {
 	return examples("caisson budget rm team-a", "caisson budget rm sandbox/sb-abcdefghijklmnop")
 }
 
-func (c *budgetRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Budget, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveBudget(ctx, budgetKey(ref))
+func (c *budgetRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Budget, func(ctx context.Context, ref string) error {
+		return api.RemoveBudget(ctx, budgetKey(ref))
 	})
 }

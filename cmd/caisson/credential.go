@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/credential"
 )
 
 type credentialCmd struct {
@@ -30,8 +29,8 @@ func (c *credentialSetCmd) Help() string {
 		"caisson credential set TELEGRAM_BOT_TOKEN --file /run/secrets/telegram")
 }
 
-func (c *credentialSetCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, "credential set", api.SetCredential)
+func (c *credentialSetCmd) Run(ctx context.Context, a *app, value caisson.Secret, api api) error {
+	return asDone(a, credentialID)(api.SetCredential(ctx, c.Name, value))
 }
 
 // credentialRotateCmd replaces a value.
@@ -42,32 +41,11 @@ func (c *credentialRotateCmd) Help() string {
 		examples("caisson credential rotate ANTHROPIC_API_KEY", "caisson credential rotate GITHUB_TOKEN --command -- gh auth token")
 }
 
-func (c *credentialRotateCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, "credential rotate", api.RotateCredential)
+func (c *credentialRotateCmd) Run(ctx context.Context, a *app, value caisson.Secret, api api) error {
+	return asDone(a, credentialID)(api.RotateCredential(ctx, c.Name, value))
 }
 
-// send reads the value and gives it to the daemon.
-func (c *credentialValue) send(ctx context.Context, a *app, command string, do func(api, context.Context, string, caisson.Secret) (*caisson.Credential, error)) error {
-	if err := credential.CheckName(c.Name); err != nil {
-		return err
-	}
-	value, err := c.read(ctx, a, command)
-	if err != nil {
-		return err
-	}
-	if err := credential.CheckValue(value); err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := do(api, ctx, c.Name, value)
-	if err != nil {
-		return err
-	}
-	return printDone(a, v, v.Name)
-}
+func credentialID(c *caisson.Credential) string { return c.Name }
 
 // credentialLsCmd lists credentials.
 type credentialLsCmd struct{}
@@ -76,18 +54,9 @@ func (c *credentialLsCmd) Help() string {
 	return examples("caisson credential ls", "caisson credential ls -q")
 }
 
-func (c *credentialLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListCredentials(ctx)
-	if err != nil {
-		return err
-	}
-	name := func(c *caisson.Credential) string { return c.Name }
-	return printList(a, items, name, []column[*caisson.Credential]{
-		{name: "NAME", value: name},
+func (c *credentialLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Credential]{
+		{name: "NAME", value: credentialID},
 		{name: "KIND", value: func(c *caisson.Credential) string { return c.Kind }},
 		{name: "ACCOUNT", value: func(c *caisson.Credential) string { return c.Account }},
 		{name: "AGE", value: func(c *caisson.Credential) string { return age(c.CreatedAt) }},
@@ -97,7 +66,7 @@ func (c *credentialLsCmd) Run(ctx context.Context, a *app) error {
 			}
 			return age(*c.RotatedAt) + " ago"
 		}},
-	})
+	})(api.ListCredentials(ctx))
 }
 
 // credentialRmCmd removes credentials.
@@ -107,10 +76,8 @@ type credentialRmCmd struct {
 
 func (c *credentialRmCmd) Help() string { return examples("caisson credential rm OPENAI_API_KEY") }
 
-func (c *credentialRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Credential, func(api api, name string) (removed, string, error) {
-		return removed{name}, name, api.RemoveCredential(ctx, name)
-	})
+func (c *credentialRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Credential, api.RemoveCredential)
 }
 
 type auditCmd struct {
@@ -131,11 +98,7 @@ something is wrong.
 ` + examples("caisson audit verify", `caisson audit verify --head "$(cat /elsewhere/head)"`)
 }
 
-func (c *auditVerifyCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *auditVerifyCmd) Run(ctx context.Context, a *app, api api) error {
 	r, err := api.VerifyAudit(ctx, c.Head)
 	if err != nil {
 		return err
@@ -156,11 +119,7 @@ func (c *auditHeadCmd) Help() string {
 	return "The record is verified first.\n\n" + examples("caisson audit head > /elsewhere/head")
 }
 
-func (c *auditHeadCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *auditHeadCmd) Run(ctx context.Context, a *app, api api) error {
 	r, err := api.VerifyAudit(ctx, "")
 	if err != nil {
 		return err

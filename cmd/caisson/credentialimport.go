@@ -39,15 +39,7 @@ type imported struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-func (c *credentialImportCmd) Run(ctx context.Context, a *app) error {
-	vars, err := c.variables(a)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential.Variable, api api) error {
 	there, err := api.ListCredentials(ctx)
 	if err != nil {
 		return err
@@ -102,8 +94,8 @@ func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool)
 	return "", ""
 }
 
-// variables returns what there is to import.
-func (c *credentialImportCmd) variables(a *app) ([]credential.Variable, error) {
+// ProvideVariables reads the file or the environment.
+func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, error) {
 	switch {
 	case c.Env && c.File != "" || !c.Env && c.File == "":
 		return nil, usagef("credential import", "give a file (- for standard input), or --env")
@@ -134,9 +126,8 @@ func printImported(a *app, report []imported) error {
 	if a.globals.Quiet {
 		report = taken
 	}
-	name := func(r imported) string { return r.Name }
-	return printList(a, report, name, []column[imported]{
-		{name: "VARIABLE", value: name},
+	return printList(a, report, []column[imported]{
+		{name: "VARIABLE", value: func(r imported) string { return r.Name }},
 		{name: "RESULT", value: func(r imported) string { return r.Result }},
 		{name: "KIND", value: func(r imported) string { return r.Kind }},
 		{name: "REASON", value: func(r imported) string { return r.Reason }},

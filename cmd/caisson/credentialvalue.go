@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
 	"github.com/caisson-dev/caisson"
@@ -26,6 +27,18 @@ type credentialValue struct {
 
 // maxLine is what a terminal takes in one line; the rest of a longer one is lost.
 const maxLine = 4095
+
+// ProvideValue checks the name and reads the value.
+func (c *credentialValue) ProvideValue(ctx context.Context, a *app, k *kong.Context) (caisson.Secret, error) {
+	if err := credential.CheckName(c.Name); err != nil {
+		return caisson.Secret{}, err
+	}
+	value, err := c.read(ctx, a, strings.TrimPrefix(k.Selected().FullPath(), "caisson "))
+	if err != nil {
+		return value, err
+	}
+	return value, credential.CheckValue(value)
+}
 
 // read returns the value from where the arguments say.
 func (c *credentialValue) read(ctx context.Context, a *app, command string) (caisson.Secret, error) {

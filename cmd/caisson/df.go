@@ -12,11 +12,7 @@ type dfCmd struct{}
 
 func (c *dfCmd) Help() string { return examples("caisson df", "caisson df -o json") }
 
-func (c *dfCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *dfCmd) Run(ctx context.Context, a *app, api api) error {
 	du, err := api.DiskUsage(ctx)
 	if err != nil {
 		return err
@@ -24,9 +20,8 @@ func (c *dfCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.Output != "table" {
 		return a.encode(du)
 	}
-	kind := func(u caisson.Usage) string { return u.Kind }
-	err = printList(a, du.Usages, kind, []column[caisson.Usage]{
-		{name: "KIND", value: kind},
+	err = printList(a, du.Usages, []column[caisson.Usage]{
+		{name: "KIND", value: func(u caisson.Usage) string { return u.Kind }},
 		{name: "COUNT", value: func(u caisson.Usage) string { return strconv.Itoa(u.Count) }},
 		{name: "SIZE", value: func(u caisson.Usage) string { return u.Size.String() }},
 		{name: "RECLAIMABLE", value: func(u caisson.Usage) string { return u.Reclaimable.String() }},

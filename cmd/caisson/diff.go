@@ -27,8 +27,8 @@ Characters that could deceive are shown as escapes. git apply takes the output w
 ` + examples("caisson diff", "caisson diff --stat rn-abcdefghijklmnop", "caisson diff --only 'src/**' web", "caisson diff -o json | jq -r '.changes[].path'")
 }
 
-func (c *diffCmd) Run(ctx context.Context, a *app) error {
-	api, w, err := c.find(ctx, a)
+func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
+	w, err := c.find(ctx, a, api)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app) error {
 	warnCut(a, d)
 	switch {
 	case a.globals.Output == "jsonl":
-		return printList(a, d.Changes, changePath, nil)
+		return printList[caisson.Change](a, d.Changes, nil)
 	case a.globals.Output != "table":
 		return a.encode(d)
 	case c.Names || a.globals.Quiet:
@@ -71,13 +71,11 @@ func warnCut(a *app, d *caisson.Diff) {
 	}
 }
 
-func changePath(ch caisson.Change) string { return ch.Path }
-
 // printStat prints a line for each change, and how many there are of each kind.
 func printStat(a *app, d *caisson.Diff) error {
-	err := printList(a, d.Changes, changePath, []column[caisson.Change]{
+	err := printList(a, d.Changes, []column[caisson.Change]{
 		{name: "CHANGE", value: func(ch caisson.Change) string { return ch.Kind }},
-		{name: "PATH", value: func(ch caisson.Change) string {
+		{name: "PATH", id: func(ch caisson.Change) string { return ch.Path }, value: func(ch caisson.Change) string {
 			if ch.OldPath != "" {
 				return ch.OldPath + " -> " + ch.Path
 			}

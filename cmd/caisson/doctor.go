@@ -23,9 +23,8 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	}
 	checks := hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()})
 	checks = a.askDaemon(ctx, checks)
-	name := func(c caisson.Check) string { return c.Name }
-	err = printList(a, checks, name, []column[caisson.Check]{
-		{name: "CHECK", value: name},
+	err = printList(a, checks, []column[caisson.Check]{
+		{name: "CHECK", value: func(c caisson.Check) string { return c.Name }},
 		{name: "STATUS", value: func(c caisson.Check) string { return c.Status }, color: func(c caisson.Check) string {
 			return map[string]string{hostcheck.OK: "32", hostcheck.Warning: "33", hostcheck.Failed: "31"}[c.Status]
 		}},

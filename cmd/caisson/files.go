@@ -58,15 +58,13 @@ func mustPlace(s string) (place, error) {
 	return p, err
 }
 
-// at connects and reads SANDBOX:PATH, in the order that lets a mistake be seen without a daemon.
-func (a *app) at(ctx context.Context, s string) (api, place, error) {
-	p, err := mustPlace(s)
-	if err != nil {
-		return nil, p, err
-	}
-	api, err := a.connect(ctx)
-	return api, p, err
+// fileArg names a file.
+type fileArg struct {
+	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
 }
+
+// ProvidePlace reads SANDBOX:PATH.
+func (f *fileArg) ProvidePlace() (place, error) { return mustPlace(f.Path) }
 
 func fileColumns() []column[caisson.FileInfo] {
 	return []column[caisson.FileInfo]{
@@ -75,7 +73,7 @@ func fileColumns() []column[caisson.FileInfo] {
 		{name: "OWNER", value: func(f caisson.FileInfo) string { return strconv.Itoa(f.UID) + ":" + strconv.Itoa(f.GID) }},
 		{name: "SIZE", value: func(f caisson.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
 		{name: "MODIFIED", value: func(f caisson.FileInfo) string { return when(f.ModTime) }},
-		{name: "NAME", value: func(f caisson.FileInfo) string {
+		{name: "NAME", id: func(f caisson.FileInfo) string { return f.Name }, value: func(f caisson.FileInfo) string {
 			if f.Type == "symlink" {
 				return f.Name + " -> " + f.Target
 			}
@@ -85,27 +83,17 @@ func fileColumns() []column[caisson.FileInfo] {
 }
 
 // filesLsCmd lists a directory.
-type filesLsCmd struct {
-	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
-}
+type filesLsCmd struct{ fileArg }
 
 func (c *filesLsCmd) Help() string { return examples("caisson sandbox files ls web:/etc") }
 
-func (c *filesLsCmd) Run(ctx context.Context, a *app) error {
-	api, p, err := a.at(ctx, c.Path)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListFiles(ctx, p.sandbox, p.path)
-	if err != nil {
-		return err
-	}
-	return printList(a, items, func(f caisson.FileInfo) string { return f.Name }, fileColumns())
+func (c *filesLsCmd) Run(ctx context.Context, a *app, p place, api api) error {
+	return asList(a, fileColumns())(api.ListFiles(ctx, p.sandbox, p.path))
 }
 
 // filesCatCmd prints a file.
 type filesCatCmd struct {
-	Path   string       `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	fileArg
 	Offset int64        `help:"Begin here." placeholder:"BYTES"`
 	Limit  caisson.Size `positive:"" help:"At most this much." placeholder:"SIZE"`
 }
@@ -114,14 +102,15 @@ func (c *filesCatCmd) Help() string {
 	return examples("caisson sandbox files cat web:/etc/os-release", "caisson sandbox files cat --limit 1M web:/var/log/app.log")
 }
 
-func (c *filesCatCmd) Run(ctx context.Context, a *app) error {
+// ProvidePlace checks the flags and reads SANDBOX:PATH.
+func (c *filesCatCmd) ProvidePlace() (place, error) {
 	if c.Offset < 0 {
-		return caisson.Invalidf("offset", "%d is negative", c.Offset)
+		return place{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
 	}
-	api, p, err := a.at(ctx, c.Path)
-	if err != nil {
-		return err
-	}
+	return c.fileArg.ProvidePlace()
+}
+
+func (c *filesCatCmd) Run(ctx context.Context, a *app, p place, api api) error {
 	r, err := api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit))
 	if err != nil {
 		return err
@@ -137,7 +126,7 @@ func (c *filesCatCmd) Run(ctx context.Context, a *app) error {
 
 // filesWriteCmd writes a file.
 type filesWriteCmd struct {
-	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
+	fileArg
 	Mode string `help:"Permission bits in octal; default the old file's, or 0644." placeholder:"MODE"`
 }
 
@@ -145,19 +134,20 @@ func (c *filesWriteCmd) Help() string {
 	return examples("caisson sandbox files write web:/etc/motd < motd", "echo 1 | caisson sandbox files write --mode 0600 web:/root/x")
 }
 
-func (c *filesWriteCmd) Run(ctx context.Context, a *app) error {
-	var mode uint64
-	if c.Mode != "" {
-		var err error
-		if mode, err = strconv.ParseUint(c.Mode, 8, 12); err != nil {
-			return caisson.Invalidf("mode", "%.40q is not a mode in octal, like 0644", c.Mode)
-		}
+// ProvideMode reads the mode, 0 if there is none.
+func (c *filesWriteCmd) ProvideMode() (uint32, error) {
+	if c.Mode == "" {
+		return 0, nil
 	}
-	api, p, err := a.at(ctx, c.Path)
+	mode, err := strconv.ParseUint(c.Mode, 8, 12)
 	if err != nil {
-		return err
+		return 0, caisson.Invalidf("mode", "%.40q is not a mode in octal, like 0644", c.Mode)
 	}
-	f, err := api.WriteFile(ctx, p.sandbox, p.path, uint32(mode), a.in)
+	return uint32(mode), nil
+}
+
+func (c *filesWriteCmd) Run(ctx context.Context, a *app, mode uint32, p place, api api) error {
+	f, err := api.WriteFile(ctx, p.sandbox, p.path, mode, a.in)
 	if err != nil || a.globals.Output == "table" {
 		return err
 	}
@@ -171,39 +161,28 @@ type filesStatCmd struct {
 
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
 
-func (c *filesStatCmd) Run(ctx context.Context, a *app) error {
-	api, p, err := a.at(ctx, c.Path)
-	if err != nil {
-		return err
-	}
-	f, err := api.StatFile(ctx, p.sandbox, p.path)
-	if err != nil {
-		return err
-	}
-	return printOne(a, f, f.Path, [][2]string{
-		{"Path", f.Path},
-		{"Type", f.Type},
-		{"Target", f.Target},
-		{"Size", strconv.FormatInt(f.Size, 10)},
-		{"Mode", f.Mode},
-		{"Owner", fmt.Sprintf("%d:%d", f.UID, f.GID)},
-		{"Modified", when(f.ModTime)},
-	})
+// ProvidePlace reads SANDBOX:PATH.
+func (c *filesStatCmd) ProvidePlace() (place, error) { return mustPlace(c.Path) }
+
+func (c *filesStatCmd) Run(ctx context.Context, a *app, p place, api api) error {
+	path := func(f *caisson.FileInfo) string { return f.Path }
+	return asOne(a, path, func(f *caisson.FileInfo) [][2]string {
+		return [][2]string{
+			{"Path", f.Path}, {"Type", f.Type}, {"Target", f.Target}, {"Size", strconv.FormatInt(f.Size, 10)}, {"Mode", f.Mode},
+			{"Owner", fmt.Sprintf("%d:%d", f.UID, f.GID)}, {"Modified", when(f.ModTime)},
+		}
+	})(api.StatFile(ctx, p.sandbox, p.path))
 }
 
 // filesMkdirCmd makes a directory.
 type filesMkdirCmd struct {
-	Path    string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
-	Parents bool   `help:"Make missing parents too, and do not mind if it exists." short:"p"`
+	fileArg
+	Parents bool `help:"Make missing parents too, and do not mind if it exists." short:"p"`
 }
 
 func (c *filesMkdirCmd) Help() string { return examples("caisson sandbox files mkdir -p web:/srv/a/b") }
 
-func (c *filesMkdirCmd) Run(ctx context.Context, a *app) error {
-	api, p, err := a.at(ctx, c.Path)
-	if err != nil {
-		return err
-	}
+func (c *filesMkdirCmd) Run(ctx context.Context, a *app, p place, api api) error {
 	return api.MakeDir(ctx, p.sandbox, p.path, c.Parents)
 }
 
@@ -215,28 +194,26 @@ type filesMvCmd struct {
 
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
 
-func (c *filesMvCmd) Run(ctx context.Context, a *app) error {
+// ProvidePlaces reads the arguments, which are of the same sandbox.
+func (c *filesMvCmd) ProvidePlaces() (places [2]place, err error) {
 	from, err := mustPlace(c.From)
 	if err != nil {
-		return err
+		return places, err
 	}
 	to, ok, err := parsePlace(c.To)
 	switch {
 	case err != nil:
-		return err
+		return places, err
 	case ok && to.sandbox != from.sandbox:
-		return caisson.Invalidf("path", "cannot move between sandboxes; use cp twice")
+		return places, caisson.Invalidf("path", "cannot move between sandboxes; use cp twice")
 	case !ok:
-		if err := checkPath(c.To); err != nil {
-			return err
-		}
-		to.path = path.Clean(c.To)
+		to, err = place{from.sandbox, path.Clean(c.To)}, checkPath(c.To)
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	return api.MoveFile(ctx, from.sandbox, from.path, to.path)
+	return [2]place{from, to}, err
+}
+
+func (c *filesMvCmd) Run(ctx context.Context, a *app, places [2]place, api api) error {
+	return api.MoveFile(ctx, places[0].sandbox, places[0].path, places[1].path)
 }
 
 // filesRmCmd removes files.
@@ -247,19 +224,19 @@ type filesRmCmd struct {
 
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
-func (c *filesRmCmd) Run(ctx context.Context, a *app) error {
-	var places []place
+// ProvidePlaces reads the arguments.
+func (c *filesRmCmd) ProvidePlaces() (places []place, err error) {
 	for _, s := range c.Path {
 		p, err := mustPlace(s)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		places = append(places, p)
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return places, nil
+}
+
+func (c *filesRmCmd) Run(ctx context.Context, places []place, api api) error {
 	for _, p := range places {
 		if err := api.RemoveFile(ctx, p.sandbox, p.path, c.Recursive); err != nil {
 			return err
@@ -270,18 +247,14 @@ func (c *filesRmCmd) Run(ctx context.Context, a *app) error {
 
 // filesWatchCmd follows changes.
 type filesWatchCmd struct {
-	Path      string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
-	Recursive bool   `help:"Everything below too." short:"r"`
-	Count     int    `help:"End after this many." short:"n" placeholder:"N"`
+	fileArg
+	Recursive bool `help:"Everything below too." short:"r"`
+	Count     int  `help:"End after this many." short:"n" placeholder:"N"`
 }
 
 func (c *filesWatchCmd) Help() string { return examples("caisson sandbox files watch -r web:/srv") }
 
-func (c *filesWatchCmd) Run(ctx context.Context, a *app) error {
-	api, p, err := a.at(ctx, c.Path)
-	if err != nil {
-		return err
-	}
+func (c *filesWatchCmd) Run(ctx context.Context, a *app, p place, api api) error {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := api.WatchFiles(watch, p.sandbox, p.path, c.Recursive)

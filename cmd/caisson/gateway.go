@@ -74,15 +74,12 @@ func (c *gatewayRunPutCmd) Help() string {
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
-func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app) error {
-	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+// ProvideLimits reads the flags.
+func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
+	return parseLimits(c.USD, c.Tokens, c.Calls)
+}
+
+func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app, limits caisson.Limits, api api) error {
 	r := caisson.GatewayRun{
 		Run: c.ID, Attempt: c.Attempt, Session: c.Session, Agent: c.Agent, User: c.User,
 		Models: caisson.ModelGrant{Models: c.Model, Budget: limits},
@@ -90,12 +87,10 @@ func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app) error {
 	if c.TTL != 0 {
 		r.ExpiresAt = time.Now().Add(time.Duration(c.TTL))
 	}
-	put, err := api.PutGatewayRun(ctx, r)
-	if err != nil {
-		return err
-	}
-	return printDone(a, put, put.Run)
+	return asDone(a, gatewayRunID)(api.PutGatewayRun(ctx, r))
 }
+
+func gatewayRunID(r *caisson.GatewayRun) string { return r.Run }
 
 // gatewayRunLsCmd lists runs.
 type gatewayRunLsCmd struct{}
@@ -104,25 +99,16 @@ func (c *gatewayRunLsCmd) Help() string {
 	return examples("caisson gateway run ls", "caisson gateway run ls --account team-a")
 }
 
-func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListGatewayRuns(ctx)
-	if err != nil {
-		return err
-	}
-	id := func(r *caisson.GatewayRun) string { return r.Run }
-	return printList(a, items, id, []column[*caisson.GatewayRun]{
-		{name: "RUN", value: id},
+func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.GatewayRun]{
+		{name: "RUN", value: gatewayRunID},
 		{name: "ATTEMPT", value: func(r *caisson.GatewayRun) string { return strconv.Itoa(r.Attempt) }},
 		{name: "ACCOUNT", value: func(r *caisson.GatewayRun) string { return r.Account }},
 		{name: "MODELS", value: func(r *caisson.GatewayRun) string { return strings.Join(r.Models.Models, ",") }},
 		{name: "USER", value: func(r *caisson.GatewayRun) string { return r.User }},
 		{name: "AGE", value: func(r *caisson.GatewayRun) string { return age(r.CreatedAt) }},
 		{name: "EXPIRES IN", value: func(r *caisson.GatewayRun) string { return until(&r.ExpiresAt) }},
-	})
+	})(api.ListGatewayRuns(ctx))
 }
 
 // gatewayRunRmCmd ends runs.
@@ -135,8 +121,6 @@ func (c *gatewayRunRmCmd) Help() string {
 		examples("caisson gateway run rm run-42")
 }
 
-func (c *gatewayRunRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.IDs, func(api api, run string) (removed, string, error) {
-		return removed{run}, run, api.RemoveGatewayRun(ctx, run)
-	})
+func (c *gatewayRunRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.IDs, api.RemoveGatewayRun)
 }

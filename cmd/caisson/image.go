@@ -125,21 +125,15 @@ func openImage(scheme, path string) (*os.File, error) {
 
 func imageRef(i *caisson.Image) string { return i.Reference }
 
+func imageDigest(i *caisson.Image) string { return i.Digest }
+
 // imageLsCmd lists images.
 type imageLsCmd struct{}
 
 func (c *imageLsCmd) Help() string { return examples("caisson image ls", "caisson image ls -o json") }
 
-func (c *imageLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListImages(ctx)
-	if err != nil {
-		return err
-	}
-	return printList(a, items, imageRef, []column[*caisson.Image]{
+func (c *imageLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Image]{
 		{name: "REFERENCE", value: imageRef},
 		{name: "DIGEST", value: func(i *caisson.Image) string { return shortDigest(i.Digest) }},
 		{name: "SIZE", value: func(i *caisson.Image) string { return i.Size.String() }},
@@ -150,7 +144,7 @@ func (c *imageLsCmd) Run(ctx context.Context, a *app) error {
 			}
 			return age(i.UsedAt) + " ago"
 		}},
-	})
+	})(api.ListImages(ctx))
 }
 
 func shortDigest(d string) string {
@@ -174,16 +168,9 @@ func (c *imagePullCmd) Help() string {
 		"caisson image pull --username me --password-stdin registry.example/team/app:1 < password")
 }
 
-func (c *imagePullCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	img, err := pull(ctx, a, api, caisson.PullRequest{Reference: c.Reference, Platform: c.Platform, Offline: c.Offline}, c.registryLogin)
-	if err != nil {
-		return err
-	}
-	return printDone(a, img, img.Digest)
+func (c *imagePullCmd) Run(ctx context.Context, a *app, api api) error {
+	req := caisson.PullRequest{Reference: c.Reference, Platform: c.Platform, Offline: c.Offline}
+	return asDone(a, imageDigest)(pull(ctx, a, api, req, c.registryLogin))
 }
 
 // imageRmCmd removes images.
@@ -193,10 +180,8 @@ type imageRmCmd struct {
 
 func (c *imageRmCmd) Help() string { return examples("caisson image rm debian:12") }
 
-func (c *imageRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Reference, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveImage(ctx, ref)
-	})
+func (c *imageRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Reference, api.RemoveImage)
 }
 
 // imagePruneCmd removes unused images.
@@ -209,11 +194,7 @@ type freed struct {
 	Freed caisson.Size `json:"freed"`
 }
 
-func (c *imagePruneCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *imagePruneCmd) Run(ctx context.Context, a *app, api api) error {
 	n, err := api.PruneImages(ctx)
 	if err != nil {
 		return err

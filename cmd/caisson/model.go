@@ -29,16 +29,7 @@ func (c *modelLsCmd) Help() string {
 		examples("caisson model ls", "caisson model ls -o json")
 }
 
-func (c *modelLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListModels(ctx)
-	if err != nil {
-		return err
-	}
-	alias := func(m caisson.GatewayModel) string { return m.Alias }
+func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	price := func(of func(caisson.Prices) caisson.USD) func(caisson.GatewayModel) string {
 		return func(m caisson.GatewayModel) string {
 			switch {
@@ -50,15 +41,15 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app) error {
 			return of(*m.Prices).String()
 		}
 	}
-	return printList(a, items, alias, []column[caisson.GatewayModel]{
-		{name: "ALIAS", value: alias},
+	return asList(a, []column[caisson.GatewayModel]{
+		{name: "ALIAS", value: func(m caisson.GatewayModel) string { return m.Alias }},
 		{name: "PROVIDER", value: func(m caisson.GatewayModel) string { return m.Provider }},
 		{name: "UPSTREAM", value: func(m caisson.GatewayModel) string { return first(m.Upstream, m.Alias) }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
 		{name: "CONTEXT", value: func(m caisson.GatewayModel) string { return tokenCount(m.Context) }},
 		{name: "PROBLEM", value: func(m caisson.GatewayModel) string { return m.Problem }},
-	})
+	})(api.ListModels(ctx))
 }
 
 // tokenCount returns n for people, "" if it is not known.
@@ -78,28 +69,19 @@ func (c *modelPricesCmd) Help() string {
 	return "Prices are in US dollars per million tokens.\n\n" + examples("caisson model prices", "caisson model prices claude-sonnet")
 }
 
-func (c *modelPricesCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListPrices(ctx, c.Match)
-	if err != nil {
-		return err
-	}
-	name := func(p caisson.ListedPrice) string { return p.Model }
+func (c *modelPricesCmd) Run(ctx context.Context, a *app, api api) error {
 	price := func(of func(caisson.Prices) caisson.USD) func(caisson.ListedPrice) string {
 		return func(p caisson.ListedPrice) string { return of(p.Prices).String() }
 	}
-	return printList(a, items, name, []column[caisson.ListedPrice]{
-		{name: "MODEL", value: name},
+	return asList(a, []column[caisson.ListedPrice]{
+		{name: "MODEL", value: func(p caisson.ListedPrice) string { return p.Model }},
 		{name: "PROVIDER", value: func(p caisson.ListedPrice) string { return p.Provider }},
 		{name: "INPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Input })},
 		{name: "OUTPUT", value: price(func(p caisson.Prices) caisson.USD { return p.Output })},
 		{name: "CONTEXT", value: func(p caisson.ListedPrice) string { return tokenCount(p.Context) }},
 		{name: "SOURCE", value: func(p caisson.ListedPrice) string { return p.Source }},
 		{name: "AGE", value: func(p caisson.ListedPrice) string { return age(p.At) }},
-	})
+	})(api.ListPrices(ctx, c.Match))
 }
 
 // modelImportCmd imports a price list.
@@ -122,21 +104,24 @@ type importedPrices struct {
 	Models int    `json:"models"`
 }
 
-func (c *modelImportCmd) Run(ctx context.Context, a *app) error {
+// priceList is a list of prices as it was read, and what it is called.
+type priceList struct {
+	data   []byte
+	source string
+}
+
+// ProvideList reads the list.
+func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
+	return priceList{data, first(c.Source, source)}, err
+}
+
+func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api api) error {
+	n, err := api.ImportPrices(ctx, list.source, list.data)
 	if err != nil {
 		return err
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	source = first(c.Source, source)
-	n, err := api.ImportPrices(ctx, source, data)
-	if err != nil {
-		return err
-	}
-	return printDone(a, importedPrices{source, n}, strconv.Itoa(n)+" models have a price in "+source)
+	return printDone(a, importedPrices{list.source, n}, strconv.Itoa(n)+" models have a price in "+list.source)
 }
 
 // read returns the list and what it is called.

@@ -21,13 +21,14 @@ type column[T any] struct {
 	name  string
 	value func(T) string
 	color func(T) string // SGR parameters, two digits; nil for none
+	id    func(T) string // what -q prints instead of the first column's value; nil in all columns but one
 }
 
 // plainColor has as many bytes as every other colour: tabwriter counts them, so all cells of a column must have the same.
 const plainColor = "39"
 
 // printList prints items as the user wants them: a table, ids only, JSON or YAML.
-func printList[T any](a *app, items []T, id func(T) string, cols []column[T]) error {
+func printList[T any](a *app, items []T, cols []column[T]) error {
 	switch {
 	case a.globals.Output == "jsonl":
 		for _, it := range items {
@@ -42,6 +43,12 @@ func printList[T any](a *app, items []T, id func(T) string, cols []column[T]) er
 		}
 		return a.encode(items)
 	case a.globals.Quiet:
+		id := cols[0].value
+		for _, c := range cols {
+			if c.id != nil {
+				id = c.id
+			}
+		}
 		for _, it := range items {
 			if _, err := fmt.Fprintln(a.out, safetext.Escape(id(it))); err != nil {
 				return err

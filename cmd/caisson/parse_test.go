@@ -311,7 +311,7 @@ func TestListingsAreEscaped(t *testing.T) {
 			a := &app{stdio: stdio{out: &b, getenv: func(string) string { return "" }}}
 			a.globals.Output, a.globals.Quiet = format, quiet
 			s := &caisson.Sandbox{ID: caisson.ID(evil), Name: evil, Labels: map[string]string{evil: evil}, State: caisson.State(evil)}
-			err := printList(a, []*caisson.Sandbox{s}, sandboxID, sandboxColumns())
+			err := printList(a, []*caisson.Sandbox{s}, sandboxColumns())
 			if err == nil {
 				err = printOne(a, s, evil, [][2]string{{"Name", evil}})
 			}
@@ -358,4 +358,34 @@ func TestEveryCommandHasHelp(t *testing.T) {
 		}
 	}
 	walk(a.parser.Model.Node)
+}
+
+// TestConnectsLast checks that the connection is the last parameter of every Run method, so that mistakes in the arguments, which
+// Provide methods find, are reported where no daemon can be started.
+func TestConnectsLast(t *testing.T) {
+	a := &app{stdio: stdio{out: new(strings.Builder), err: new(strings.Builder), getenv: os.Getenv}, interrupts: newInterrupts(func() {})}
+	if err := a.main(t.Context(), []string{"version"}); err != nil {
+		t.Fatal(err)
+	}
+	connecting := 0
+	var walk func(n *kong.Node)
+	walk = func(n *kong.Node) {
+		if run := n.Target.Addr().MethodByName("Run"); run.IsValid() {
+			for i := range run.Type().NumIn() {
+				if run.Type().In(i) == reflect.TypeFor[api]() {
+					connecting++
+					if i != run.Type().NumIn()-1 {
+						t.Errorf("%s connects before it has all of its other parameters", n.FullPath())
+					}
+				}
+			}
+		}
+		for _, c := range n.Children {
+			walk(c)
+		}
+	}
+	walk(a.parser.Model.Node)
+	if connecting < 80 {
+		t.Errorf("only %d commands connect", connecting)
+	}
 }

@@ -28,19 +28,13 @@ const specHelp = "A SPEC is a preset, or TARGET[:PORTS][/udp] with a name, *.nam
 	"of --allow, then the file's."
 
 // policyShowCmd shows a policy.
-type policyShowCmd struct {
-	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
-}
+type policyShowCmd struct{ sandboxArg }
 
 func (c *policyShowCmd) Help() string {
 	return examples("caisson policy show web", "caisson policy show web > policy.yaml")
 }
 
-func (c *policyShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *policyShowCmd) Run(ctx context.Context, a *app, api api) error {
 	p, err := api.GetPolicy(ctx, c.Sandbox)
 	if err != nil {
 		return err
@@ -58,10 +52,10 @@ func (a *app) printPolicy(p *caisson.Policy) error {
 
 // policySetCmd replaces a policy.
 type policySetCmd struct {
-	Sandbox string   `arg:"" help:"Id or name." complete:"sandbox"`
-	File    string   `arg:"" optional:"" help:"YAML file, or - for standard input." complete:"file"`
-	Allow   []string `help:"Allow a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
-	Deny    []string `help:"Deny a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
+	sandboxArg
+	File  string   `arg:"" optional:"" help:"YAML file, or - for standard input." complete:"file"`
+	Allow []string `help:"Allow a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
+	Deny  []string `help:"Deny a destination or preset; may be repeated." placeholder:"SPEC" sep:"none"`
 }
 
 func (c *policySetCmd) Help() string {
@@ -75,23 +69,17 @@ func (c *policySetCmd) Help() string {
 		examples("caisson policy set web policy.yaml", "caisson policy set web --allow npm --allow example.com:443 --deny 10.0.0.0/8")
 }
 
-func (c *policySetCmd) Run(ctx context.Context, a *app) error {
+// ProvidePolicy reads the flags and the file.
+func (c *policySetCmd) ProvidePolicy(a *app) (*caisson.Policy, error) {
 	p, err := a.policyFrom(c.File, c.Allow, c.Deny)
-	if err != nil {
-		return err
+	if err == nil && p == nil {
+		err = usagef("policy set", "give a file, --allow or --deny")
 	}
-	if p == nil {
-		return usagef("policy set", "give a file, --allow or --deny")
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	set, err := api.SetPolicy(ctx, c.Sandbox, *p)
-	if err != nil {
-		return err
-	}
-	return printDone(a, set, c.Sandbox)
+	return p, err
+}
+
+func (c *policySetCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api api) error {
+	return asDone(a, func(*caisson.Policy) string { return c.Sandbox })(api.SetPolicy(ctx, c.Sandbox, *p))
 }
 
 // policyFrom makes a policy of flags and a file, nil if there are none. Denials come first, so that no order of flags
@@ -141,20 +129,17 @@ func (c *policyTestCmd) Help() string {
 	return examples("caisson policy test policy.yaml registry.npmjs.org 10.0.0.1:22 192.0.2.1:53/udp", "caisson policy test --check policy.yaml example.com")
 }
 
-func (c *policyTestCmd) Run(ctx context.Context, a *app) error {
-	p, err := a.policyFrom(c.File, nil, nil)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+// ProvidePolicy reads the file.
+func (c *policyTestCmd) ProvidePolicy(a *app) (*caisson.Policy, error) {
+	return a.policyFrom(c.File, nil, nil)
+}
+
+func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api api) error {
 	list, err := api.TestPolicy(ctx, *p, c.Target)
 	if err != nil {
 		return err
 	}
-	err = printList(a, list, func(e caisson.Explanation) string { return e.Target }, []column[caisson.Explanation]{
+	err = printList(a, list, []column[caisson.Explanation]{
 		{name: "TARGET", value: func(e caisson.Explanation) string { return e.Target }},
 		{name: "VERDICT", value: func(e caisson.Explanation) string { return verdict(e.Verdict.Allowed) }, color: verdictColor},
 		{name: "REASON", value: func(e caisson.Explanation) string { return e.Verdict.Reason }},
@@ -181,23 +166,24 @@ func verdictColor(e caisson.Explanation) string {
 
 // policyExplainCmd explains a decision.
 type policyExplainCmd struct {
-	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
-	Target  string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, what was refused lately."`
-	Check   bool   `help:"Exit with 1 if it is denied."`
+	sandboxArg
+	Target string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, what was refused lately."`
+	Check  bool   `help:"Exit with 1 if it is denied."`
 }
 
 func (c *policyExplainCmd) Help() string {
 	return examples("caisson policy explain web registry.npmjs.org", "caisson policy explain web 10.0.0.1:22", "caisson policy explain web")
 }
 
-func (c *policyExplainCmd) Run(ctx context.Context, a *app) error {
+// ProvideChecked checks the flags.
+func (c *policyExplainCmd) ProvideChecked() (checked, error) {
 	if c.Check && c.Target == "" {
-		return usagef("policy explain", "--check needs a destination")
+		return checked{}, usagef("policy explain", "--check needs a destination")
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return checked{}, nil
+}
+
+func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	e, err := api.ExplainPolicy(ctx, c.Sandbox, c.Target)
 	if err != nil {
 		return err
@@ -245,7 +231,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 }
 
 func printDecisions(a *app, list []caisson.Decision) error {
-	return printList(a, list, decided, []column[caisson.Decision]{
+	return printList(a, list, []column[caisson.Decision]{
 		{name: "DESTINATION", value: decided},
 		{name: "KIND", value: func(d caisson.Decision) string { return d.Kind }},
 		{name: "COUNT", value: func(d caisson.Decision) string { return strconv.FormatInt(d.Count, 10) }},
@@ -292,16 +278,8 @@ type policyPresetsCmd struct{}
 
 func (c *policyPresetsCmd) Help() string { return examples("caisson policy presets") }
 
-func (c *policyPresetsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := api.Presets(ctx)
-	if err != nil {
-		return err
-	}
-	return printList(a, list, func(p caisson.Preset) string { return p.Name }, []column[caisson.Preset]{
+func (c *policyPresetsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[caisson.Preset]{
 		{name: "NAME", value: func(p caisson.Preset) string { return p.Name }},
 		{name: "PORTS", value: func(p caisson.Preset) string {
 			ports := make([]string, len(p.Ports))
@@ -312,5 +290,5 @@ func (c *policyPresetsCmd) Run(ctx context.Context, a *app) error {
 		}},
 		{name: "HOSTS", value: func(p caisson.Preset) string { return strings.Join(p.Hosts, " ") }},
 		{name: "DESCRIPTION", value: func(p caisson.Preset) string { return p.Description }},
-	})
+	})(api.Presets(ctx))
 }

@@ -21,48 +21,31 @@ type psCmd struct {
 
 func (c *psCmd) Help() string { return examples("caisson ps", "caisson ps web") }
 
-func (c *psCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *psCmd) Run(ctx context.Context, a *app, api api) error {
 	if c.Sandbox == "" {
-		items, err := allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running}})
-		if err != nil {
-			return err
-		}
-		return printList(a, items, sandboxID, sandboxColumns())
+		return asList(a, sandboxColumns())(allSandboxes(ctx, api, caisson.Filter{States: []caisson.State{caisson.Running}}))
 	}
-	ps, err := api.Processes(ctx, c.Sandbox)
-	if err != nil {
-		return err
-	}
-	pid := func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PID) }
-	return printList(a, ps, pid, []column[caisson.ProcessInfo]{
-		{name: "PID", value: pid},
+	return asList(a, []column[caisson.ProcessInfo]{
+		{name: "PID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PID) }},
 		{name: "PPID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.PPID) }},
 		{name: "UID", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.UID) }},
 		{name: "THREADS", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.Threads) }},
 		{name: "TIME", value: func(p caisson.ProcessInfo) string { return p.CPUTime }},
 		{name: "COMMAND", value: func(p caisson.ProcessInfo) string { return p.Command }},
-	})
+	})(api.Processes(ctx, c.Sandbox))
 }
 
 // logsCmd shows the log of a sandbox.
 type logsCmd struct {
-	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
-	Follow  bool   `help:"Go on until the sandbox stops." short:"f"`
+	sandboxArg
+	Follow bool `help:"Go on until the sandbox stops." short:"f"`
 }
 
 func (c *logsCmd) Help() string {
 	return examples("caisson sandbox logs web", "caisson sandbox logs -f web")
 }
 
-func (c *logsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *logsCmd) Run(ctx context.Context, a *app, api api) error {
 	r, err := api.Logs(ctx, c.Sandbox, c.Follow)
 	if err != nil {
 		return err
@@ -78,8 +61,8 @@ func (c *logsCmd) Run(ctx context.Context, a *app) error {
 
 // statsCmd measures sandboxes.
 type statsCmd struct {
-	Sandbox []string         `arg:"" help:"Ids or names." complete:"sandbox"`
-	Every   caisson.Duration `help:"Measure again and again, this far apart." placeholder:"DURATION"`
+	sandboxesArg
+	Every caisson.Duration `help:"Measure again and again, this far apart." placeholder:"DURATION"`
 }
 
 func (c *statsCmd) Help() string {
@@ -92,11 +75,7 @@ type measured struct {
 	*caisson.Stats
 }
 
-func (c *statsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *statsCmd) Run(ctx context.Context, a *app, api api) error {
 	for {
 		var rows []measured
 		for _, ref := range c.Sandbox {
@@ -106,7 +85,7 @@ func (c *statsCmd) Run(ctx context.Context, a *app) error {
 			}
 			rows = append(rows, measured{ref, s})
 		}
-		if err := printList(a, rows, func(m measured) string { return m.Sandbox }, statsColumns()); err != nil {
+		if err := printList(a, rows, statsColumns()); err != nil {
 			return err
 		}
 		if c.Every <= 0 {
@@ -154,25 +133,20 @@ func network(value func(*caisson.NetworkStats) string) func(measured) string {
 
 // killCmd signals a process.
 type killCmd struct {
-	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
-	PID     int    `arg:"" name:"pid" help:"Process id as seen inside; -1 after -- is every process."`
-	Signal  string `help:"Name or number of the signal." short:"s" default:"TERM"`
+	sandboxArg
+	PID    int    `arg:"" name:"pid" help:"Process id as seen inside; -1 after -- is every process."`
+	Signal string `help:"Name or number of the signal." short:"s" default:"TERM"`
 }
 
 func (c *killCmd) Help() string {
 	return examples("caisson sandbox kill web 12", "caisson sandbox kill -s KILL web -- -1")
 }
 
-func (c *killCmd) Run(ctx context.Context, a *app) error {
-	n, err := parseSignal(c.Signal)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	return api.Kill(ctx, c.Sandbox, c.PID, n)
+// ProvideSignal reads the flag.
+func (c *killCmd) ProvideSignal() (int, error) { return parseSignal(c.Signal) }
+
+func (c *killCmd) Run(ctx context.Context, signal int, api api) error {
+	return api.Kill(ctx, c.Sandbox, c.PID, signal)
 }
 
 // parseSignal reads KILL, SIGKILL or 9.

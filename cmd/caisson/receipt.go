@@ -9,15 +9,6 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// parseReceipt reads the id of a receipt.
-func parseReceipt(s string) (caisson.ID, error) {
-	id, err := caisson.ParseID(caisson.ReceiptPrefix, s)
-	if err != nil {
-		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", s)
-	}
-	return id, nil
-}
-
 // printSynced prints what a sync has done: the receipt, and for people what is in it.
 func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	var did []string
@@ -43,10 +34,24 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	return printDone(a, r, string(r.ID))
 }
 
-// syncUndoCmd undoes a sync.
-type syncUndoCmd struct {
+// receiptArg names a receipt.
+type receiptArg struct {
 	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
 }
+
+// ProvideID reads the argument.
+func (r *receiptArg) ProvideID() (caisson.ID, error) {
+	id, err := caisson.ParseID(caisson.ReceiptPrefix, r.Receipt)
+	if err != nil {
+		return "", caisson.Invalidf("receipt", "%.40q is not the id of a receipt; see caisson sync log", r.Receipt)
+	}
+	return id, nil
+}
+
+func receiptID(r *caisson.SyncReceipt) string { return string(r.ID) }
+
+// syncUndoCmd undoes a sync.
+type syncUndoCmd struct{ receiptArg }
 
 func (c *syncUndoCmd) Help() string {
 	return `Puts back what the sync has changed, all of it or nothing: if one of the files has changed on the host since, it is a conflict. The
@@ -55,15 +60,7 @@ changes wait in the workspace again.
 ` + examples("caisson sync undo rc-abcdefghijklmnop")
 }
 
-func (c *syncUndoCmd) Run(ctx context.Context, a *app) error {
-	id, err := parseReceipt(c.Receipt)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
 	r, err := api.GetReceipt(ctx, id)
 	if err != nil {
 		return err
@@ -93,8 +90,8 @@ func (c *syncLogCmd) Help() string {
 	return examples("caisson sync log", "caisson sync log -n 100 -o json", "caisson sync log rn-abcdefghijklmnop")
 }
 
-// filter returns which receipts are meant.
-func (c *syncLogCmd) filter() (f caisson.WorkspaceFilter, err error) {
+// ProvideFilter reads the arguments.
+func (c *syncLogCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("sync log", "--count must be at least 1")
 	}
@@ -112,25 +109,9 @@ func (c *syncLogCmd) filter() (f caisson.WorkspaceFilter, err error) {
 	return f, caisson.Invalidf("workspace", "%.40q is not the id of a workspace, sandbox or run; see caisson workspace ls", c.Ref)
 }
 
-func (c *syncLogCmd) Run(ctx context.Context, a *app) error {
-	f, err := c.filter()
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.SyncReceipt, bool, error) {
-		f.Before, f.Limit = before, limit
-		return api.ListReceipts(ctx, f)
-	}, func(r *caisson.SyncReceipt) caisson.ID { return r.ID })
-	if err != nil {
-		return err
-	}
-	id := func(r *caisson.SyncReceipt) string { return string(r.ID) }
-	return printList(a, list, id, []column[*caisson.SyncReceipt]{
-		{name: "ID", value: id},
+func (c *syncLogCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter, api api) error {
+	return asList(a, []column[*caisson.SyncReceipt]{
+		{name: "ID", value: receiptID},
 		{name: "STATE", value: func(r *caisson.SyncReceipt) string { return r.State }, color: func(r *caisson.SyncReceipt) string {
 			if r.State == caisson.ReceiptApplied {
 				return "32"
@@ -142,31 +123,24 @@ func (c *syncLogCmd) Run(ctx context.Context, a *app) error {
 		{name: "SYNC", value: func(r *caisson.SyncReceipt) string { return string(r.Mode) }},
 		{name: "PATHS", value: func(r *caisson.SyncReceipt) string { return strconv.Itoa(len(r.Entries)) }},
 		{name: "WORKSPACE", value: func(r *caisson.SyncReceipt) string { return string(r.Workspace) }},
-	})
+	})(pages(c.Count, receiptID, func(before string, limit int) ([]*caisson.SyncReceipt, bool, error) {
+		f.Before, f.Limit = caisson.ID(before), limit
+		return api.ListReceipts(ctx, f)
+	}))
 }
 
 // syncShowCmd shows a receipt.
-type syncShowCmd struct {
-	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
-}
+type syncShowCmd struct{ receiptArg }
 
 func (c *syncShowCmd) Help() string {
 	return examples("caisson sync show rc-abcdefghijklmnop", "caisson sync show rc-abcdefghijklmnop -o json")
 }
 
-func (c *syncShowCmd) Run(ctx context.Context, a *app) error {
-	id, err := parseReceipt(c.Receipt)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := api.GetReceipt(ctx, id)
-	if err != nil {
-		return err
-	}
+func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
+	return asOne(a, receiptID, receiptRows)(api.GetReceipt(ctx, id))
+}
+
+func receiptRows(r *caisson.SyncReceipt) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},
 		{"By", r.By}, {"Sync", string(r.Mode)}, {"Applied", when(r.At)}, {"Undone", when(r.UndoneAt)}, {"Checks", strings.Join(r.Checks, ", ")},
@@ -179,5 +153,5 @@ func (c *syncShowCmd) Run(ctx context.Context, a *app) error {
 		}
 		rows = append(rows, [2]string{"Path", fmt.Sprintf("%s %s%s", e.Kind, e.Path, note)})
 	}
-	return printOne(a, r, string(r.ID), rows)
+	return rows
 }

@@ -44,7 +44,8 @@ func (c *relayLsCmd) Help() string {
 	return examples("caisson relay ls", "caisson relay ls --state held --state failed", "caisson relay ls --repo web -o json")
 }
 
-func (c *relayLsCmd) filter() (f caisson.DeliveryFilter, err error) {
+// ProvideFilter reads the flags.
+func (c *relayLsCmd) ProvideFilter() (f caisson.DeliveryFilter, err error) {
 	f.Repo = c.Repo
 	if c.Count < 1 {
 		return f, usagef("relay ls", "--count must be at least 1")
@@ -61,23 +62,8 @@ func (c *relayLsCmd) filter() (f caisson.DeliveryFilter, err error) {
 	return f, err
 }
 
-func (c *relayLsCmd) Run(ctx context.Context, a *app) error {
-	f, err := c.filter()
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.Delivery, bool, error) {
-		f.Before, f.Limit = before, limit
-		return api.ListDeliveries(ctx, f)
-	}, func(d *caisson.Delivery) caisson.ID { return d.ID })
-	if err != nil {
-		return err
-	}
-	return printList(a, list, deliveryID, []column[*caisson.Delivery]{
+func (c *relayLsCmd) Run(ctx context.Context, a *app, f caisson.DeliveryFilter, api api) error {
+	return asList(a, []column[*caisson.Delivery]{
 		{name: "ID", value: deliveryID},
 		{name: "STATE", value: func(d *caisson.Delivery) string { return string(d.State) }, color: func(d *caisson.Delivery) string {
 			switch d.State {
@@ -96,7 +82,10 @@ func (c *relayLsCmd) Run(ctx context.Context, a *app) error {
 		{name: "AGE", value: func(d *caisson.Delivery) string { return age(d.CreatedAt) }},
 		{name: "RUN", value: func(d *caisson.Delivery) string { return string(d.Run) }},
 		{name: "URL", value: func(d *caisson.Delivery) string { return d.URL }},
-	})
+	})(pages(c.Count, deliveryID, func(before string, limit int) ([]*caisson.Delivery, bool, error) {
+		f.Before, f.Limit = caisson.ID(before), limit
+		return api.ListDeliveries(ctx, f)
+	}))
 }
 
 // relayShowCmd shows one delivery.
@@ -108,16 +97,8 @@ func (c *relayShowCmd) Help() string {
 	return examples("caisson relay show dl-abcdefghijklmnop", "caisson relay show rn-abcdefghijklmnop -o json")
 }
 
-func (c *relayShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	d, err := api.GetDelivery(ctx, c.Ref)
-	if err != nil {
-		return err
-	}
-	return printOne(a, d, string(d.ID), deliveryRows(d))
+func (c *relayShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, deliveryID, deliveryRows)(api.GetDelivery(ctx, c.Ref))
 }
 
 func deliveryRows(d *caisson.Delivery) [][2]string {
@@ -143,18 +124,6 @@ func deliveryRows(d *caisson.Delivery) [][2]string {
 	return rows
 }
 
-// eachDelivery does f for every delivery, prints what it returned, and goes on after an error.
-func eachDelivery(ctx context.Context, a *app, refs []string, f func(api api, id caisson.ID) (*caisson.Delivery, error)) error {
-	return each(ctx, a, refs, func(api api, ref string) (*caisson.Delivery, string, error) {
-		id, err := parseDelivery(ref)
-		if err != nil {
-			return nil, "", err
-		}
-		d, err := f(api, id)
-		return d, string(id), err
-	})
-}
-
 // relayRetryCmd sends deliveries.
 type relayRetryCmd struct {
 	Deliveries []string `arg:"" name:"delivery" help:"Ids of deliveries." complete:"delivery"`
@@ -164,8 +133,8 @@ func (c *relayRetryCmd) Help() string {
 	return "Look first at what is held, and why: with relay show. It does not wait for the end.\n\n" + examples("caisson relay retry dl-abcdefghijklmnop")
 }
 
-func (c *relayRetryCmd) Run(ctx context.Context, a *app) error {
-	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) { return api.RetryDelivery(ctx, id) })
+func (c *relayRetryCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, api.RetryDelivery))
 }
 
 // relayDropCmd gives deliveries up.
@@ -177,12 +146,13 @@ func (c *relayDropCmd) Help() string {
 	return examples("caisson relay drop dl-abcdefghijklmnop", "caisson relay drop $(caisson relay ls -q --state held)")
 }
 
-func (c *relayDropCmd) Run(ctx context.Context, a *app) error {
-	return eachDelivery(ctx, a, c.Deliveries, func(api api, id caisson.ID) (*caisson.Delivery, error) {
+func (c *relayDropCmd) Run(ctx context.Context, a *app, api api) error {
+	drop := func(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
 		d, err := api.DropDelivery(ctx, id)
 		if err == nil && d.Error != "" {
 			a.say("caisson: %s: %s", id, safetext.Escape(d.Error))
 		}
 		return d, err
-	})
+	}
+	return each(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, drop))
 }

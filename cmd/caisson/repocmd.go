@@ -49,15 +49,7 @@ credential. What it has done is checked, and goes to the remote as one branch wh
 		"caisson repo add docs https://github.com/acme/docs --pull-template pull.md", "caisson repo add notes ~/notes --authors keep")
 }
 
-func (c *repoAddCmd) Run(ctx context.Context, a *app) error {
-	r, err := c.repo(a)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *repoAddCmd) Run(ctx context.Context, a *app, r caisson.Repo, api api) error {
 	made, err := api.AddRepo(ctx, r)
 	if err != nil {
 		return err
@@ -68,8 +60,8 @@ func (c *repoAddCmd) Run(ctx context.Context, a *app) error {
 	return printDone(a, made, made.Name)
 }
 
-// repo makes a repository of the flags.
-func (c *repoAddCmd) repo(a *app) (caisson.Repo, error) {
+// ProvideRepo makes a repository of the flags.
+func (c *repoAddCmd) ProvideRepo(a *app) (caisson.Repo, error) {
 	r := caisson.Repo{
 		Name: c.Name, URL: c.URL, Forge: caisson.Forge(c.Forge), API: c.API, Credential: c.Credential, Protected: c.Protect, Allow: c.Allow,
 		AllowSecrets: c.AllowSecrets, Authors: c.Authors, AuthorName: c.AuthorName, AuthorEmail: c.AuthorEmail, SigningKey: c.SigningKey,
@@ -108,23 +100,15 @@ type repoLsCmd struct{}
 
 func (c *repoLsCmd) Help() string { return examples("caisson repo ls", "caisson repo ls -q") }
 
-func (c *repoLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := api.ListRepos(ctx)
-	if err != nil {
-		return err
-	}
-	return printList(a, list, repoName, []column[*caisson.Repo]{
+func (c *repoLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Repo]{
 		{name: "NAME", value: repoName},
 		{name: "FORGE", value: func(r *caisson.Repo) string { return string(r.Forge) }},
 		{name: "BRANCH", value: func(r *caisson.Repo) string { return r.Head }},
 		{name: "CREDENTIAL", value: func(r *caisson.Repo) string { return r.Credential }},
 		{name: "FETCHED", value: fetched},
 		{name: "URL", value: func(r *caisson.Repo) string { return r.URL }},
-	})
+	})(api.ListRepos(ctx))
 }
 
 // fetched is when a repository was last fetched.
@@ -142,15 +126,11 @@ func (c *repoShowCmd) Help() string {
 	return examples("caisson repo show web", "caisson repo show web -o json")
 }
 
-func (c *repoShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := api.GetRepo(ctx, c.Name)
-	if err != nil {
-		return err
-	}
+func (c *repoShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, repoName, repoRows)(api.GetRepo(ctx, c.Name))
+}
+
+func repoRows(r *caisson.Repo) [][2]string {
 	rows := [][2]string{
 		{"Name", r.Name}, {"URL", r.URL}, {"Forge", string(r.Forge)}, {"API", r.API}, {"Default branch", r.Head}, {"Credential", r.Credential},
 		{"Authors", r.Authors}, {"Author", strings.TrimSpace(r.AuthorName + " " + bracketed(r.AuthorEmail))}, {"Signing key", r.SigningKey},
@@ -164,7 +144,7 @@ func (c *repoShowCmd) Run(ctx context.Context, a *app) error {
 			rows = append(rows, [2]string{more.name, v})
 		}
 	}
-	return printOne(a, r, r.Name, rows)
+	return rows
 }
 
 // bracketed is an address as it stands behind a name.
@@ -182,20 +162,11 @@ func (c *repoBranchesCmd) Help() string {
 	return "They are as they were when the repository was last fetched.\n\n" + examples("caisson repo branches web", "caisson repo fetch web && caisson repo branches web -q")
 }
 
-func (c *repoBranchesCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := api.ListBranches(ctx, c.Name)
-	if err != nil {
-		return err
-	}
-	name := func(b caisson.Branch) string { return b.Name }
-	return printList(a, list, name, []column[caisson.Branch]{
-		{name: "BRANCH", value: name},
+func (c *repoBranchesCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[caisson.Branch]{
+		{name: "BRANCH", value: func(b caisson.Branch) string { return b.Name }},
 		{name: "COMMIT", value: func(b caisson.Branch) string { return b.Commit }},
-	})
+	})(api.ListBranches(ctx, c.Name))
 }
 
 // repoFetchCmd brings a mirror up to date.
@@ -205,16 +176,8 @@ func (c *repoFetchCmd) Help() string {
 	return "Runs do it by themselves.\n\n" + examples("caisson repo fetch web")
 }
 
-func (c *repoFetchCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := api.FetchRepo(ctx, c.Name)
-	if err != nil {
-		return err
-	}
-	return printDone(a, r, r.Name)
+func (c *repoFetchCmd) Run(ctx context.Context, a *app, api api) error {
+	return asDone(a, repoName)(api.FetchRepo(ctx, c.Name))
 }
 
 // repoRmCmd forgets repositories.
@@ -226,8 +189,6 @@ func (c *repoRmCmd) Help() string {
 	return "One that has deliveries to send stays until they are sent or dropped.\n\n" + examples("caisson repo rm web")
 }
 
-func (c *repoRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Names, func(api api, name string) (removed, string, error) {
-		return removed{name}, name, api.RemoveRepo(ctx, name)
-	})
+func (c *repoRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Names, api.RemoveRepo)
 }

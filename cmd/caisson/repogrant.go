@@ -19,18 +19,16 @@ func (c *repoGrantCmd) Help() string {
 ` + examples("caisson repo grant web dev:/workspace", "caisson repo grant web dev:/src/web --base develop --branch fix/login --read main")
 }
 
-func (c *repoGrantCmd) Run(ctx context.Context, a *app) error {
+// ProvidePlace reads SANDBOX:DIR.
+func (c *repoGrantCmd) ProvidePlace() (place, error) {
 	p, ok, err := parsePlace(c.Place)
-	if err != nil {
-		return err
+	if err == nil && !ok {
+		err = caisson.Invalidf("sandbox:dir", "%.80q is not SANDBOX:DIR", c.Place)
 	}
-	if !ok {
-		return caisson.Invalidf("sandbox:dir", "%.80q is not SANDBOX:DIR", c.Place)
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return p, err
+}
+
+func (c *repoGrantCmd) Run(ctx context.Context, a *app, p place, api api) error {
 	req := caisson.RepoRequest{Name: c.Name, Base: c.Base, Branch: c.Branch, Read: c.Read}
 	g, err := api.GrantRepo(ctx, p.sandbox, req, p.path)
 	if err != nil {
@@ -54,24 +52,19 @@ func (c *repoDeliverCmd) Help() string {
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Mend the login'")
 }
 
-func (c *repoDeliverCmd) Run(ctx context.Context, a *app) error {
+// ProvidePlace checks the flags and reads SANDBOX[:DIR].
+func (c *repoDeliverCmd) ProvidePlace() (place, error) {
 	if err := c.check("repo deliver"); err != nil {
-		return err
+		return place{}, err
 	}
 	p, ok, err := parsePlace(c.Place)
-	if err != nil {
-		return err
-	}
 	if !ok {
 		p = place{sandbox: c.Place}
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	d, err := api.DeliverRepo(ctx, p.sandbox, caisson.RepoRequest{Name: c.Name, Pull: c.PR, Ready: c.Ready, Title: c.Title}, p.path)
-	if err != nil {
-		return err
-	}
-	return printDone(a, d, string(d.ID))
+	return p, err
+}
+
+func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p place, api api) error {
+	req := caisson.RepoRequest{Name: c.Name, Pull: c.PR, Ready: c.Ready, Title: c.Title}
+	return asDone(a, deliveryID)(api.DeliverRepo(ctx, p.sandbox, req, p.path))
 }

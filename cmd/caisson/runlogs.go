@@ -24,28 +24,28 @@ func (c *anyLogsCmd) Help() string {
 			"caisson logs --stream egress rn-abcdefghijklmnop", "caisson logs -f web")
 }
 
-func (c *anyLogsCmd) Run(ctx context.Context, a *app) error {
-	if !strings.HasPrefix(c.Target, caisson.RunPrefix+"-") {
-		if c.Stream != caisson.LogStdout {
-			return usagef("logs", "--stream is for runs; a sandbox has one log")
-		}
-		return (&logsCmd{Sandbox: c.Target, Follow: c.Follow}).Run(ctx, a)
+// ProvideID checks the flags and reads the id of a run; it is "" if the target is a sandbox.
+func (c *anyLogsCmd) ProvideID() (caisson.ID, error) {
+	switch {
+	case strings.HasPrefix(c.Target, caisson.RunPrefix+"-"):
+		return parseRun(c.Target)
+	case c.Stream != caisson.LogStdout:
+		return "", usagef("logs", "--stream is for runs; a sandbox has one log")
 	}
-	id, err := parseRun(c.Target)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
+	return "", nil
+}
+
+func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
+	if id == "" {
+		return (&logsCmd{sandboxArg{c.Target}, c.Follow}).Run(ctx, a, api)
 	}
 	out, end := a.safeWriter(a.out, safetext.Log)
 	l := runLog{api: api, id: id, stream: c.Stream, out: out}
+	show := l.more
 	if c.Follow {
-		err = l.follow(ctx)
-	} else {
-		err = l.more(ctx)
+		show = l.follow
 	}
+	err := show(ctx)
 	if endErr := end(); err == nil {
 		err = endErr
 	}

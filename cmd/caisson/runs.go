@@ -44,7 +44,8 @@ func (c *runsLsCmd) Help() string {
 // runStates are the states of runs, in the order of their life.
 var runStates = []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning, caisson.RunSucceeded, caisson.RunFailed}
 
-func (c *runsLsCmd) filter() (f caisson.RunFilter, err error) {
+// ProvideFilter reads the flags.
+func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	f.Agent, f.Session = c.Agent, caisson.ID(c.Session)
 	if c.Count < 1 {
 		return f, usagef("runs ls", "--count must be at least 1")
@@ -79,29 +80,8 @@ func joined[S ~string](states []S, sep string) string {
 	return strings.Join(names, sep)
 }
 
-func (c *runsLsCmd) Run(ctx context.Context, a *app) error {
-	f, err := c.filter()
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	var all []*caisson.Run
-	for more := true; more && len(all) < c.Count; {
-		f.Limit = min(c.Count-len(all), 1000)
-		var page []*caisson.Run
-		if page, more, err = api.ListRuns(ctx, f); err != nil {
-			return err
-		}
-		if len(page) == 0 {
-			break
-		}
-		all = append(all, page...)
-		f.Before = page[len(page)-1].ID
-	}
-	return printList(a, all, runID, []column[*caisson.Run]{
+func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api api) error {
+	return asList(a, []column[*caisson.Run]{
 		{name: "ID", value: runID},
 		{name: "AGENT", value: func(r *caisson.Run) string { return r.Agent }},
 		{name: "STATE", value: runState, color: func(r *caisson.Run) string {
@@ -125,7 +105,10 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app) error {
 			p := []rune(brief(r.Request.Prompt))
 			return string(p[:min(len(p), 60)])
 		}},
-	})
+	})(pages(c.Count, runID, func(before string, limit int) ([]*caisson.Run, bool, error) {
+		f.Before, f.Limit = caisson.ID(before), limit
+		return api.ListRuns(ctx, f)
+	}))
 }
 
 // runState is a run's state, with the reason if it has failed.
@@ -147,29 +130,23 @@ func runTime(r *caisson.Run) string {
 	}
 }
 
-// runsShowCmd shows one run.
-type runsShowCmd struct {
+// runArg names a run.
+type runArg struct {
 	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
 }
+
+// ProvideID reads the argument.
+func (r *runArg) ProvideID() (caisson.ID, error) { return parseRun(r.RunID) }
+
+// runsShowCmd shows one run.
+type runsShowCmd struct{ runArg }
 
 func (c *runsShowCmd) Help() string {
 	return examples("caisson runs show rn-abcdefghijklmnop", "caisson runs show rn-abcdefghijklmnop -o json")
 }
 
-func (c *runsShowCmd) Run(ctx context.Context, a *app) error {
-	id, err := parseRun(c.RunID)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := api.GetRun(ctx, id)
-	if err != nil {
-		return err
-	}
-	return printOne(a, r, string(r.ID), runRows(r))
+func (c *runsShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
+	return asOne(a, runID, runRows)(api.GetRun(ctx, id))
 }
 
 func runRows(r *caisson.Run) [][2]string {
@@ -204,18 +181,6 @@ func runRows(r *caisson.Run) [][2]string {
 	return rows
 }
 
-// eachRun does f for every run, prints what it returned, and goes on after an error.
-func eachRun(ctx context.Context, a *app, refs []string, f func(api api, id caisson.ID) (*caisson.Run, error)) error {
-	return each(ctx, a, refs, func(api api, ref string) (*caisson.Run, string, error) {
-		id, err := parseRun(ref)
-		if err != nil {
-			return nil, "", err
-		}
-		r, err := f(api, id)
-		return r, string(id), err
-	})
-}
-
 // runsRmCmd forgets runs.
 type runsRmCmd struct {
 	Runs []string `arg:"" name:"run" help:"Ids of runs." complete:"run"`
@@ -225,13 +190,13 @@ func (c *runsRmCmd) Help() string {
 	return "What its calls of models cost stays in the ledger.\n\n" + examples("caisson runs rm rn-abcdefghijklmnop")
 }
 
-func (c *runsRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Runs, func(api api, ref string) (removed, string, error) {
+func (c *runsRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Runs, func(ctx context.Context, ref string) error {
 		id, err := parseRun(ref)
 		if err != nil {
-			return removed{}, "", err
+			return err
 		}
-		return removed{ref}, ref, api.RemoveRun(ctx, id)
+		return api.RemoveRun(ctx, id)
 	})
 }
 
@@ -244,29 +209,19 @@ func (c *cancelCmd) Help() string {
 	return "Runs that were started from within one end with it. Records stay.\n\n" + examples("caisson cancel rn-abcdefghijklmnop")
 }
 
-func (c *cancelCmd) Run(ctx context.Context, a *app) error {
-	return eachRun(ctx, a, c.Runs, func(api api, id caisson.ID) (*caisson.Run, error) { return api.CancelRun(ctx, id) })
+func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
 }
 
 // attachCmd shows a run that is under way, or was.
-type attachCmd struct {
-	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
-}
+type attachCmd struct{ runArg }
 
 func (c *attachCmd) Help() string {
 	return "What is shown, and the exit code, are those of caisson run. Ctrl-C leaves; the run goes on.\n\n" +
 		examples("caisson attach rn-abcdefghijklmnop", "caisson attach rn-abcdefghijklmnop -o jsonl")
 }
 
-func (c *attachCmd) Run(ctx context.Context, a *app) error {
-	id, err := parseRun(c.RunID)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *attachCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
 	run, err := api.GetRun(ctx, id)
 	if err != nil {
 		return err
@@ -284,14 +239,9 @@ func (c *retryCmd) Help() string {
 	return examples("caisson retry rn-abcdefghijklmnop", "caisson retry -d rn-abcdefghijklmnop")
 }
 
-func (c *retryCmd) Run(ctx context.Context, a *app) error {
-	id, err := parseRun(c.RunID)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+// ProvideID reads the argument.
+func (c *retryCmd) ProvideID() (caisson.ID, error) { return parseRun(c.RunID) }
+
+func (c *retryCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
 	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
 }

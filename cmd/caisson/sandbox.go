@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -60,46 +59,23 @@ func (c *sandboxLsCmd) Help() string {
 	return examples("caisson sandbox ls", "caisson sandbox ls --state running -q", "caisson sandbox ls -l team=a -o json")
 }
 
-func (c *sandboxLsCmd) Run(ctx context.Context, a *app) error {
-	f := caisson.Filter{Name: c.Name}
-	var err error
+// ProvideFilter reads the flags.
+func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
+	f.Name = c.Name
 	if f.Labels, err = parseLabels(c.Label); err != nil {
-		return err
+		return f, err
 	}
-	if f.States, err = parseStates(c.State); err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := allSandboxes(ctx, api, f)
-	if err != nil {
-		return err
-	}
-	return printList(a, items, sandboxID, sandboxColumns())
+	f.States, err = parseStates(c.State)
+	return f, err
+}
+
+func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
+	return asList(a, sandboxColumns())(allSandboxes(ctx, api, f))
 }
 
 // allSandboxes reads every page.
 func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) ([]*caisson.Sandbox, error) {
-	return allPages(f, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) },
-		func(s *caisson.Sandbox) caisson.ID { return s.ID })
-}
-
-func allPages[T any](f caisson.Filter, list func(caisson.Filter) ([]T, bool, error), id func(T) caisson.ID) ([]T, error) {
-	var all []T
-	f.Limit = 1000
-	for {
-		page, more, err := list(f)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, page...)
-		if !more || len(page) == 0 {
-			return all, nil
-		}
-		f.After = id(page[len(page)-1])
-	}
+	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
 }
 
 func parseStates(names []string) ([]caisson.State, error) {
@@ -118,45 +94,38 @@ next:
 	return states, nil
 }
 
-// sandboxShowCmd shows one sandbox.
-type sandboxShowCmd struct {
+// sandboxArg names a sandbox.
+type sandboxArg struct {
 	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
 }
+
+// sandboxesArg names sandboxes.
+type sandboxesArg struct {
+	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
+}
+
+// sandboxShowCmd shows one sandbox.
+type sandboxShowCmd struct{ sandboxArg }
 
 func (c *sandboxShowCmd) Help() string {
 	return examples("caisson sandbox show web", "caisson sandbox show web -o yaml")
 }
 
-func (c *sandboxShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := api.Get(ctx, c.Sandbox)
-	if err != nil {
-		return err
-	}
+func (c *sandboxShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, sandboxID, sandboxRows)(api.Get(ctx, c.Sandbox))
+}
+
+func sandboxRows(s *caisson.Sandbox) [][2]string {
 	exit := ""
 	if s.Exit != nil {
 		exit = s.Exit.String()
 	}
-	return printOne(a, s, string(s.ID), append([][2]string{
-		{"ID", string(s.ID)},
-		{"Name", s.Name},
-		{"Account", s.Account},
-		{"State", string(s.State) + ", since " + when(s.ChangedAt)},
-		{"Reason", s.Reason},
-		{"Template", s.Template},
-		{"Parent", string(s.Parent)},
-		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")},
-		{"Labels", pairs(s.Labels)},
-		{"Created", when(s.CreatedAt)},
-		{"Pauses in", until(s.PauseAt)},
-		{"Goes in", until(s.RemoveAt)},
-		{"Exit", exit},
-		{"Node", s.Node},
-		{"Build", s.Build},
-	}, specRows(s.Spec)...))
+	return append([][2]string{
+		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account},
+		{"State", string(s.State) + ", since " + when(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
+		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", when(s.CreatedAt)},
+		{"Pauses in", until(s.PauseAt)}, {"Goes in", until(s.RemoveAt)}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+	}, specRows(s.Spec)...)
 }
 
 // specRows are the properties of a spec.
@@ -199,113 +168,70 @@ func limit[T comparable](n T, text string) string {
 	return text
 }
 
-// each does f for every ref, prints what it returned, and goes on after an error.
-func each[T any](ctx context.Context, a *app, refs []string, f func(api api, ref string) (T, string, error)) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, ref := range refs {
-		v, id, err := f(api, ref)
-		if err == nil {
-			err = printDone(a, v, id)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// change is each for verbs that return the sandbox.
-func change(ctx context.Context, a *app, refs []string, f func(api api, ref string) (*caisson.Sandbox, error)) error {
-	return each(ctx, a, refs, func(api api, ref string) (*caisson.Sandbox, string, error) {
-		s, err := f(api, ref)
-		if err != nil {
-			return nil, "", err
-		}
-		return s, string(s.ID), nil
-	})
-}
-
 // startCmd starts sandboxes.
-type startCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type startCmd struct{ sandboxesArg }
 
 func (c *startCmd) Help() string { return examples("caisson sandbox start web") }
 
-func (c *startCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Start(ctx, ref) })
+func (c *startCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, api.Start)
 }
 
 // stopCmd stops sandboxes.
 type stopCmd struct {
-	Sandbox []string         `arg:"" help:"Ids or names." complete:"sandbox"`
-	Grace   caisson.Duration `help:"Time between SIGTERM and SIGKILL." default:"10s" placeholder:"DURATION"`
+	sandboxesArg
+	Grace caisson.Duration `help:"Time between SIGTERM and SIGKILL." default:"10s" placeholder:"DURATION"`
 }
 
 func (c *stopCmd) Help() string {
 	return examples("caisson sandbox stop web", "caisson sandbox stop --grace 0s web worker")
 }
 
-func (c *stopCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) {
+func (c *stopCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 		return api.Stop(ctx, ref, time.Duration(c.Grace))
 	})
 }
 
 // pauseCmd pauses sandboxes.
-type pauseCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type pauseCmd struct{ sandboxesArg }
 
 func (c *pauseCmd) Help() string { return examples("caisson sandbox pause web") }
 
-func (c *pauseCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Pause(ctx, ref) })
+func (c *pauseCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, api.Pause)
 }
 
 // resumeCmd resumes sandboxes.
-type resumeCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type resumeCmd struct{ sandboxesArg }
 
 func (c *resumeCmd) Help() string { return examples("caisson sandbox resume web") }
 
-func (c *resumeCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Resume(ctx, ref) })
+func (c *resumeCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, api.Resume)
 }
 
 // suspendCmd suspends sandboxes.
-type suspendCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type suspendCmd struct{ sandboxesArg }
 
 func (c *suspendCmd) Help() string { return examples("caisson sandbox suspend web") }
 
-func (c *suspendCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Suspend(ctx, ref) })
+func (c *suspendCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, api.Suspend)
 }
 
 // wakeCmd wakes sandboxes.
-type wakeCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type wakeCmd struct{ sandboxesArg }
 
 func (c *wakeCmd) Help() string { return examples("caisson sandbox wake web") }
 
-func (c *wakeCmd) Run(ctx context.Context, a *app) error {
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) { return api.Wake(ctx, ref) })
+func (c *wakeCmd) Run(ctx context.Context, a *app, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, api.Wake)
 }
 
 // extendCmd sets time limits.
 type extendCmd struct {
-	Sandbox []string          `arg:"" help:"Ids or names." complete:"sandbox"`
+	sandboxesArg
 	TTL     *caisson.Duration `name:"ttl" help:"Pause after this long from now; 0s is never." placeholder:"DURATION"`
 	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this long from now; 0s is never." placeholder:"DURATION"`
 }
@@ -314,33 +240,29 @@ func (c *extendCmd) Help() string {
 	return examples("caisson sandbox extend --ttl 1h web", "caisson sandbox extend --hard-ttl 7d web")
 }
 
-func (c *extendCmd) Run(ctx context.Context, a *app) error {
+// ProvideChecked checks the flags.
+func (c *extendCmd) ProvideChecked() (checked, error) {
 	if c.TTL == nil && c.HardTTL == nil {
-		return usagef("sandbox extend", "say --ttl, --hard-ttl or both")
+		return checked{}, usagef("sandbox extend", "say --ttl, --hard-ttl or both")
 	}
-	return change(ctx, a, c.Sandbox, func(api api, ref string) (*caisson.Sandbox, error) {
+	return checked{}, nil
+}
+
+func (c *extendCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+	return each(ctx, a, c.Sandbox, sandboxID, func(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 		return api.Extend(ctx, ref, c.TTL, c.HardTTL)
 	})
 }
 
 // sandboxRmCmd removes sandboxes.
-type sandboxRmCmd struct {
-	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
-}
+type sandboxRmCmd struct{ sandboxesArg }
 
 func (c *sandboxRmCmd) Help() string {
 	return examples("caisson sandbox rm web", "caisson sandbox rm $(caisson sandbox ls -q --state failed)")
 }
 
-func (c *sandboxRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Sandbox, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.Remove(ctx, ref)
-	})
-}
-
-// removed is what rm prints with -o json.
-type removed struct {
-	Removed string `json:"removed"`
+func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Sandbox, api.Remove)
 }
 
 // pairs prints a map as people write it.

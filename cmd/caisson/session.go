@@ -25,16 +25,8 @@ func (c *sessionLsCmd) Help() string {
 
 func sessionID(s *caisson.Session) string { return string(s.ID) }
 
-func (c *sessionLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := api.ListSessions(ctx, caisson.SessionFilter{Agent: c.Agent, User: c.User, Key: c.Key})
-	if err != nil {
-		return err
-	}
-	return printList(a, list, sessionID, []column[*caisson.Session]{
+func (c *sessionLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Session]{
 		{name: "ID", value: sessionID},
 		{name: "AGENT", value: func(s *caisson.Session) string { return s.Agent }},
 		{name: "USER", value: func(s *caisson.Session) string { return s.User }},
@@ -43,7 +35,7 @@ func (c *sessionLsCmd) Run(ctx context.Context, a *app) error {
 		{name: "NOW", value: func(s *caisson.Session) string { return string(s.Run) }},
 		{name: "USED", value: func(s *caisson.Session) string { return age(s.UsedAt) }},
 		{name: "SANDBOX", value: func(s *caisson.Session) string { return string(s.Sandbox) }},
-	})
+	})(api.ListSessions(ctx, caisson.SessionFilter{Agent: c.Agent, User: c.User, Key: c.Key}))
 }
 
 // sessionRmCmd ends sessions.
@@ -53,12 +45,12 @@ type sessionRmCmd struct {
 
 func (c *sessionRmCmd) Help() string { return examples("caisson session rm se-abcdefghijklmnop") }
 
-func (c *sessionRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Session, func(api api, ref string) (removed, string, error) {
+func (c *sessionRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Session, func(ctx context.Context, ref string) error {
 		id, err := caisson.ParseID(caisson.SessionPrefix, ref)
 		if err != nil {
-			return removed{}, "", caisson.Invalidf("session", "%.40q is not the id of a session; see caisson session ls", ref)
+			return caisson.Invalidf("session", "%.40q is not the id of a session; see caisson session ls", ref)
 		}
-		return removed{ref}, ref, api.RemoveSession(ctx, id)
+		return api.RemoveSession(ctx, id)
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 // takeSnapshotCmd captures a sandbox.
 type takeSnapshotCmd struct {
-	Sandbox   string   `arg:"" help:"Id or name." complete:"sandbox"`
+	sandboxArg
 	Name      string   `help:"Its name, to be used instead of its id." placeholder:"NAME"`
 	Memory    bool     `help:"Capture memory too; --no-memory takes files only." default:"true" negatable:""`
 	FilesOnly bool     `help:"The same as --no-memory."`
@@ -24,20 +24,14 @@ func (c *takeSnapshotCmd) Help() string {
 	return examples("caisson sandbox snapshot web", "caisson sandbox snapshot --files-only --name before-upgrade web")
 }
 
-func (c *takeSnapshotCmd) Run(ctx context.Context, a *app) error {
+// ProvideRequest makes a request of the flags.
+func (c *takeSnapshotCmd) ProvideRequest() (caisson.SnapshotRequest, error) {
 	labels, err := parseLabels(c.Label)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := api.Snapshot(ctx, c.Sandbox, caisson.SnapshotRequest{Name: c.Name, FilesOnly: c.FilesOnly || !c.Memory, Labels: labels})
-	if err != nil {
-		return err
-	}
-	return printDone(a, s, string(s.ID))
+	return caisson.SnapshotRequest{Name: c.Name, FilesOnly: c.FilesOnly || !c.Memory, Labels: labels}, err
+}
+
+func (c *takeSnapshotCmd) Run(ctx context.Context, a *app, req caisson.SnapshotRequest, api api) error {
+	return asDone(a, snapshotID)(api.Snapshot(ctx, c.Sandbox, req))
 }
 
 // forkCmd forks a sandbox or a snapshot.
@@ -78,25 +72,23 @@ func (c *forkCmd) Help() string {
 		examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm", "caisson sandbox fork --model sonnet --budget 1 agent")
 }
 
-func (c *forkCmd) Run(ctx context.Context, a *app) error {
+// ProvideRequest makes a request of the flags.
+func (c *forkCmd) ProvideRequest(a *app) (req caisson.ForkRequest, err error) {
 	if c.Count < 1 || c.Count > 100 {
-		return caisson.Invalidf("count", "%d is not between 1 and 100", c.Count)
+		return req, caisson.Invalidf("count", "%d is not between 1 and 100", c.Count)
 	}
-	labels, err := parseLabels(c.Label)
-	if err != nil {
-		return err
+	req = caisson.ForkRequest{Count: c.Count, Name: c.Name, KeepRandomness: c.KeepRandomness}
+	if req.Labels, err = parseLabels(c.Label); err != nil {
+		return req, err
 	}
-	req := caisson.ForkRequest{Count: c.Count, Name: c.Name, Labels: labels, KeepRandomness: c.KeepRandomness}
 	if req.Policy, err = a.policyFrom(c.Policy, c.Allow, c.Deny); err != nil {
-		return err
+		return req, err
 	}
-	if req.Models, err = c.models(); err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	req.Models, err = c.models()
+	return req, err
+}
+
+func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api api) error {
 	forks, err := api.Fork(ctx, c.Source, req)
 	if err != nil {
 		return err
@@ -105,7 +97,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.Output == "table" {
 		a.globals.Quiet = true // like create: ids, one a line
 	}
-	return printList(a, forks, sandboxID, sandboxColumns())
+	return printList(a, forks, sandboxColumns())
 }
 
 type snapshotCmd struct {
@@ -123,29 +115,26 @@ func memoryOrFiles(s *caisson.Snapshot) string {
 	return "files"
 }
 
-// snapshotLsCmd lists snapshots.
-type snapshotLsCmd struct {
+// labelFilter chooses by labels.
+type labelFilter struct {
 	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 }
+
+// ProvideFilter reads the flags.
+func (l *labelFilter) ProvideFilter() (f caisson.Filter, err error) {
+	f.Labels, err = parseLabels(l.Label)
+	return f, err
+}
+
+// snapshotLsCmd lists snapshots.
+type snapshotLsCmd struct{ labelFilter }
 
 func (c *snapshotLsCmd) Help() string {
 	return examples("caisson snapshot ls", "caisson snapshot ls -o json")
 }
 
-func (c *snapshotLsCmd) Run(ctx context.Context, a *app) error {
-	labels, err := parseLabels(c.Label)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := allSnapshots(ctx, api, caisson.Filter{Labels: labels})
-	if err != nil {
-		return err
-	}
-	return printList(a, items, snapshotID, []column[*caisson.Snapshot]{
+func (c *snapshotLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
+	return asList(a, []column[*caisson.Snapshot]{
 		{name: "ID", value: snapshotID},
 		{name: "NAME", value: func(s *caisson.Snapshot) string { return s.Name }},
 		{name: "KIND", value: memoryOrFiles},
@@ -153,12 +142,11 @@ func (c *snapshotLsCmd) Run(ctx context.Context, a *app) error {
 		{name: "TEMPLATE", value: func(s *caisson.Snapshot) string { return s.Template }},
 		{name: "SIZE", value: func(s *caisson.Snapshot) string { return s.Size.String() }},
 		{name: "AGE", value: func(s *caisson.Snapshot) string { return age(s.CreatedAt) }},
-	})
+	})(allSnapshots(ctx, api, f))
 }
 
 func allSnapshots(ctx context.Context, api caisson.Snapshots, f caisson.Filter) ([]*caisson.Snapshot, error) {
-	return allPages(f, func(f caisson.Filter) ([]*caisson.Snapshot, bool, error) { return api.ListSnapshots(ctx, f) },
-		func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	return allPages(f, snapshotID, func(f caisson.Filter) ([]*caisson.Snapshot, bool, error) { return api.ListSnapshots(ctx, f) })
 }
 
 // snapshotShowCmd shows one snapshot.
@@ -168,29 +156,21 @@ type snapshotShowCmd struct {
 
 func (c *snapshotShowCmd) Help() string { return examples("caisson snapshot show before-upgrade") }
 
-func (c *snapshotShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := api.GetSnapshot(ctx, c.Snapshot)
-	if err != nil {
-		return err
-	}
-	return printOne(a, s, string(s.ID), append([][2]string{
-		{"ID", string(s.ID)},
-		{"Name", s.Name},
-		{"Account", s.Account},
-		{"Sandbox", string(s.Sandbox)},
-		{"Template", s.Template},
-		{"Kind", memoryOrFiles(s)},
-		{"Size", s.Size.String() + " (" + strconv.FormatInt(int64(s.Size), 10) + " bytes)"},
-		{"Labels", pairs(s.Labels)},
-		{"Created", when(s.CreatedAt)},
-		{"Needs build", s.Depends.Build},
-		{"Needs CPU", s.Depends.CPU},
-		{"Needs platform", s.Depends.Platform},
-	}, specRows(s.Spec)...))
+func (c *snapshotShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, snapshotID, snapshotRows)(api.GetSnapshot(ctx, c.Snapshot))
+}
+
+func snapshotRows(s *caisson.Snapshot) [][2]string {
+	return append([][2]string{
+		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account}, {"Sandbox", string(s.Sandbox)}, {"Template", s.Template},
+		{"Kind", memoryOrFiles(s)}, {"Size", exactly(s.Size)}, {"Labels", pairs(s.Labels)}, {"Created", when(s.CreatedAt)},
+		{"Needs build", s.Depends.Build}, {"Needs CPU", s.Depends.CPU}, {"Needs platform", s.Depends.Platform},
+	}, specRows(s.Spec)...)
+}
+
+// exactly is a size with its number of bytes.
+func exactly(s caisson.Size) string {
+	return s.String() + " (" + strconv.FormatInt(int64(s), 10) + " bytes)"
 }
 
 // snapshotRmCmd removes snapshots.
@@ -200,8 +180,6 @@ type snapshotRmCmd struct {
 
 func (c *snapshotRmCmd) Help() string { return examples("caisson snapshot rm before-upgrade") }
 
-func (c *snapshotRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Snapshot, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveSnapshot(ctx, ref)
-	})
+func (c *snapshotRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Snapshot, api.RemoveSnapshot)
 }

@@ -42,8 +42,8 @@ What is chosen is applied as a whole or not at all, exactly as it was shown. The
 		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// check refuses flags that do not go together.
-func (c *syncApplyCmd) check(a *app) error {
+// ProvideChecked refuses flags that do not go together.
+func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	modes := 0
 	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
 		if is {
@@ -52,25 +52,22 @@ func (c *syncApplyCmd) check(a *app) error {
 	}
 	switch {
 	case modes > 1, c.Yes && modes == 1 && !c.Reset:
-		return usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
+		err = usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
 	case len(c.Only) > 0 && (c.Reset || c.Status):
-		return usagef("sync", "--only does not go with --reset and --status")
+		err = usagef("sync", "--only does not go with --reset and --status")
 	case modes == 0 && !c.Yes && !interactive(a):
-		return usagef("sync", "without a terminal nobody can review; give --auto, --yes or --dry-run")
+		err = usagef("sync", "without a terminal nobody can review; give --auto, --yes or --dry-run")
 	case c.Reset && !c.Yes && !interactive(a):
-		return usagef("sync", "without a terminal --reset needs --yes")
+		err = usagef("sync", "without a terminal --reset needs --yes")
 	}
-	return nil
+	return checked{}, err
 }
 
 // interactive reports whether somebody can be asked.
 func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
 
-func (c *syncApplyCmd) Run(ctx context.Context, a *app) error {
-	if err := c.check(a); err != nil {
-		return err
-	}
-	api, w, err := c.find(ctx, a)
+func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
+	w, err := c.find(ctx, a, api)
 	if err != nil {
 		return err
 	}

@@ -29,16 +29,8 @@ func (c *templateLsCmd) Help() string {
 	return examples("caisson template ls", "caisson template ls -o yaml")
 }
 
-func (c *templateLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListTemplates(ctx)
-	if err != nil {
-		return err
-	}
-	return printList(a, items, templateName, []column[*caisson.Template]{
+func (c *templateLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Template]{
 		{name: "NAME", value: templateName},
 		{name: "IMAGE", value: func(t *caisson.Template) string { return t.Image }},
 		{name: "BUILT", value: func(t *caisson.Template) string {
@@ -49,27 +41,26 @@ func (c *templateLsCmd) Run(ctx context.Context, a *app) error {
 		}},
 		{name: "POOL", value: func(t *caisson.Template) string { return strconv.Itoa(t.Pool) }},
 		{name: "DESCRIPTION", value: func(t *caisson.Template) string { return t.Description }},
-	})
+	})(api.ListTemplates(ctx))
+}
+
+// templateArg names a template.
+type templateArg struct {
+	Template string `arg:"" help:"Name." complete:"template"`
 }
 
 // templateShowCmd shows one template.
-type templateShowCmd struct {
-	Template string `arg:"" help:"Name." complete:"template"`
-}
+type templateShowCmd struct{ templateArg }
 
 func (c *templateShowCmd) Help() string {
 	return examples("caisson template show host", "caisson template show web -o yaml")
 }
 
-func (c *templateShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	t, err := api.GetTemplate(ctx, c.Template)
-	if err != nil {
-		return err
-	}
+func (c *templateShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, templateName, templateRows)(api.GetTemplate(ctx, c.Template))
+}
+
+func templateRows(t *caisson.Template) [][2]string {
 	rows := [][2]string{{"Name", t.Name}, {"Account", t.Account}, {"Description", t.Description}, {"Labels", pairs(t.Labels)}}
 	rows = append(rows, specRows(caisson.Spec{
 		Image: t.Image, Command: t.Command, Env: t.Env, Workdir: t.Workdir, User: t.User, Resources: t.Resources, Mounts: t.Mounts,
@@ -81,7 +72,7 @@ func (c *templateShowCmd) Run(ctx context.Context, a *app) error {
 	if t.Built != nil {
 		rows = append(rows, [2]string{"Built", when(t.Built.At)})
 	}
-	return printOne(a, t, t.Name, rows)
+	return rows
 }
 
 // templatePutCmd stores a template.
@@ -100,20 +91,13 @@ func (c *templatePutCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson template put web.yaml", "caisson template build web")
 }
 
-func (c *templatePutCmd) Run(ctx context.Context, a *app) error {
-	t, err := a.readTemplate(c.File)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	stored, err := api.PutTemplate(ctx, *t)
-	if err != nil {
-		return err
-	}
-	return printDone(a, stored, stored.Name)
+// ProvideTemplate reads the file.
+func (c *templatePutCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
+	return a.readTemplate(c.File)
+}
+
+func (c *templatePutCmd) Run(ctx context.Context, a *app, t *caisson.Template, api api) error {
+	return asDone(a, templateName)(api.PutTemplate(ctx, *t))
 }
 
 // readTemplate reads a template file. Paths in it are relative to it.
@@ -167,26 +151,18 @@ func absFrom(dir, path string) (string, error) {
 
 // templatePullCmd pulls a template's image.
 type templatePullCmd struct {
-	Template string `arg:"" help:"Name." complete:"template"`
+	templateArg
 	registryLogin
 }
 
 func (c *templatePullCmd) Help() string { return examples("caisson template pull web") }
 
-func (c *templatePullCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+func (c *templatePullCmd) Run(ctx context.Context, a *app, api api) error {
 	t, err := api.GetTemplate(ctx, c.Template)
 	if err != nil {
 		return err
 	}
-	img, err := pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin)
-	if err != nil {
-		return err
-	}
-	return printDone(a, img, img.Digest)
+	return asDone(a, imageDigest)(pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin))
 }
 
 // templateBuildCmd builds a template.
@@ -199,20 +175,16 @@ func (c *templateBuildCmd) Help() string {
 	return examples("caisson template build web", "caisson template build ./web.yaml")
 }
 
-func (c *templateBuildCmd) Run(ctx context.Context, a *app) error {
-	var t *caisson.Template
-	var err error
-	fromFile := strings.HasSuffix(c.Template, ".yaml") || strings.HasSuffix(c.Template, ".yml")
-	if fromFile {
-		if t, err = a.readTemplate(c.Template); err != nil {
-			return err
-		}
+// ProvideTemplate reads the template if the argument is a file; else it returns nil.
+func (c *templateBuildCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
+	if strings.HasSuffix(c.Template, ".yaml") || strings.HasSuffix(c.Template, ".yml") {
+		return a.readTemplate(c.Template)
 	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	if fromFile {
+	return nil, nil //nolint:nilnil // there is none, which is no fault
+}
+
+func (c *templateBuildCmd) Run(ctx context.Context, a *app, t *caisson.Template, api api) (err error) {
+	if t != nil {
 		t, err = api.PutTemplate(ctx, *t)
 	} else {
 		t, err = api.GetTemplate(ctx, c.Template)
@@ -232,10 +204,7 @@ func (c *templateBuildCmd) Run(ctx context.Context, a *app) error {
 	p := newProgress(a)
 	t, err = api.BuildTemplate(ctx, t.Name, auth, p.update)
 	p.end()
-	if err != nil {
-		return err
-	}
-	return printDone(a, t, t.Name)
+	return asDone(a, templateName)(t, err)
 }
 
 // templateRmCmd removes templates.
@@ -245,8 +214,6 @@ type templateRmCmd struct {
 
 func (c *templateRmCmd) Help() string { return examples("caisson template rm web") }
 
-func (c *templateRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Template, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveTemplate(ctx, ref)
-	})
+func (c *templateRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Template, api.RemoveTemplate)
 }

@@ -31,16 +31,8 @@ type newToken struct {
 	Secret string `json:"secret"`
 }
 
-func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	t, secret, err := api.CreateToken(ctx, first(cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
+func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
+	t, secret, err := api.CreateToken(ctx, first(a.cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
 	if err != nil {
 		return err
 	}
@@ -57,18 +49,11 @@ type tokenLsCmd struct{}
 
 func (c *tokenLsCmd) Help() string { return examples("caisson token ls") }
 
-func (c *tokenLsCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	items, err := api.ListTokens(ctx)
-	if err != nil {
-		return err
-	}
-	id := func(t *caisson.Token) string { return string(t.ID) }
-	return printList(a, items, id, []column[*caisson.Token]{
-		{name: "ID", value: id},
+func tokenID(t *caisson.Token) string { return string(t.ID) }
+
+func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
+	return asList(a, []column[*caisson.Token]{
+		{name: "ID", value: tokenID},
 		{name: "NAME", value: func(t *caisson.Token) string { return t.Name }},
 		{name: "ACCOUNT", value: func(t *caisson.Token) string { return t.Account }},
 		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
@@ -79,7 +64,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app) error {
 			}
 			return age(*t.LastUsedAt) + " ago"
 		}},
-	})
+	})(api.ListTokens(ctx))
 }
 
 // tokenRmCmd removes tokens.
@@ -89,12 +74,12 @@ type tokenRmCmd struct {
 
 func (c *tokenRmCmd) Help() string { return examples("caisson token rm tk-abcdefghijklmnop") }
 
-func (c *tokenRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Token, func(api api, ref string) (removed, string, error) {
+func (c *tokenRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Token, func(ctx context.Context, ref string) error {
 		id, err := caisson.ParseID(caisson.TokenPrefix, ref)
 		if err != nil {
-			return removed{}, "", err
+			return err
 		}
-		return removed{ref}, ref, api.RemoveToken(ctx, id)
+		return api.RemoveToken(ctx, id)
 	})
 }

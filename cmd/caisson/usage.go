@@ -35,18 +35,15 @@ func (c *usageCmd) Help() string {
 // maxListed bounds the lists of calls and receipts.
 const maxListed = 100_000
 
-func (c *usageCmd) Run(ctx context.Context, a *app) error {
+// ProvideQuery reads the flags.
+func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
-		return usagef("usage", "--calls, --receipts and --reconcile are different things; ask for one")
+		return q, usagef("usage", "--calls, --receipts and --reconcile are different things; ask for one")
 	}
-	q, err := c.query(time.Now())
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
+	return c.query(time.Now())
+}
+
+func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api api) (err error) {
 	if c.Sandbox != "" {
 		// A sandbox that was removed is known by its id only.
 		if q.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, c.Sandbox); err != nil {
@@ -117,9 +114,8 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	count := func(of func(caisson.UsageRow) int64) func(caisson.UsageRow) string {
 		return func(r caisson.UsageRow) string { return strconv.FormatInt(of(r), 10) }
 	}
-	key := func(r caisson.UsageRow) string { return r.Key }
-	return printList(a, rows, key, []column[caisson.UsageRow]{
-		{name: strings.ToUpper(c.By), value: key},
+	return printList(a, rows, []column[caisson.UsageRow]{
+		{name: strings.ToUpper(c.By), value: func(r caisson.UsageRow) string { return r.Key }},
 		{name: "CALLS", value: count(func(r caisson.UsageRow) int64 { return r.Calls })},
 		{name: "FAILED", value: count(func(r caisson.UsageRow) int64 { return r.Failed })},
 		{name: "ESTIMATED", value: count(func(r caisson.UsageRow) int64 { return r.Estimated })},
@@ -131,37 +127,26 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 }
 
 // gather reads all pages of a list.
-func gather[T any](read func(after T) ([]T, bool, error)) (list []T, err error) {
-	var last T
-	for more := true; more; {
-		var page []T
-		if page, more, err = read(last); err != nil {
-			return nil, err
-		}
-		list = append(list, page...)
-		if len(page) == 0 {
-			break
-		}
-		last = page[len(page)-1]
-		if more && len(list) >= maxListed {
-			return nil, caisson.Errorf(caisson.Invalid, "there are more than %d; narrow the time with --since and --until", maxListed)
-		}
+func gather[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
+	list, err := pages(maxListed+1, id, read)
+	if err == nil && len(list) > maxListed {
+		err = caisson.Errorf(caisson.Invalid, "there are more than %d; narrow the time with --since and --until", maxListed)
 	}
-	return list, nil
+	return list, err
 }
 
-const listPage = 1000
-
 func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
-	list, err := gather(func(after caisson.Call) ([]caisson.Call, bool, error) { return api.Calls(ctx, q, after.ID, listPage) })
+	id := func(c caisson.Call) string { return string(c.ID) }
+	list, err := gather(id, func(after string, limit int) ([]caisson.Call, bool, error) {
+		return api.Calls(ctx, q, caisson.ID(after), limit)
+	})
 	if err != nil {
 		return err
 	}
 	if c.CSV {
 		return usagecsv.Calls(a.out, list)
 	}
-	id := func(c caisson.Call) string { return string(c.ID) }
-	return printList(a, list, id, []column[caisson.Call]{
+	return printList(a, list, []column[caisson.Call]{
 		{name: "CALL", value: id},
 		{name: "AT", value: func(c caisson.Call) string { return when(c.At) }},
 		{name: "SANDBOX", value: func(c caisson.Call) string { return string(c.Sandbox) }},
@@ -184,8 +169,9 @@ func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQu
 }
 
 func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
-	list, err := gather(func(after caisson.Receipt) ([]caisson.Receipt, bool, error) {
-		return api.Receipts(ctx, q, after.Reference, listPage)
+	reference := func(r caisson.Receipt) string { return r.Reference }
+	list, err := gather(reference, func(after string, limit int) ([]caisson.Receipt, bool, error) {
+		return api.Receipts(ctx, q, after, limit)
 	})
 	if err != nil {
 		return err
@@ -193,10 +179,9 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 	if c.CSV {
 		return usagecsv.Receipts(a.out, list)
 	}
-	reference := func(r caisson.Receipt) string { return r.Reference }
-	return printList(a, list, reference, []column[caisson.Receipt]{
+	return printList(a, list, []column[caisson.Receipt]{
 		{name: "SOURCE", value: func(r caisson.Receipt) string { return r.Source }},
-		{name: "REFERENCE", value: reference},
+		{name: "REFERENCE", value: reference, id: reference},
 		{name: "ACCOUNT", value: func(r caisson.Receipt) string { return r.Account }},
 		{name: "AT", value: func(r caisson.Receipt) string { return when(r.At) }},
 		{name: "USD", value: func(r caisson.Receipt) string { return r.Cost.String() }},
@@ -204,16 +189,12 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 }
 
 func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
-	list, err := api.Reconcile(ctx, c.Compare, since)
-	if err != nil {
-		return err
-	}
 	id := func(d caisson.Discrepancy) string { return first(string(d.Call), d.UpstreamID) }
-	return printList(a, list, id, []column[caisson.Discrepancy]{
-		{name: "CALL", value: func(d caisson.Discrepancy) string { return string(d.Call) }},
+	return asList(a, []column[caisson.Discrepancy]{
+		{name: "CALL", id: id, value: func(d caisson.Discrepancy) string { return string(d.Call) }},
 		{name: "UPSTREAM ID", value: func(d caisson.Discrepancy) string { return d.UpstreamID }},
 		{name: "PROBLEM", value: func(d caisson.Discrepancy) string { return d.Problem }},
 		{name: "HERE", value: func(d caisson.Discrepancy) string { return d.Here.String() }},
 		{name: "UPSTREAM", value: func(d caisson.Discrepancy) string { return d.Upstream.String() }},
-	})
+	})(api.Reconcile(ctx, c.Compare, since))
 }

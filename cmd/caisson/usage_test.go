@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -81,11 +83,21 @@ func TestModelFlags(t *testing.T) {
 }
 
 func TestGather(t *testing.T) {
-	list, err := gather(func(after int) ([]int, bool, error) { return []int{after + 1, after + 2}, after < 4, nil })
-	if err != nil || len(list) != 6 || list[5] != 6 {
+	list, err := gather(strconv.Itoa, func(after string, _ int) ([]int, bool, error) {
+		n, _ := strconv.Atoi(after) // 0 for the first page
+		return []int{n + 1, n + 2}, n < 4, nil
+	})
+	if err != nil || !slices.Equal(list, []int{1, 2, 3, 4, 5, 6}) {
 		t.Error(list, err)
 	}
-	if _, err := gather(func(after int) ([]int, bool, error) { return make([]int, 1000), true, nil }); err == nil {
+	endless := func(_ string, limit int) ([]int, bool, error) { return make([]int, limit), true, nil }
+	if _, err := gather(strconv.Itoa, endless); err == nil {
 		t.Error("a list without end was read")
+	}
+	if list, err := gather(strconv.Itoa, func(after string, limit int) ([]int, bool, error) {
+		n, _ := strconv.Atoi(after)
+		return []int{n + 1}, n+1 < maxListed, nil
+	}); err != nil || len(list) != maxListed {
+		t.Errorf("of a list with as many items as are allowed %d were read: %v", len(list), err)
 	}
 }

@@ -20,6 +20,8 @@ type volumeCmd struct {
 
 func volumeName(v *caisson.Volume) string { return v.Name }
 
+func volumeID(v *caisson.Volume) string { return string(v.ID) }
+
 // volumeCreateCmd makes a volume.
 type volumeCreateCmd struct {
 	Name  string   `arg:"" help:"What it is to be called."`
@@ -34,48 +36,29 @@ sandbox create --volume and run --volume make it if there is none of that name.
 		"caisson run caisson --volume data 'write down what you find'")
 }
 
-func (c *volumeCreateCmd) Run(ctx context.Context, a *app) error {
+// ProvideRequest makes a request of the flags.
+func (c *volumeCreateCmd) ProvideRequest() (req caisson.VolumeRequest, err error) {
 	if err := caisson.CheckVolumeName("name", c.Name); err != nil {
-		return err
+		return req, err
 	}
-	labels, err := parseLabels(c.Label)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := api.CreateVolume(ctx, caisson.VolumeRequest{Name: c.Name, Labels: labels})
-	if err != nil {
-		return err
-	}
-	return printDone(a, v, v.Name)
+	req.Name = c.Name
+	req.Labels, err = parseLabels(c.Label)
+	return req, err
+}
+
+func (c *volumeCreateCmd) Run(ctx context.Context, a *app, req caisson.VolumeRequest, api api) error {
+	return asDone(a, volumeName)(api.CreateVolume(ctx, req))
 }
 
 // volumeLsCmd lists volumes.
-type volumeLsCmd struct {
-	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
-}
+type volumeLsCmd struct{ labelFilter }
 
 func (c *volumeLsCmd) Help() string {
 	return "Sizes are as they were last counted; volume show counts anew.\n\n" +
 		examples("caisson volume ls", "caisson volume ls -q", "caisson volume ls -l team=a -o json")
 }
 
-func (c *volumeLsCmd) Run(ctx context.Context, a *app) error {
-	labels, err := parseLabels(c.Label)
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := allVolumes(ctx, api, caisson.Filter{Labels: labels})
-	if err != nil {
-		return err
-	}
+func (c *volumeLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api) error {
 	counted := func(value func(*caisson.Volume) string) func(*caisson.Volume) string {
 		return func(v *caisson.Volume) string {
 			if v.CountedAt.IsZero() {
@@ -84,13 +67,13 @@ func (c *volumeLsCmd) Run(ctx context.Context, a *app) error {
 			return value(v)
 		}
 	}
-	return printList(a, list, volumeName, []column[*caisson.Volume]{
+	return asList(a, []column[*caisson.Volume]{
 		{name: "NAME", value: volumeName},
 		{name: "SIZE", value: counted(func(v *caisson.Volume) string { return v.Bytes.String() })},
 		{name: "FILES", value: counted(func(v *caisson.Volume) string { return strconv.FormatInt(v.Files, 10) })},
 		{name: "SANDBOX", value: func(v *caisson.Volume) string { return string(v.Sandbox) }},
 		{name: "USED", value: func(v *caisson.Volume) string { return ago(v.UsedAt) }},
-	})
+	})(allVolumes(ctx, api, f))
 }
 
 // ago is how long ago something happened, or that it never did.
@@ -102,8 +85,7 @@ func ago(t time.Time) string {
 }
 
 func allVolumes(ctx context.Context, api caisson.Volumes, f caisson.Filter) ([]*caisson.Volume, error) {
-	return allPages(f, func(f caisson.Filter) ([]*caisson.Volume, bool, error) { return api.ListVolumes(ctx, f) },
-		func(v *caisson.Volume) caisson.ID { return v.ID })
+	return allPages(f, volumeID, func(f caisson.Filter) ([]*caisson.Volume, bool, error) { return api.ListVolumes(ctx, f) })
 }
 
 // volumeShowCmd shows one volume.
@@ -115,21 +97,17 @@ func (c *volumeShowCmd) Help() string {
 	return examples("caisson volume show data", "caisson volume show data -o json")
 }
 
-func (c *volumeShowCmd) Run(ctx context.Context, a *app) error {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	v, err := api.GetVolume(ctx, c.Volume)
-	if err != nil {
-		return err
-	}
+func (c *volumeShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, volumeName, volumeRows)(api.GetVolume(ctx, c.Volume))
+}
+
+func volumeRows(v *caisson.Volume) [][2]string {
 	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", pairs(v.Labels)}}
 	if !v.CountedAt.IsZero() {
-		rows = append(rows, [2]string{"Size", v.Bytes.String() + " (" + strconv.FormatInt(int64(v.Bytes), 10) + " bytes)"},
+		rows = append(rows, [2]string{"Size", exactly(v.Bytes)},
 			[2]string{"Files", strconv.FormatInt(v.Files, 10)}, [2]string{"Counted", when(v.CountedAt)})
 	}
-	return printOne(a, v, v.Name, append(rows, [2]string{"Created", when(v.CreatedAt)}, [2]string{"Used", when(v.UsedAt)}))
+	return append(rows, [2]string{"Created", when(v.CreatedAt)}, [2]string{"Used", when(v.UsedAt)})
 }
 
 // volumeRmCmd removes volumes.
@@ -141,10 +119,8 @@ func (c *volumeRmCmd) Help() string {
 	return "One that a sandbox has stays until the sandbox is removed.\n\n" + examples("caisson volume rm data", "caisson volume rm $(caisson volume ls -q -l team=a)")
 }
 
-func (c *volumeRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Volumes, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveVolume(ctx, ref)
-	})
+func (c *volumeRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Volumes, api.RemoveVolume)
 }
 
 // nameForm is what volumes and repositories can be called. An id of a volume is of this form, too.

@@ -37,7 +37,8 @@ func (c *workspaceLsCmd) Help() string {
 	return examples("caisson workspace ls", "caisson workspace ls --state resting", "caisson workspace ls --run rn-abcdefghijklmnop -o json")
 }
 
-func (c *workspaceLsCmd) filter() (f caisson.WorkspaceFilter, err error) {
+// ProvideFilter reads the flags.
+func (c *workspaceLsCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("workspace ls", "--count must be at least 1")
 	}
@@ -60,23 +61,8 @@ func (c *workspaceLsCmd) filter() (f caisson.WorkspaceFilter, err error) {
 	return f, nil
 }
 
-func (c *workspaceLsCmd) Run(ctx context.Context, a *app) error {
-	f, err := c.filter()
-	if err != nil {
-		return err
-	}
-	api, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	list, err := newestOf(c.Count, func(before caisson.ID, limit int) ([]*caisson.Workspace, bool, error) {
-		f.Before, f.Limit = before, limit
-		return api.ListWorkspaces(ctx, f)
-	}, func(w *caisson.Workspace) caisson.ID { return w.ID })
-	if err != nil {
-		return err
-	}
-	return printList(a, list, workspaceID, []column[*caisson.Workspace]{
+func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFilter, api api) error {
+	return asList(a, []column[*caisson.Workspace]{
 		{name: "ID", value: workspaceID},
 		{name: "STATE", value: func(w *caisson.Workspace) string { return string(w.State) }, color: func(w *caisson.Workspace) string {
 			switch w.State {
@@ -93,24 +79,10 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app) error {
 		{name: "AGE", value: func(w *caisson.Workspace) string { return age(w.CreatedAt) }},
 		{name: "OF", value: owner},
 		{name: "DIRECTORY", value: func(w *caisson.Workspace) string { return w.Source }},
-	})
-}
-
-// newestOf reads pages, from new to old, until there are count items.
-func newestOf[T any](count int, next func(before caisson.ID, limit int) ([]T, bool, error), id func(T) caisson.ID) ([]T, error) {
-	var all []T
-	var before caisson.ID
-	for more := true; more && len(all) < count; {
-		page, again, err := next(before, min(count-len(all), 1000))
-		if err != nil {
-			return nil, err
-		}
-		if len(page) == 0 {
-			break
-		}
-		all, more, before = append(all, page...), again, id(page[len(page)-1])
-	}
-	return all, nil
+	})(pages(c.Count, workspaceID, func(before string, limit int) ([]*caisson.Workspace, bool, error) {
+		f.Before, f.Limit = caisson.ID(before), limit
+		return api.ListWorkspaces(ctx, f)
+	}))
 }
 
 // owner is the run that a workspace was made for, or its sandbox.
@@ -122,9 +94,7 @@ func owner(w *caisson.Workspace) string {
 }
 
 // workspaceShowCmd shows one workspace.
-type workspaceShowCmd struct {
-	workspaceArg
-}
+type workspaceShowCmd struct{ workspaceArg }
 
 // workspaceArg names a workspace.
 type workspaceArg struct {
@@ -135,11 +105,11 @@ func (c *workspaceShowCmd) Help() string {
 	return examples("caisson workspace show", "caisson workspace show rn-abcdefghijklmnop", "caisson workspace show ws-abcdefghijklmnop -o json")
 }
 
-func (c *workspaceShowCmd) Run(ctx context.Context, a *app) error {
-	_, w, err := c.find(ctx, a)
-	if err != nil {
-		return err
-	}
+func (c *workspaceShowCmd) Run(ctx context.Context, a *app, api api) error {
+	return asOne(a, workspaceID, workspaceRows)(c.find(ctx, a, api))
+}
+
+func workspaceRows(w *caisson.Workspace) [][2]string {
 	rows := [][2]string{
 		{"ID", string(w.ID)}, {"State", string(w.State)}, {"Directory", w.Source}, {"Target", w.Target}, {"Kind", string(w.Kind)},
 		{"Sync", string(w.Mode)}, {"Run", string(w.Run)}, {"Agent", w.Agent}, {"Sandbox", string(w.Sandbox)},
@@ -154,7 +124,7 @@ func (c *workspaceShowCmd) Run(ctx context.Context, a *app) error {
 	if more := w.SuspectCount - len(w.Suspects); more > 0 {
 		rows = append(rows, [2]string{"May have secrets", "and " + strconv.Itoa(more) + " more"})
 	}
-	return printOne(a, w, string(w.ID), append(rows, [2]string{"Searched", searched(w)}))
+	return append(rows, [2]string{"Searched", searched(w)})
 }
 
 // searched says how far the files of a workspace were searched for secrets.
@@ -210,17 +180,13 @@ func hiddenFiles(hidden []string, count int) string {
 }
 
 // find returns the workspace that the argument names.
-func (c *workspaceArg) find(ctx context.Context, a *app) (api, *caisson.Workspace, error) {
-	api, err := a.connect(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if c.Ref == "" {
 		w, err := workspaceHere(ctx, a, api)
 		if err == nil {
 			a.say("caisson: workspace %s of %s, %s old", w.ID, owner(w), age(w.CreatedAt))
 		}
-		return api, w, err
+		return w, err
 	}
 	ref := c.Ref
 	if !slices.ContainsFunc([]string{caisson.WorkspacePrefix, caisson.SandboxPrefix, caisson.RunPrefix}, func(prefix string) bool {
@@ -230,16 +196,15 @@ func (c *workspaceArg) find(ctx context.Context, a *app) (api, *caisson.Workspac
 		sb, err := api.Get(ctx, ref)
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
-			return nil, nil, caisson.Errorf(caisson.NotFound, "there is no workspace, sandbox or run %.80q; see caisson workspace ls", ref)
+			return nil, caisson.Errorf(caisson.NotFound, "there is no workspace, sandbox or run %.80q; see caisson workspace ls", ref)
 		case err != nil:
-			return nil, nil, err
+			return nil, err
 		case sb.Spec.Workspace == "":
-			return nil, nil, caisson.Errorf(caisson.NotFound, "the sandbox %.80q has no workspace; see caisson workspace ls", ref)
+			return nil, caisson.Errorf(caisson.NotFound, "the sandbox %.80q has no workspace; see caisson workspace ls", ref)
 		}
 		ref = string(sb.Spec.Workspace)
 	}
-	w, err := api.GetWorkspace(ctx, ref)
-	return api, w, err
+	return api.GetWorkspace(ctx, ref)
 }
 
 // workspaceHere returns the newest workspace of the current directory or of one above it. One in which something may wait goes
@@ -319,8 +284,6 @@ func (c *workspaceRmCmd) Help() string {
 		examples("caisson workspace rm ws-abcdefghijklmnop", "caisson workspace rm $(caisson workspace ls -q --state settled)")
 }
 
-func (c *workspaceRmCmd) Run(ctx context.Context, a *app) error {
-	return each(ctx, a, c.Refs, func(api api, ref string) (removed, string, error) {
-		return removed{ref}, ref, api.RemoveWorkspace(ctx, ref)
-	})
+func (c *workspaceRmCmd) Run(ctx context.Context, a *app, api api) error {
+	return removeEach(ctx, a, c.Refs, api.RemoveWorkspace)
 }

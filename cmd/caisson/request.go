@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// asList returns a function that prints the result of a request with printList, or returns its error.
+func asList[T any](a *app, cols []column[T]) func([]T, error) error {
+	return func(items []T, err error) error {
+		if err != nil {
+			return err
+		}
+		return printList(a, items, cols)
+	}
+}
+
+// asOne returns a function that prints the result of a request with printOne, or returns its error.
+func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, error) error {
+	return func(v T, err error) error {
+		if err != nil {
+			return err
+		}
+		return printOne(a, v, id(v), rows(v))
+	}
+}
+
+// asDone returns a function that prints the result of a request with printDone, or returns its error.
+func asDone[T any](a *app, id func(T) string) func(T, error) error {
+	return func(v T, err error) error {
+		if err != nil {
+			return err
+		}
+		return printDone(a, v, id(v))
+	}
+}
+
+// removed is what rm prints with -o json.
+type removed struct {
+	Removed string `json:"removed"`
+}
+
+// A request is about one object, which a name or the text of an id stands for.
+type request[T any] func(ctx context.Context, ref string) (T, error)
+
+// each makes a request for every ref, prints its result, and continues after an error.
+func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, r request[T]) error {
+	var errs []error
+	for _, ref := range refs {
+		if err := asDone(a, id)(r(ctx, ref)); err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// byID returns a request that reads the id with parse.
+func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context, caisson.ID) (T, error)) request[T] {
+	return func(ctx context.Context, ref string) (v T, err error) {
+		id, err := parse(ref)
+		if err != nil {
+			return v, err
+		}
+		return do(ctx, id)
+	}
+}
+
+// removeEach is each for requests without a result.
+func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
+	id := func(r removed) string { return r.Removed }
+	return each(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
+		return removed{ref}, remove(ctx, ref)
+	})
+}
+
+// maxPage is the most items that a request for a page asks for.
+const maxPage = 1000
+
+// pages reads pages until it has count items or there are no more. next returns the page of at most limit items that follows the
+// item with the id after, or the first page for "", and whether there are more.
+func pages[T any](count int, id func(T) string, next func(after string, limit int) ([]T, bool, error)) ([]T, error) {
+	var all []T
+	var after string
+	for more := true; more && len(all) < count; {
+		var page []T
+		var err error
+		if page, more, err = next(after, min(count-len(all), maxPage)); err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		all, after = append(all, page...), id(page[len(page)-1])
+	}
+	return all, nil
+}
+
+// allPages is pages for a filter, without a bound.
+func allPages[T any](f caisson.Filter, id func(T) string, list func(caisson.Filter) ([]T, bool, error)) ([]T, error) {
+	return pages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
+		f.After, f.Limit = caisson.ID(after), limit
+		return list(f)
+	})
+}
