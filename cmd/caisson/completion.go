@@ -254,86 +254,53 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	if err != nil {
 		return nil
 	}
-	var out []string
-	add := func(id, name string) {
-		for _, s := range []string{name, id} {
-			if s != "" && safetext.Escape(s) == s && !strings.ContainsAny(s, " \t") {
-				out = append(out, s)
-				return
-			}
-		}
-	}
 	switch kind {
 	case "sandbox":
-		items, _ := allSandboxes(ctx, api, caisson.Filter{})
-		for _, s := range items {
-			add(string(s.ID), s.Name)
-		}
+		return namesOf(func(s *caisson.Sandbox) string { return s.Name }, sandboxID)(allSandboxes(ctx, api, caisson.Filter{}))
 	case "snapshot":
-		items, _ := allSnapshots(ctx, api, caisson.Filter{})
-		for _, s := range items {
-			add(string(s.ID), s.Name)
-		}
+		return namesOf(func(s *caisson.Snapshot) string { return s.Name }, snapshotID)(allSnapshots(ctx, api, caisson.Filter{}))
 	case "template":
-		items, _ := api.ListTemplates(ctx)
-		for _, t := range items {
-			add("", t.Name)
-		}
+		return namesOf(templateName)(api.ListTemplates(ctx))
 	case "image":
-		items, _ := api.ListImages(ctx)
-		for _, i := range items {
-			add("", i.Reference)
-		}
+		return namesOf(imageRef)(api.ListImages(ctx))
 	case "credential":
-		items, _ := api.ListCredentials(ctx)
-		for _, c := range items {
-			add("", c.Name)
-		}
+		return namesOf(credentialID)(api.ListCredentials(ctx))
 	case "agent":
-		items, _ := api.ListAgents(ctx)
-		for _, g := range items {
-			add(g.ID, "")
-		}
+		return namesOf(agentID)(api.ListAgents(ctx))
 	case "run":
-		items, _, _ := api.ListRuns(ctx, caisson.RunFilter{Limit: 50})
-		for _, r := range items {
-			add(string(r.ID), "")
-		}
+		return namesOf(runID)(firstPage(api.ListRuns(ctx, caisson.RunFilter{Limit: 50})))
 	case "workspace":
-		items, _, _ := api.ListWorkspaces(ctx, caisson.WorkspaceFilter{Limit: 50})
-		for _, w := range items {
-			add(string(w.ID), "")
-		}
+		return namesOf(workspaceID)(firstPage(api.ListWorkspaces(ctx, caisson.WorkspaceFilter{Limit: 50})))
 	case "receipt":
-		items, _, _ := api.ListReceipts(ctx, caisson.WorkspaceFilter{Limit: 50})
-		for _, r := range items {
-			add(string(r.ID), "")
-		}
+		return namesOf(receiptID)(firstPage(api.ListReceipts(ctx, caisson.WorkspaceFilter{Limit: 50})))
 	case "repo":
-		items, _ := api.ListRepos(ctx)
-		for _, r := range items {
-			add("", r.Name)
-		}
+		return namesOf(repoName)(api.ListRepos(ctx))
 	case "volume":
-		items, _ := allVolumes(ctx, api, caisson.Filter{})
-		for _, v := range items {
-			add(string(v.ID), v.Name)
-		}
+		return namesOf(volumeName, volumeID)(allVolumes(ctx, api, caisson.Filter{}))
 	case "delivery":
-		items, _, _ := api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})
-		for _, d := range items {
-			add(string(d.ID), "")
-		}
+		return namesOf(deliveryID)(firstPage(api.ListDeliveries(ctx, caisson.DeliveryFilter{Limit: 50})))
 	case "session":
-		items, _ := api.ListSessions(ctx, caisson.SessionFilter{})
-		for _, s := range items {
-			add(string(s.ID), "")
-		}
+		return namesOf(sessionID)(api.ListSessions(ctx, caisson.SessionFilter{}))
 	case "token":
-		items, _ := api.ListTokens(ctx)
-		for _, t := range items {
-			add(string(t.ID), "")
-		}
+		return namesOf(tokenID)(api.ListTokens(ctx))
 	}
-	return out
+	return nil
 }
+
+// namesOf returns a function that returns a name of each item: the first result of names that needs no quotes in a shell. It
+// ignores an error.
+func namesOf[T any](names ...func(T) string) func([]T, error) []string {
+	return func(items []T, _ error) (out []string) {
+		for _, it := range items {
+			for _, name := range names {
+				if s := name(it); s != "" && safetext.Escape(s) == s && !strings.ContainsAny(s, " \t") {
+					out = append(out, s)
+					break
+				}
+			}
+		}
+		return out
+	}
+}
+
+func firstPage[T any](items []T, _ bool, err error) ([]T, error) { return items, err }
