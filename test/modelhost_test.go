@@ -97,15 +97,7 @@ func newModelHost(t testing.TB, providers []*upstream, models ...string) *modelH
 // newModelHostOn is newModelHost on a data directory, see newHostOn.
 func newModelHostOn(t testing.TB, data string, providers []*upstream, models ...string) *modelHost {
 	t.Helper()
-	h := &modelHost{host: newHostOn(t, data)}
-	binary, err := callerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.caller = h.write("caller", string(binary))
-	if err := os.Chmod(h.caller, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h := withCaller(newHostOn(t, data))
 	h.configure(h.modelConfig(providers, models)...)
 	for _, u := range providers {
 		if u.script != "" {
@@ -117,6 +109,21 @@ func newModelHostOn(t testing.TB, data string, providers []*upstream, models ...
 		if r := h.runWith(strings.NewReader(u.key+"\n"), "credential", "set", u.credential()); r.code != 0 {
 			t.Fatal(r)
 		}
+	}
+	return h
+}
+
+// withCaller returns a modelHost that has no providers yet.
+func withCaller(on *host) *modelHost {
+	on.t.Helper()
+	h := &modelHost{host: on}
+	binary, err := callerBinary()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.caller = h.write("caller", string(binary))
+	if err := os.Chmod(h.caller, 0o755); err != nil {
+		h.t.Fatal(err)
 	}
 	return h
 }
