@@ -350,12 +350,16 @@ func TestStoreOnlyFieldsStayInside(t *testing.T) {
 
 func document(t *testing.T, s *server) map[string]struct{ Properties map[string]any } {
 	t.Helper()
+	b, err := s.api.OpenAPI()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var doc struct {
 		Components struct {
 			Schemas map[string]struct{ Properties map[string]any }
 		}
 	}
-	if err := json.Unmarshal(s.api.OpenAPI(), &doc); err != nil {
+	if err := json.Unmarshal(b, &doc); err != nil {
 		t.Fatal(err)
 	}
 	return doc.Components.Schemas

@@ -106,11 +106,12 @@ func New(cfg Config) (*API, error) {
 	deliveryRoutes{cfg.Repos}.register(a.router)
 	volumeRoutes{cfg.Volumes, once}.register(a.router)
 	chatRoutes{cfg.Agents, cfg.Runs, cmp.Or(cfg.DefaultAgent, defaultAgent)}.register(a.router)
-	return a, a.router.finish()
+	a.router.finish()
+	return a, nil
 }
 
 // OpenAPI returns the OpenAPI 3.1 document that describes the API, as indented JSON.
-func (a *API) OpenAPI() []byte { return a.router.document }
+func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 
 // Close ends streams and exec sessions, whose processes are killed, and closes descriptors that nobody claimed. Call it
 // before http.Server.Shutdown, which waits for streams and knows nothing of sessions. Idempotent.

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -22,11 +22,12 @@ const bodyLimit = 1 << 20
 
 // router is where routes are registered. Huma stays behind it.
 type router struct {
-	mux      *http.ServeMux
-	api      huma.API
-	log      *slog.Logger
-	done     <-chan struct{} // closed when streams have to end
-	document []byte          // the OpenAPI document, set by finish
+	mux  *http.ServeMux
+	api  huma.API
+	log  *slog.Logger
+	done <-chan struct{} // closed when streams have to end
+	// document returns the OpenAPI document. It is written when it is first asked for, which few daemons ever are. Set by finish.
+	document func() ([]byte, error)
 }
 
 func newRouter(log *slog.Logger, done <-chan struct{}) *router {
@@ -57,8 +58,8 @@ func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 	return rt
 }
 
-// finish fixes the OpenAPI document, after all routes are registered, and serves it.
-func (rt *router) finish() error {
+// finish fixes what the OpenAPI document describes, after all routes are registered, and serves it.
+func (rt *router) finish() {
 	registry := rt.api.OpenAPI().Components.Schemas
 	for _, t := range []reflect.Type{ // what streams carry, which no operation mentions
 		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
@@ -70,21 +71,22 @@ func (rt *router) finish() error {
 	schemas := registry.Map()
 	delete(schemas, "ErrorModel") // huma's own form of errors, which never leaves
 	delete(schemas, "ErrorDetail")
-	doc, err := json.Marshal(rt.api.OpenAPI())
-	if err != nil {
-		return fmt.Errorf("httpapi: describe: %w", err)
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, doc, "", "  "); err != nil {
-		return fmt.Errorf("httpapi: describe: %w", err)
-	}
-	b.WriteByte('\n')
-	rt.document = b.Bytes()
-	rt.mux.HandleFunc("GET "+protocol.Prefix+"/openapi.json", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/openapi+json")
-		w.Write(rt.document)
+	rt.document = sync.OnceValues(func() ([]byte, error) {
+		doc, err := json.MarshalIndent(rt.api.OpenAPI(), "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("describe the API: %w", err)
+		}
+		return append(doc, '\n'), nil
 	})
-	return nil
+	rt.mux.HandleFunc("GET "+protocol.Prefix+"/openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		doc, err := rt.document()
+		if err != nil {
+			rt.write(w, rt.problem(r.Context(), err))
+			return
+		}
+		w.Header().Set("Content-Type", "application/openapi+json")
+		w.Write(doc)
+	})
 }
 
 // op describes an operation. id is the name that generated clients give it.
