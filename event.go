@@ -41,6 +41,14 @@ type Events interface {
 	Watch(ctx context.Context, subject string, after int64) (<-chan Event, error)
 }
 
+// A Publisher adds events to the record. Events report what has happened: that they cannot be stored is logged, and fails nothing.
+type Publisher interface {
+	// Publish adds an event of this moment, whose actor is that of ctx. It is stored also if ctx has ended.
+	Publish(ctx context.Context, account, kind, subject string, data map[string]string)
+	// PublishAll does so with a list, in its order, all or none. It sets At, Actor and Seq.
+	PublishAll(ctx context.Context, list []*Event)
+}
+
 // An AuditReport says whether the record of events is what was written. Every event is chained to the one before with a
 // keyed hash, so that none can be changed, removed, added or reordered without the key.
 type AuditReport struct {

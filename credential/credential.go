@@ -24,9 +24,8 @@ type Config struct {
 	Log   *slog.Logger            // nil means nobody is told
 	// Changed, unless nil, is called after a credential was set, rotated or removed, before the caller is answered.
 	Changed func(ctx context.Context, account, name string)
-	// Record, unless nil, adds an event to the record: "credential.set", ".rotated" or ".removed". It is called after the
-	// change; an error is logged and does not undo it.
-	Record func(ctx context.Context, e *caisson.Event) error
+	// Events, unless nil, is told after a change: "credential.set", ".rotated" or ".removed".
+	Events caisson.Publisher
 }
 
 // A Vault manages credentials. It is safe for concurrent use.
@@ -156,11 +155,8 @@ func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secre
 
 // changed tells those who wanted to know.
 func (v *Vault) changed(ctx context.Context, account, name, event string) {
-	if v.cfg.Record != nil {
-		e := &caisson.Event{At: v.cfg.Now().UTC(), Account: account, Actor: caisson.ActorOf(ctx), Type: event, Subject: name}
-		if err := v.cfg.Record(context.WithoutCancel(ctx), e); err != nil {
-			v.cfg.Log.ErrorContext(ctx, "a change of a credential is not in the record of events", "type", event, "account", account, "name", name, "err", err)
-		}
+	if v.cfg.Events != nil {
+		v.cfg.Events.Publish(ctx, account, event, name, nil)
 	}
 	if v.cfg.Changed != nil {
 		v.cfg.Changed(ctx, account, name)

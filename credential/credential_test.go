@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/sqlite"
 )
 
@@ -70,7 +70,7 @@ func (w *world) vault(t *testing.T, key KeySource) *Vault {
 	t.Helper()
 	v, err := New(Config{
 		Store: w.store.Credentials(), Key: key, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
-		Record: w.store.Events().Append,
+		Events: events.New(w.store.Events(), nil),
 		Changed: func(_ context.Context, account, name string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -341,15 +341,6 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 	if len(w.changes) != 12*6 {
 		t.Errorf("%d changes", len(w.changes))
-	}
-}
-
-func TestRecordFails(t *testing.T) {
-	w := newWorld(t)
-	w.cfg.Record = func(context.Context, *caisson.Event) error { return errors.New("disk full") }
-	set(t, w.Vault, "a", "KEY", plain)
-	if !strings.Contains(w.log.String(), "disk full") || strings.Contains(w.log.String(), "MARKER") {
-		t.Errorf("log: %s", w.log.String())
 	}
 }
 

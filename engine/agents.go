@@ -74,7 +74,7 @@ func newRuns(e *Engine) *runs.Core {
 		},
 		Calls: calls, UnderWay: e.book.UnderWay,
 		Forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
-		Record: e.Core.Record, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
+		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }

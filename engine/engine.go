@@ -17,6 +17,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/undo"
@@ -70,6 +71,7 @@ type Engine struct {
 	Volumes    caisson.Volumes
 	Relay      *repos.Core
 	Store      caisson.Store
+	Events     *events.Hub
 
 	cfg      Config
 	runtime  *gvisor.Runtime
@@ -139,6 +141,8 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	back.Push(e.Store.Close)
+	e.Events = events.New(e.Store.Events(), cfg.Log.With("component", "events"))
+	back.Push(e.Events.Close)
 	if err := e.money(); err != nil {
 		return nil, err
 	}
@@ -161,7 +165,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
-		Dir: cfg.Dir, Store: e.Store, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
+		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
 		Egress: policies{cfg.host()}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
@@ -220,8 +224,7 @@ func (e *Engine) money() (err error) {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
 	}
 	if e.vault, err = credential.New(credential.Config{
-		Store: e.Store.Credentials(), Key: key, Log: e.cfg.Log,
-		Record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
+		Store: e.Store.Credentials(), Key: key, Events: e.Events, Log: e.cfg.Log,
 		Changed: func(ctx context.Context, account, name string) {
 			if e.models.needs(account, name) {
 				e.refresh(ctx)
@@ -238,14 +241,14 @@ func (e *Engine) money() (err error) {
 		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
 			return e.models.spendLogs(ctx, provider, since)
 		},
-		Record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
+		Events: e.Events,
 	}); err != nil {
 		return err
 	}
 	e.models = &models{
 		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
 		gateway: e.cfg.Gateway, public: e.cfg.PublicAddresses, log: e.cfg.Log.With("component", "models"),
-		record: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
+		events: e.Events,
 	}
 	e.runs = newGatewayRuns(e)
 	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
@@ -365,7 +368,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(), e.Events.Close(), e.Store.Close(), e.dir.Close(), e.unlock())
 }
 
 // netNS opens the network namespace of a running sandbox.

@@ -37,7 +37,7 @@ type models struct {
 	secrets   caisson.Secrets
 	ledger    caisson.LedgerStore
 	refresh   func(ctx context.Context) error // gives the settings to the wire process again
-	record    func(ctx context.Context, e *caisson.Event) error
+	events    caisson.Publisher
 	log       *slog.Logger
 
 	mu   sync.Mutex
@@ -161,13 +161,7 @@ func (m *models) ImportPrices(ctx context.Context, source string, data []byte) (
 		return 0, err
 	}
 	// Prices decide what budgets are worth.
-	e := &caisson.Event{
-		At: at, Account: caisson.LocalAccount, Actor: caisson.ActorOf(ctx), Type: "prices.imported", Subject: source,
-		Data: map[string]string{"models": strconv.Itoa(len(list))},
-	}
-	if err := m.record(context.WithoutCancel(ctx), e); err != nil {
-		m.log.ErrorContext(ctx, "an import of prices is not in the record of events", "source", source, "err", err)
-	}
+	m.events.Publish(ctx, caisson.LocalAccount, "prices.imported", source, map[string]string{"models": strconv.Itoa(len(list))})
 	return len(list), m.refresh(ctx)
 }
 

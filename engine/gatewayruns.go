@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -25,14 +24,13 @@ const (
 
 // gatewayRuns is the management of runs on other machines.
 type gatewayRuns struct {
-	serves  bool // whether other machines are served at all
-	store   caisson.Store
-	check   func(ctx context.Context, g *caisson.ModelGrant) error
-	budget  caisson.Limits // of a run that brings none
-	change  func(ctx context.Context, c caisson.GatewayRunChange) error
-	forget  func(ctx context.Context, budgets ...string) error
-	publish func(ctx context.Context, e *caisson.Event) error
-	log     *slog.Logger
+	serves bool // whether other machines are served at all
+	store  caisson.Store
+	check  func(ctx context.Context, g *caisson.ModelGrant) error
+	budget caisson.Limits // of a run that brings none
+	change func(ctx context.Context, c caisson.GatewayRunChange) error
+	forget func(ctx context.Context, budgets ...string) error
+	events caisson.Publisher
 
 	mu sync.Mutex // held by whoever changes runs
 }
@@ -275,11 +273,7 @@ func (s *gatewayRuns) live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 }
 
 func (s *gatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
-	e := &caisson.Event{
-		At: time.Now().UTC(), Account: r.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: r.Run,
-		Data: map[string]string{"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339)},
-	}
-	if err := s.publish(ctx, e); err != nil {
-		s.log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", r.Run, "err", err)
-	}
+	s.events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
+		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),
+	})
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -11,15 +10,15 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // gatewayWorld is the management of runs with a store, and what the wire process was told.
 type gatewayWorld struct {
 	*gatewayRuns
-	mu     sync.Mutex
-	told   []string // guarded by mu
-	events []string // guarded by mu
+	mu   sync.Mutex
+	told []string // guarded by mu
 }
 
 func newGatewayWorld(t *testing.T) *gatewayWorld {
@@ -29,7 +28,7 @@ func newGatewayWorld(t *testing.T) *gatewayWorld {
 	usd := 10 * caisson.Dollar
 	models := &models{providers: []caisson.Provider{{Name: "p"}}, models: []caisson.Model{{Alias: "m", Provider: "p"}}}
 	w.gatewayRuns = &gatewayRuns{
-		serves: true, store: store, check: models.Check, budget: caisson.Limits{USD: &usd}, log: slog.New(slog.DiscardHandler),
+		serves: true, store: store, check: models.Check, budget: caisson.Limits{USD: &usd},
 		change: func(_ context.Context, c caisson.GatewayRunChange) error {
 			for _, run := range c.Remove {
 				w.tell("-" + run)
@@ -40,12 +39,7 @@ func newGatewayWorld(t *testing.T) *gatewayWorld {
 			return nil
 		},
 		forget: func(_ context.Context, budgets ...string) error { w.tell(budgets...); return nil },
-		publish: func(_ context.Context, e *caisson.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.events = append(w.events, e.Account+" "+e.Type+" "+e.Subject)
-			return nil
-		},
+		events: events.New(store.Events(), nil),
 	}
 	return w
 }
@@ -128,8 +122,13 @@ func TestGatewayRuns(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"a gateway.run.put r", "a gateway.run.put r", "a gateway.run.put r", "b gateway.run.put other", "a gateway.run.removed r"}
-	if !slices.Equal(w.events, want) {
-		t.Errorf("events: %q", w.events)
+	list, err := w.store.Events().After(t.Context(), caisson.Everyone(), "", 0, 100)
+	var got []string
+	for _, e := range list {
+		got = append(got, e.Account+" "+e.Type+" "+e.Subject)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("events: %q, %v", got, err)
 	}
 }
 

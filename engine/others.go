@@ -190,10 +190,9 @@ func (e *Engine) newManager() (*wire.Manager, error) {
 func newGatewayRuns(e *Engine) *gatewayRuns {
 	return &gatewayRuns{
 		serves: e.cfg.Gateway.Listen != "", store: e.Store, check: e.models.Check, budget: e.cfg.Limits.Budget,
-		change:  func(ctx context.Context, c caisson.GatewayRunChange) error { return e.wires.ChangeRuns(ctx, c) },
-		forget:  func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
-		publish: func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) },
-		log:     e.cfg.Log.With("component", "gateway"),
+		change: func(ctx context.Context, c caisson.GatewayRunChange) error { return e.wires.ChangeRuns(ctx, c) },
+		forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+		events: e.Events,
 	}
 }
 

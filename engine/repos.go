@@ -32,7 +32,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 	}
 	return repos.New(repos.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.runner), Link: link.NewTool(e.runner), Forge: forge.NewTool(e.runner),
-		Secrets: e.vault, Record: e.Core.Record, Exec: e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Roots: roots, Own: e.cfg.host(),
+		Secrets: e.vault, Events: e.Events, Exec: e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Roots: roots, Own: e.cfg.host(),
 		Limits:  repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
 		Settled: func(ctx context.Context, d *caisson.Delivery) { e.tasks.Delivered(ctx, d) },
 		Log:     e.cfg.Log.With("component", "relay"),

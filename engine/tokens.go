@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"log/slog"
 	"time"
 
 	"github.com/caisson-dev/caisson"
@@ -13,13 +12,12 @@ import (
 // Tokens implements [caisson.Tokens].
 type Tokens struct {
 	store  caisson.Store
-	record func(ctx context.Context, e *caisson.Event) error
-	log    *slog.Logger
+	events caisson.Publisher
 }
 
 // Tokens returns the management of tokens.
 func (e *Engine) Tokens() *Tokens {
-	return &Tokens{e.Store, func(ctx context.Context, ev *caisson.Event) error { return e.Core.Record(ctx, ev) }, e.cfg.Log}
+	return &Tokens{e.Store, e.Events}
 }
 
 var _ caisson.Tokens = (*Tokens)(nil)
@@ -58,7 +56,7 @@ func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time
 	if err := t.store.Tokens().Insert(ctx, token, sha256.Sum256([]byte(secret))); err != nil {
 		return nil, caisson.Secret{}, err
 	}
-	t.recorded(ctx, "token.created", account, token.ID, map[string]string{"name": name})
+	t.events.Publish(ctx, account, "token.created", string(token.ID), map[string]string{"name": name})
 	return token, caisson.NewSecret(secret), nil
 }
 
@@ -80,16 +78,8 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	if err := t.store.Tokens().Delete(ctx, caisson.In(caller.Account), id); err != nil {
 		return err
 	}
-	t.recorded(ctx, "token.removed", caller.Account, id, nil)
+	t.events.Publish(ctx, caller.Account, "token.removed", string(id), nil)
 	return nil
-}
-
-// recorded adds what happened to a token to the record of events.
-func (t *Tokens) recorded(ctx context.Context, event, account string, id caisson.ID, data map[string]string) {
-	e := &caisson.Event{At: time.Now().UTC(), Account: account, Actor: caisson.ActorOf(ctx), Type: event, Subject: string(id), Data: data}
-	if err := t.record(context.WithoutCancel(ctx), e); err != nil {
-		t.log.ErrorContext(ctx, "a change of tokens is not in the record of events", "type", event, "token", id, "err", err)
-	}
 }
 
 // usedInterval is how exact the time of a token's last use is: it costs a write.

@@ -1,22 +1,18 @@
 package engine
 
 import (
-	"context"
-	"log/slog"
 	"slices"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
 // TestTokensAreRecorded: who gave and took access to an account is in the record.
 func TestTokensAreRecorded(t *testing.T) {
-	var events []string
-	tokens := &Tokens{store: sqlitetest.New(t), log: slog.New(slog.DiscardHandler), record: func(_ context.Context, e *caisson.Event) error {
-		events = append(events, e.Account+" "+e.Type+" "+e.Subject+" "+e.Data["name"]+" by "+e.Actor)
-		return nil
-	}}
+	store := sqlitetest.New(t)
+	tokens := &Tokens{store, events.New(store.Events(), nil)}
 	local, own := as(t, "local", true), as(t, "a", false)
 	token, _, err := tokens.CreateToken(local, "a", "ci", 0)
 	if err != nil {
@@ -34,7 +30,12 @@ func TestTokensAreRecorded(t *testing.T) {
 	want := []string{
 		"a token.created " + string(token.ID) + " ci by " + caisson.ActorOf(local), "a token.removed " + string(token.ID) + "  by " + caisson.ActorOf(own),
 	}
-	if !slices.Equal(events, want) {
-		t.Errorf("events %q, want %q", events, want)
+	list, err := store.Events().After(t.Context(), caisson.Everyone(), "", 0, 10)
+	var got []string
+	for _, e := range list {
+		got = append(got, e.Account+" "+e.Type+" "+e.Subject+" "+e.Data["name"]+" by "+e.Actor)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q (%v)", got, want, err)
 	}
 }

@@ -42,11 +42,10 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 	return left.Hidden, left.Count, err
 }
 
-// newWorkspaces constructs the core of workspaces. Its events go to the record that the lifecycle core keeps.
+// newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Tool: gate.NewTool(e.runner),
-		Record:  func(ctx context.Context, list []*caisson.Event) error { return e.Core.RecordAll(ctx, list) },
+		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: gate.NewTool(e.runner),
 		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
 		Writers: func(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 			return e.Core.Sandboxes().Writers(ctx, id)

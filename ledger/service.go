@@ -18,8 +18,8 @@ type ServiceConfig struct {
 	// SpendLogs returns what a provider of kind litellm has recorded about an account since then; nil: there is no such
 	// provider. An unknown provider is NotFound.
 	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	// Record adds an event to the record: "budget.set" or "budget.removed". It is called after the change. nil: nobody records.
-	Record func(ctx context.Context, e *caisson.Event) error
+	// Events, unless nil, is told after a change: "budget.set" or "budget.removed".
+	Events caisson.Publisher
 }
 
 // Service is a [caisson.Ledger].
@@ -28,7 +28,7 @@ type Service struct {
 	store     caisson.LedgerStore
 	changed   func(ctx context.Context, budgets ...string) error
 	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	record    func(ctx context.Context, e *caisson.Event) error
+	events    caisson.Publisher
 
 	reconciling sync.Mutex // held while calls are compared with spend logs
 }
@@ -40,7 +40,7 @@ func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Changed == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
 	}
-	return &Service{book: c.Book, store: c.Book.store, changed: c.Changed, spendLogs: c.SpendLogs, record: c.Record}, nil
+	return &Service{book: c.Book, store: c.Book.store, changed: c.Changed, spendLogs: c.SpendLogs, events: c.Events}, nil
 }
 
 // scope returns whose calls the caller asks for.
@@ -193,9 +193,9 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	return caisson.Wrap(s.changed(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
 }
 
-// recorded adds a change of a budget to the record of events, with what it bounds.
+// recorded publishes a change of a budget, with what it bounds.
 func (s *Service) recorded(ctx context.Context, event string, b *caisson.Budget) {
-	if s.record == nil {
+	if s.events == nil {
 		return
 	}
 	data := map[string]string{}
@@ -211,8 +211,5 @@ func (s *Service) recorded(ctx context.Context, event string, b *caisson.Budget)
 	if b.Period != "" {
 		data["period"] = b.Period
 	}
-	e := &caisson.Event{At: s.book.now().UTC(), Account: b.Account, Actor: caisson.ActorOf(ctx), Type: event, Subject: b.Key, Data: data}
-	if err := s.record(context.WithoutCancel(ctx), e); err != nil {
-		s.book.log.ErrorContext(ctx, "a change of a budget is not in the record of events", "type", event, "budget", b.Key, "err", err)
-	}
+	s.events.Publish(ctx, b.Account, event, b.Key, data)
 }

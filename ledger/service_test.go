@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 )
 
 func as(account string, local bool) context.Context {
@@ -116,13 +117,8 @@ func TestWhoSetsBudgets(t *testing.T) {
 // TestBudgetsAreRecorded: who bounds spending, or lifts a bound, is in the record of events; who may not is not.
 func TestBudgetsAreRecorded(t *testing.T) {
 	w := newWorld(t)
-	var events []caisson.Event
 	s := get(NewService(ServiceConfig{
-		Book: w.book, Changed: func(context.Context, ...string) error { return nil },
-		Record: func(_ context.Context, e *caisson.Event) error {
-			events = append(events, *e)
-			return nil
-		},
+		Book: w.book, Changed: func(context.Context, ...string) error { return nil }, Events: events.New(w.store.Events(), nil),
 	}))(t)
 	dollars := 2 * caisson.Dollar
 	get(s.SetBudget(as("local", true), caisson.Budget{
@@ -131,11 +127,12 @@ func TestBudgetsAreRecorded(t *testing.T) {
 	wantKind(t, s.RemoveBudget(as("b", false), "account/b"), caisson.Denied)
 	wantKind(t, s.RemoveBudget(as("local", true), "account/c"), caisson.NotFound)
 	must(t, s.RemoveBudget(as("local", true), "account/b"))
-	if len(events) != 2 || events[0].Type != "budget.set" || events[1].Type != "budget.removed" {
-		t.Fatalf("%+v", events)
+	list := get(w.store.Events().After(t.Context(), caisson.Everyone(), "", 0, 10))(t)
+	if len(list) != 2 || list[0].Type != "budget.set" || list[1].Type != "budget.removed" {
+		t.Fatalf("%+v", list)
 	}
 	want := map[string]string{"usd": "2", "tokens": "10", "calls": "3", "period": "month"}
-	for _, e := range events {
+	for _, e := range list {
 		if e.Account != "b" || e.Actor != "local" || e.Subject != "account/b" || e.At.IsZero() || !maps.Equal(e.Data, want) {
 			t.Errorf("%+v", e)
 		}

@@ -67,7 +67,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 	if err := c.Store.Deliveries().Insert(ctx, d); err != nil {
 		return nil, err
 	}
-	c.event(as(ctx, d.Account), d.Account, "delivery."+string(d.State), string(d.ID), map[string]string{
+	c.Events.Publish(as(ctx, d.Account), d.Account, "delivery."+string(d.State), string(d.ID), map[string]string{
 		"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit,
 	})
 	c.sender.wake()

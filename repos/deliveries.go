@@ -48,7 +48,7 @@ func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.De
 	if err != nil {
 		return nil, err
 	}
-	s.c.event(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+	s.c.Events.Publish(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
 	s.c.sender.wake()
 	return d, nil
 }
@@ -86,7 +86,7 @@ func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Del
 		return nil, err
 	}
 	if !sending {
-		s.c.event(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+		s.c.Events.Publish(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
 		s.c.sender.changed(ctx, d)
 	}
 	s.c.keeper.sweep(ctx, d.Account, d.Repo)

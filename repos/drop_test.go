@@ -3,6 +3,7 @@ package repos_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,15 +90,9 @@ func TestDropWhileSent(t *testing.T) {
 	if again, err := w.api.DropDelivery(w.ctx(), d.ID); err != nil || again.State != caisson.DeliveryDropped {
 		t.Errorf("dropped again: %+v, %v", again, err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	dropped := 0
-	for _, e := range w.events {
-		if e.Type == "delivery.dropped" && e.Subject == string(d.ID) {
-			dropped++
-		}
-	}
-	if dropped == 0 {
+	list, err := w.store.Events().After(t.Context(), caisson.Everyone(), string(d.ID), 0, 1000)
+	w.must(err)
+	if !slices.ContainsFunc(list, func(e caisson.Event) bool { return e.Type == "delivery.dropped" }) {
 		t.Error("no event says that it was dropped")
 	}
 }

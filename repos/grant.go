@@ -161,7 +161,7 @@ func (c grants) make(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess)
 	if err := c.keep(g); err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(c.dir(g.Account, g.Repo, storesDir, string(g.Sandbox)))) // it would be in the next one's way
 	}
-	c.event(as(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
+	c.Events.Publish(as(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
 		"sandbox": string(g.Sandbox), "run": string(g.Run), "base": g.Base, "branch": g.Branch, "commit": g.From,
 	})
 	return g, start, nil

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -45,7 +46,6 @@ type world struct {
 	secrets
 
 	mu     sync.Mutex
-	events []caisson.Event // guarded by mu
 	fronts map[caisson.ID]string
 	end    func()
 }
@@ -78,13 +78,7 @@ func (w *world) open() {
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
-		Record: func(_ context.Context, e *caisson.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.events = append(w.events, *e)
-			return nil
-		},
-		Exec: w.exec, Limits: w.limits,
+		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}
 	if w.adapt != nil {
 		w.adapt(&cfg)

@@ -78,7 +78,7 @@ type Config struct {
 	Link    Link
 	Forge   Forges
 	Secrets caisson.Secrets
-	Record  func(ctx context.Context, e *caisson.Event) error
+	Events  caisson.Publisher
 	// Exec starts a process in a sandbox, as that of [caisson.Processes].
 	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
 	Rules  gate.Rules // of what commits may change; zero means the gate's defaults
@@ -194,16 +194,6 @@ var _ caisson.Relay = (*Core)(nil)
 
 // Repos returns the relay as its callers see it.
 func (c *Core) Repos() *Service { return &Service{c} }
-
-// event records what happened. That it cannot be stored is logged, and is no reason to fail what it reports.
-func (c *Core) event(ctx context.Context, account, kind, subject string, data map[string]string) {
-	err := c.Record(context.WithoutCancel(ctx), &caisson.Event{
-		At: now(), Account: account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: subject, Data: data,
-	})
-	if err != nil {
-		c.Log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
-	}
-}
 
 // rules are those that commits for a repository are checked by.
 func (c *Core) rules(r *caisson.Repo) gate.Rules {

@@ -176,7 +176,7 @@ func (c sender) try(ctx, tctx context.Context, d *caisson.Delivery) {
 		data["error"] = stored.Error
 		c.Log.WarnContext(ctx, "a delivery failed", "delivery", d.ID, "repo", d.Repo, "branch", d.Branch, "attempt", stored.Attempts, "err", err)
 	}
-	c.event(as(clean, d.Account), d.Account, "delivery."+string(stored.State), string(d.ID), data)
+	c.Events.Publish(as(clean, d.Account), d.Account, "delivery."+string(stored.State), string(d.ID), data)
 	c.changed(clean, stored)
 }
 

@@ -65,7 +65,7 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 		clean := context.WithoutCancel(ctx)
 		return nil, errors.Join(err, s.c.Store.Repos().Delete(clean, in, r.Name), os.RemoveAll(s.c.dir(r.Account, r.Name)))
 	}
-	s.c.event(ctx, r.Account, "repo.added", r.Name, map[string]string{"url": r.URL, "forge": string(r.Forge)})
+	s.c.Events.Publish(ctx, r.Account, "repo.added", r.Name, map[string]string{"url": r.URL, "forge": string(r.Forge)})
 	return made, nil
 }
 
@@ -234,7 +234,7 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 	}
 	s.c.forget(r.Account, r.Name)
 	defer s.c.space.forget(r.Account)
-	s.c.event(ctx, r.Account, "repo.removed", r.Name, nil)
+	s.c.Events.Publish(ctx, r.Account, "repo.removed", r.Name, nil)
 	return os.RemoveAll(s.c.dir(r.Account, r.Name))
 }
 

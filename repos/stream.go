@@ -159,12 +159,12 @@ func (c streams) received(ctx context.Context, g *grant, got *relay.Received) er
 		return err // or it has gone meanwhile
 	}
 	for _, u := range got.Updates {
-		c.event(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
+		c.Events.Publish(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "ref": u.Name, "commit": u.New, "findings": strconv.Itoa(len(u.Findings)),
 		})
 	}
 	if len(got.Denied) > 0 {
-		c.event(as(ctx, g.Account), g.Account, "repo.refused", g.Repo, map[string]string{
+		c.Events.Publish(as(ctx, g.Account), g.Account, "repo.refused", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "findings": strconv.Itoa(len(got.Denied)), "first": got.Denied[0].Message,
 		})
 	}

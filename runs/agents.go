@@ -93,7 +93,7 @@ func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent,
 	if err != nil {
 		return nil, err
 	}
-	s.c.event(ctx, put.Account, "agent.put", put.ID, nil)
+	s.c.Events.Publish(ctx, put.Account, "agent.put", put.ID, nil)
 	return put, nil
 }
 
@@ -106,7 +106,7 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	if err := s.c.Catalog.RemoveAgent(ctx, id); err != nil {
 		return err
 	}
-	s.c.event(ctx, caller.Account, "agent.removed", id, nil)
+	s.c.Events.Publish(ctx, caller.Account, "agent.removed", id, nil)
 	if err := s.c.warmth.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}

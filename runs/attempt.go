@@ -78,7 +78,7 @@ func (x *attempt) status(phase, label string) {
 func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.log.WarnContext(ctx, what, "err", err)
 	x.status("warning", what)
-	x.c.event(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
+	x.c.Events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
 // waited says where in the queue the run is.

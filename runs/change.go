@@ -146,7 +146,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 		}
 		return nil, err
 	}
-	c.event(ctx, r.Account, "run.retried", string(r.ID), map[string]string{"attempt": strconv.Itoa(r.Attempt), "trace": r.Trace})
+	c.Events.Publish(ctx, r.Account, "run.retried", string(r.ID), map[string]string{"attempt": strconv.Itoa(r.Attempt), "trace": r.Trace})
 	return r, c.entrance.queueAttempt(r)
 }
 
@@ -182,6 +182,6 @@ func (c runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 	if err := c.Store.Runs().Delete(ctx, in, id); err != nil {
 		return err
 	}
-	c.event(ctx, r.Account, "run.removed", string(id), nil)
+	c.Events.Publish(ctx, r.Account, "run.removed", string(id), nil)
 	return c.entrance.removeDir(id)
 }

@@ -126,7 +126,7 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	if failed != nil {
 		data["error"] = failed.Code
 	}
-	x.c.event(ctx, x.r.Account, "run."+string(state), string(x.r.ID), data)
+	x.c.Events.Publish(ctx, x.r.Account, "run."+string(state), string(x.r.ID), data)
 	x.log.InfoContext(ctx, "run ended", "state", state, "error", failed, "cost", usage.Cost, "calls", usage.Calls, "phases", phaseText(x.result.Phases))
 	x.clear(ctx, failed == nil)
 	return nil

@@ -90,7 +90,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 
 // tellParent says in the parent's own stream that it has started a run. The parent's recorder belongs to its attempt, so it is asked.
 func (c guests) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
-	c.event(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
+	c.Events.Publish(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
 	var tell func(...caisson.RunEvent)
 	c.mu.Lock()
 	if l := c.live[p.ID]; l != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -80,8 +81,9 @@ func (p plan) world(t *testing.T) *world {
 	w.rt = got(fake.New(fake.Config{Dir: t.TempDir(), Programs: programs}))(t)
 	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dir := t.TempDir()
+	hub := events.New(w.store.Events(), log)
 	w.lconf = sandboxes.Config{
-		Dir: dir, Store: w.store, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
+		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)
@@ -89,7 +91,7 @@ func (p plan) world(t *testing.T) *world {
 		p.limits.Grace = 200 * time.Millisecond
 	}
 	w.config = runs.Config{
-		Dir: root, Masker: masker{}, Store: w.store, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
+		Dir: root, Masker: masker{}, Store: w.store, Events: hub, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
 		Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
 			Ensure: func(ctx context.Context, account string) error {
@@ -147,7 +149,7 @@ func (w *world) boot() {
 		lifecycle: life.Sandboxes(), processes: life.Processes(), files: life.Files(), snapshots: life.Snapshots(), templates: life.Templates(), core: life,
 		steps: &w.steps,
 	}
-	w.config.Sandboxes, w.config.Record = w.boxes, life.Record
+	w.config.Sandboxes = w.boxes
 	w.Core = runs.New(w.config)
 	must(w.t, w.Reconcile(w.t.Context()))
 }

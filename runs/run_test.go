@@ -79,8 +79,8 @@ func TestRunEndToEnd(t *testing.T) {
 	if r.StartedAt.IsZero() || r.EndedAt.Before(r.StartedAt) || r.Deadline.IsZero() || r.Sandbox != "" || res.Sandbox == "" {
 		t.Errorf("the run is %+v", r)
 	}
-	must(t, w.life.Record(w.ctx(), &caisson.Event{Account: "local", Type: "egress.denied", Subject: string(res.Sandbox), Data: map[string]string{"trace": r.Trace, "host": "a.example"}}))
-	must(t, w.life.Record(w.ctx(), &caisson.Event{Account: "local", Type: "egress.denied", Subject: string(res.Sandbox), Data: map[string]string{"trace": "other", "host": "b.example"}}))
+	w.config.Events.Publish(w.ctx(), "local", "egress.denied", string(res.Sandbox), map[string]string{"trace": r.Trace, "host": "a.example"})
+	w.config.Events.Publish(w.ctx(), "local", "egress.denied", string(res.Sandbox), map[string]string{"trace": "other", "host": "b.example"})
 	for stream, want := range map[string]string{caisson.LogStdout: "out\n", caisson.LogStderr: "err\n"} {
 		if have := w.log(r.ID, stream); have != want {
 			t.Errorf("%s is %q", stream, have)

@@ -119,7 +119,7 @@ type Config struct {
 	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
 	// Forget makes the model gateway ask for these budgets anew.
 	Forget  func(ctx context.Context, budgets ...string) error
-	Record  func(ctx context.Context, e *caisson.Event) error
+	Events  caisson.Publisher
 	Recipes map[string]Recipe // by driver
 	Budget  caisson.Limits    // of a run whose agent has no limit of cost
 	Limits  Limits
@@ -284,16 +284,6 @@ func (c *Core) do(f func()) bool {
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), caller, err
-}
-
-// event records what happened to a run, agent or session. That it cannot be stored is logged, and is no reason to fail what it reports.
-func (c *Core) event(ctx context.Context, account, kind, subject string, data map[string]string) {
-	err := c.Record(context.WithoutCancel(ctx), &caisson.Event{
-		At: now(), Account: account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: subject, Data: data,
-	})
-	if err != nil {
-		c.Log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", subject, "err", err)
-	}
 }
 
 func now() time.Time { return time.Now().UTC() }

@@ -347,7 +347,7 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 			return errors.Join(err, uerr)
 		}
 	}
-	c.event(ctx, s.Account, "session.removed", string(s.ID), nil)
+	c.Events.Publish(ctx, s.Account, "session.removed", string(s.ID), nil)
 	return c.Store.Sessions().Delete(ctx, in, string(s.ID))
 }
 

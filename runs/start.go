@@ -115,7 +115,7 @@ func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, er
 		return nil, err
 	}
 	back.Release()
-	c.event(ctx, r.Account, "run.queued", string(r.ID), map[string]string{"agent": r.Agent, "trace": r.Trace})
+	c.Events.Publish(ctx, r.Account, "run.queued", string(r.ID), map[string]string{"agent": r.Agent, "trace": r.Trace})
 	if err := c.queueAttempt(r); err != nil {
 		return nil, err
 	}

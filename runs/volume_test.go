@@ -25,9 +25,7 @@ func withVolumes(t *testing.T) (*world, *volumes.Service) {
 func (p plan) withVolumes(t *testing.T) (*world, *volumes.Service) {
 	t.Helper()
 	w := p.world(t)
-	core, err := volumes.New(volumes.Config{Dir: w.lconf.Dir, Store: w.store, Record: func(ctx context.Context, list []*caisson.Event) error {
-		return w.store.Events().AppendAll(ctx, list)
-	}})
+	core, err := volumes.New(volumes.Config{Dir: w.lconf.Dir, Store: w.store, Events: w.config.Events})
 	must(t, err)
 	t.Cleanup(func() { must(t, core.Close()) })
 	w.down()

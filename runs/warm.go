@@ -139,7 +139,7 @@ func (w *warmth) later(a *caisson.Agent, account string) {
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
 		if _, err := w.make(ctx, a.ID, false, func(caisson.Progress) {}); err != nil && ctx.Err() == nil {
 			w.c.Log.WarnContext(ctx, "a warm snapshot could not be made", "agent", a.ID, "account", account, "err", err)
-			w.c.event(ctx, account, "agent.cold", a.ID, map[string]string{"reason": caisson.MessageOf(err)})
+			w.c.Events.Publish(ctx, account, "agent.cold", a.ID, map[string]string{"reason": caisson.MessageOf(err)})
 		}
 	})
 }
@@ -156,7 +156,7 @@ func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapsho
 			w.c.Log.WarnContext(ctx, "a warm snapshot that does not start could not be removed", "snapshot", snap.ID, "err", err)
 			return
 		}
-		w.c.event(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
+		w.c.Events.Publish(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
 		w.later(a, account)
 	})
 }
@@ -297,7 +297,7 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	if err != nil {
 		return nil, err
 	}
-	c.event(ctx, snap.Account, "agent.warmed", a.ID, map[string]string{"snapshot": string(snap.ID), "size": snap.Size.String()})
+	c.Events.Publish(ctx, snap.Account, "agent.warmed", a.ID, map[string]string{"snapshot": string(snap.ID), "size": snap.Size.String()})
 	return snap, w.dropOthers(ctx, a.ID, snap.ID)
 }
 

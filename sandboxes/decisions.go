@@ -95,13 +95,9 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 			kind = "egress.allowed"
 		}
 		d.c.Log.InfoContext(ctx, kind, args...)
-		events = append(events, &caisson.Event{
-			At: now(), Account: g.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(g.Sandbox), Data: data,
-		})
+		events = append(events, &caisson.Event{Account: g.Account, Type: kind, Subject: string(g.Sandbox), Data: data})
 	}
-	if err := d.c.events.recordAll(ctx, events); err != nil {
-		d.c.Log.ErrorContext(ctx, "decisions of a wire could not be stored", "sandbox", g.Sandbox, "decisions", len(events), "err", err)
-	}
+	d.c.Events.PublishAll(ctx, events)
 }
 
 // maxDecisionText bounds each text of a decision: the wire process may say anything.

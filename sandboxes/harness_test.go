@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/runtime/fake"
@@ -91,6 +92,9 @@ func (p plan) world(t *testing.T) *world {
 // boot makes a core as a daemon does at its start, and returns what its reconciliation removed.
 func (w *world) boot() []caisson.Garbage {
 	w.t.Helper()
+	if w.config.Events == nil {
+		w.config.Events = events.New(w.store.Events(), w.config.Log)
+	}
 	core, err := sandboxes.New(w.config)
 	must(w.t, err)
 	w.Core = core

@@ -91,7 +91,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	if err != nil {
 		return nil, err
 	}
-	c.events.publish(ctx, caller.Account, "image.pulled", name, map[string]string{"digest": img.Digest})
+	c.Events.Publish(ctx, caller.Account, "image.pulled", name, map[string]string{"digest": img.Digest})
 	return stored, nil
 }
 
@@ -136,7 +136,7 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 	if err := s.c.Store.Images().Delete(ctx, in, name); err != nil {
 		return err
 	}
-	s.c.events.publish(ctx, caller.Account, "image.removed", name, nil)
+	s.c.Events.Publish(ctx, caller.Account, "image.removed", name, nil)
 	return nil
 }
 

@@ -66,6 +66,7 @@ type Runtime interface {
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
+	Events  caisson.Publisher
 	Runtime Runtime
 	Images  Images
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
@@ -103,7 +104,6 @@ type Core struct {
 	dirs
 	locks     locks
 	builds    keylock.Locks // held by whoever builds a template, by account and name
-	events    *hub
 	host      *host
 	guests    *guests
 	watches   *watches
@@ -148,7 +148,6 @@ func New(cfg Config) (*Core, error) {
 	c.guard = &guard{c: c}
 	// The core's own lifetime, not a request's: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.events = newHub(cfg.Store.Events(), cfg.Log, c.ctx.Done())
 	c.network, c.spaces = network{c}, workspaces{c}
 	c.decisions = &decisions{c: c}
 	return c, nil
@@ -260,6 +259,11 @@ func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 
 // errUnchanged ends an update that finds nothing to do.
 var errUnchanged = errors.New("unchanged")
+
+// event publishes what happened to a sandbox.
+func (c *Core) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
+	c.Events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
+}
 
 // setState stores a state, and what else change sets.
 func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {

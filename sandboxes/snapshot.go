@@ -54,7 +54,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	if err := c.Store.Snapshots().Insert(ctx, snap); err != nil {
 		return nil, errors.Join(err, back.Run())
 	}
-	c.events.publish(ctx, snap.Account, "snapshot.created", string(snap.ID), map[string]string{"sandbox": string(sb.ID)})
+	c.Events.Publish(ctx, snap.Account, "snapshot.created", string(snap.ID), map[string]string{"sandbox": string(sb.ID)})
 	return snap, nil
 }
 
@@ -108,7 +108,7 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 	if err := s.c.Store.Snapshots().Delete(ctx, caisson.In(snap.Account), string(snap.ID)); err != nil {
 		return err
 	}
-	s.c.events.publish(ctx, snap.Account, "snapshot.removed", string(snap.ID), nil)
+	s.c.Events.Publish(ctx, snap.Account, "snapshot.removed", string(snap.ID), nil)
 	return os.RemoveAll(s.c.snapshotDir(snap.ID))
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/sandboxes"
@@ -42,9 +43,8 @@ func newStepWorld(t *testing.T) *stepWorld {
 	s.layers = &layers{t: t, dir: t.TempDir(), w: w, spaces: map[caisson.ID]*space{}, fail: map[string]error{}}
 	store := stepStore{w.store, s.spoiler}
 	var err error
-	s.volumes, err = volumes.New(volumes.Config{Dir: w.dir, Store: store, Record: func(ctx context.Context, list []*caisson.Event) error {
-		return store.Events().AppendAll(ctx, list)
-	}})
+	w.config.Events = events.New(store.Events(), w.config.Log)
+	s.volumes, err = volumes.New(volumes.Config{Dir: w.dir, Store: store, Events: w.config.Events})
 	must(t, err)
 	must(t, s.volumes.Reconcile(t.Context()))
 	t.Cleanup(func() { must(t, s.volumes.Close()) })

@@ -105,7 +105,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	}
 	put, err := t.put(ctx, &tpl)
 	if err == nil {
-		t.c.events.publish(ctx, caller.Account, "template.put", tpl.Name, nil)
+		t.c.Events.Publish(ctx, caller.Account, "template.put", tpl.Name, nil)
 		t.c.pool.refill(put)
 	}
 	return put, err
@@ -201,7 +201,7 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 	if err := t.c.Store.Templates().Delete(ctx, in, name); err != nil {
 		return err
 	}
-	t.c.events.publish(ctx, caller.Account, "template.removed", name, nil)
+	t.c.Events.Publish(ctx, caller.Account, "template.removed", name, nil)
 	return t.c.pool.drain(ctx, caller.Account, name)
 }
 
@@ -254,7 +254,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil
 	})
 	if err == nil {
-		c.events.publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
+		c.Events.Publish(ctx, tpl.Account, "template.built", name, map[string]string{"key": key})
 		c.pool.refill(done)
 	}
 	return done, err

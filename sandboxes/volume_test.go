@@ -37,9 +37,7 @@ type volumeHolds struct {
 // open makes the core as a daemon does at its start.
 func (h *volumeHolds) open() {
 	h.w.t.Helper()
-	core, err := volumes.New(volumes.Config{Dir: h.w.dir, Store: h.w.store, Record: func(ctx context.Context, list []*caisson.Event) error {
-		return h.w.store.Events().AppendAll(ctx, list)
-	}})
+	core, err := volumes.New(volumes.Config{Dir: h.w.dir, Store: h.w.store, Events: h.w.config.Events})
 	must(h.w.t, err)
 	must(h.w.t, core.Reconcile(h.w.t.Context()))
 	h.core, h.VolumeHolds = core, core.Holds()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/volumes"
@@ -30,9 +31,6 @@ type world struct {
 	service *volumes.Service
 	holds   *volumes.Holds
 	runs    func(context.Context, caisson.ID) (bool, error)
-
-	mu     sync.Mutex
-	events []caisson.Event // guarded by mu
 }
 
 func newWorld(t *testing.T) *world {
@@ -50,14 +48,7 @@ func (w *world) open() {
 	w.t.Helper()
 	core, err := volumes.New(volumes.Config{
 		Dir: w.dir, Store: w.store, Runs: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
-		Record: func(_ context.Context, list []*caisson.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			for _, e := range list {
-				w.events = append(w.events, *e)
-			}
-			return nil
-		},
+		Events: events.New(w.store.Store.Events(), nil),
 	})
 	must(w.t, err)
 	w.core, w.service, w.holds = core, core.Volumes(), core.Holds()
@@ -118,12 +109,7 @@ func (w *world) dirs(want ...*caisson.Volume) {
 
 // told returns the types of events about a volume, with the sandbox's id where there is one.
 func (w *world) told(v *caisson.Volume) (types []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, e := range w.events {
-		if e.Subject != string(v.ID) {
-			continue
-		}
+	for _, e := range got(w.store.Store.Events().After(context.Background(), caisson.Everyone(), string(v.ID), 0, 1000))(w.t) {
 		if e.Account != v.Account || e.Data["name"] != v.Name {
 			w.t.Errorf("the event is %+v", e)
 		}

@@ -27,10 +27,9 @@ import (
 
 // Config is what a Core is made of. All fields but Runs and Log are required.
 type Config struct {
-	Dir   string // the data directory
-	Store caisson.Store
-	// Record stores events, all or none.
-	Record func(ctx context.Context, list []*caisson.Event) error
+	Dir    string // the data directory
+	Store  caisson.Store
+	Events caisson.Publisher
 	// Runs reports whether the host has processes of a sandbox. Without it, those that the store does not have have none.
 	Runs func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	Log  *slog.Logger
@@ -102,18 +101,13 @@ func (c *Core) Volumes() *Service { return &Service{c} }
 // Holds returns how the lifecycle of sandboxes uses volumes.
 func (c *Core) Holds() *Holds { return &Holds{c} }
 
-// event records what happened to a volume. That it cannot be stored is logged, and is no reason to fail what it reports.
+// event publishes what happened to a volume.
 func (c *Core) event(ctx context.Context, v *caisson.Volume, kind string, sandbox caisson.ID) {
 	data := map[string]string{"name": v.Name}
 	if sandbox != "" {
 		data["sandbox"] = string(sandbox)
 	}
-	err := c.Record(context.WithoutCancel(ctx), []*caisson.Event{{
-		At: now(), Account: v.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(v.ID), Data: data,
-	}})
-	if err != nil {
-		c.Log.ErrorContext(ctx, "an event could not be stored", "event", kind, "subject", v.ID, "err", err)
-	}
+	c.Events.Publish(ctx, v.Account, kind, string(v.ID), data)
 }
 
 func now() time.Time { return time.Now().UTC() }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
@@ -42,7 +43,6 @@ type world struct {
 	boxes  workspaces.Sandboxes
 
 	mu      sync.Mutex
-	events  []caisson.Event // guarded by mu
 	running map[caisson.ID]bool
 	writers func(sandbox caisson.ID) (*caisson.Writers, error) // nil: nobody knows; guarded by mu
 }
@@ -64,14 +64,7 @@ func (w *world) open() {
 	w.t.Helper()
 	core, err := workspaces.New(workspaces.Config{
 		Dir: w.data, Store: w.store, Tool: w.tool,
-		Record: func(ctx context.Context, list []*caisson.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			for _, e := range list {
-				w.events = append(w.events, *e)
-			}
-			return w.store.Events().AppendAll(ctx, list)
-		},
+		Events:   events.New(w.store.Events(), nil),
 		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
 		Commands: w.checks, Sandboxes: w.boxes, Every: w.every, SearchAfter: w.search,
 		Writers: func(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
@@ -322,9 +315,9 @@ func (w *world) get(ws *caisson.Workspace) *caisson.Workspace {
 
 // saw returns the events of a kind.
 func (w *world) saw(kind string) (list []caisson.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, e := range w.events {
+	all, err := w.store.Events().After(context.Background(), caisson.Everyone(), "", 0, 1000)
+	w.must(err)
+	for _, e := range all {
 		if e.Type == kind {
 			list = append(list, e)
 		}

@@ -250,12 +250,12 @@ func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) 
 		if ch.Process != "" {
 			data["process"] = ch.Process
 		}
-		list = append(list, newEvent(ctx, w, "workspace.changed", data))
+		list = append(list, newEvent(w, "workspace.changed", data))
 	}
 	if len(list) == 0 {
 		return nil
 	}
-	c.events(ctx, list)
+	c.Events.PublishAll(ctx, list)
 	return writeJSON(file, seen)
 }
 

@@ -46,11 +46,10 @@ import (
 // Config is what a Core is made of. All fields but Writers, Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required, Sandboxes with Commands
 // only.
 type Config struct {
-	Dir   string // the data directory
-	Store caisson.Store
-	Tool  Tool
-	// Record stores events, all or none.
-	Record func(ctx context.Context, list []*caisson.Event) error
+	Dir    string // the data directory
+	Store  caisson.Store
+	Tool   Tool
+	Events caisson.Publisher
 	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	// Writers returns which processes of a sandbox were the last to change what in its workspace, as far as that is known; nil
@@ -203,21 +202,12 @@ func (c *Core) Layers() *Layers { return &Layers{c} }
 // Workspaces returns the gate as its callers see it.
 func (c *Core) Workspaces() *Gate { return &Gate{c} }
 
-// event records what happened to a workspace. That it cannot be stored is logged, and is no reason to fail what it reports.
+// event publishes what happened to a workspace.
 func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {
-	c.events(ctx, []*caisson.Event{newEvent(ctx, w, kind, data)})
+	c.Events.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
 }
 
-func (c *Core) events(ctx context.Context, list []*caisson.Event) {
-	if len(list) == 0 {
-		return
-	}
-	if err := c.Record(context.WithoutCancel(ctx), list); err != nil {
-		c.Log.ErrorContext(ctx, "events could not be stored", "event", list[0].Type, "subject", list[0].Subject, "err", err)
-	}
-}
-
-func newEvent(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {
+func newEvent(w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {
 	if data == nil {
 		data = map[string]string{}
 	}
@@ -225,7 +215,7 @@ func newEvent(ctx context.Context, w *caisson.Workspace, kind string, data map[s
 	if w.Run != "" {
 		data["run"] = string(w.Run)
 	}
-	return &caisson.Event{At: now(), Account: w.Account, Actor: caisson.ActorOf(ctx), Type: kind, Subject: string(w.ID), Data: data}
+	return &caisson.Event{Account: w.Account, Type: kind, Subject: string(w.ID), Data: data}
 }
 
 func now() time.Time { return time.Now().UTC() }

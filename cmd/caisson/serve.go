@@ -57,7 +57,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 	tokens := e.Tokens()
 	api, err := httpapi.New(httpapi.Config{
 		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
-		Images: e.Core.ImageService(), Files: e.Core.Files(), Events: e.Core.Events(), Tokens: tokens, Daemon: e,
+		Images: e.Core.ImageService(), Files: e.Core.Files(), Events: e.Events, Tokens: tokens, Daemon: e,
 		Policies: e.Core.Policies(), Credentials: e.Credentials(), Ledger: e.Ledger(), Models: e.Models(), GatewayRuns: e.GatewayRuns(), Audit: e,
 		Agents: e.Agents(), Runs: e.Runs(), Workspaces: e.Workspaces.Workspaces(), Repos: e.Relay.Repos(), Volumes: e.Volumes,
 		Answers: e.Store.Answers(), FindToken: tokens.FindToken, Log: log.With("component", "httpapi"),

@@ -166,8 +166,9 @@ var directions = map[string][]string{
 	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
 	"workspaces":                  {"gate"},
 	"volumes":                     {},
+	"events":                      {},
 	"repos":                       {"forge", "gate", "relay", "relay/link", "relay/remoteurl"},
-	"engine":                      {"forge", "gate", "relay", "relay/link", "repos", "volumes", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
+	"engine":                      {"events", "forge", "gate", "relay", "relay/link", "repos", "volumes", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger", "llm/prices"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},

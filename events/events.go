@@ -1,0 +1,112 @@
+// Package events is the record of what happened: it stores events and wakes those who follow it.
+package events
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Hub adds events to a store and wakes the readers that follow it. It needs no core, and is constructed before all of them.
+type Hub struct {
+	store caisson.EventStore
+	log   *slog.Logger
+	done  context.Context // ends with Close
+	stop  context.CancelFunc
+
+	mu   sync.Mutex
+	wake chan struct{} // closed and replaced when an event was stored; guarded by mu
+}
+
+var (
+	_ caisson.Events    = (*Hub)(nil)
+	_ caisson.Publisher = (*Hub)(nil)
+)
+
+// New returns a Hub over a store. Without log, errors of the store are lost.
+func New(store caisson.EventStore, log *slog.Logger) *Hub {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	h := &Hub{store: store, log: log, wake: make(chan struct{})}
+	h.done, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// Close ends all that follow. Events can be published until the store is closed.
+func (h *Hub) Close() error {
+	h.stop()
+	return nil
+}
+
+// Publish implements [caisson.Publisher].
+func (h *Hub) Publish(ctx context.Context, account, kind, subject string, data map[string]string) {
+	h.PublishAll(ctx, []*caisson.Event{{Account: account, Type: kind, Subject: subject, Data: data}})
+}
+
+// PublishAll implements [caisson.Publisher].
+func (h *Hub) PublishAll(ctx context.Context, list []*caisson.Event) {
+	if len(list) == 0 {
+		return
+	}
+	for _, e := range list {
+		e.At, e.Actor = time.Now().UTC(), caisson.ActorOf(ctx)
+	}
+	if err := h.store.AppendAll(context.WithoutCancel(ctx), list); err != nil {
+		h.log.ErrorContext(ctx, "events could not be stored", "event", list[0].Type, "subject", list[0].Subject, "count", len(list), "err", err)
+		return
+	}
+	h.mu.Lock()
+	close(h.wake)
+	h.wake = make(chan struct{})
+	h.mu.Unlock()
+}
+
+// page is how many events are read from the store at once.
+const page = 256
+
+// Watch implements [caisson.Events].
+func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan caisson.Event)
+	go func() {
+		defer close(out)
+		for {
+			// Taken before the store is read, so that no event falls between.
+			h.mu.Lock()
+			wake := h.wake
+			h.mu.Unlock()
+			list, err := h.store.After(ctx, caisson.In(caller.Account), subject, after, page)
+			if err != nil {
+				return
+			}
+			for _, e := range list {
+				select {
+				case out <- e:
+					after = e.Seq
+				case <-ctx.Done():
+					return
+				case <-h.done.Done():
+					return
+				}
+			}
+			if len(list) > 0 {
+				continue
+			}
+			select {
+			case <-wake:
+			case <-ctx.Done():
+				return
+			case <-h.done.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
