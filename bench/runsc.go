@@ -79,15 +79,15 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	r.wires, err = wire.New(wire.Config{
 		Exe: exe, Log: slog.New(slog.DiscardHandler),
-		NetNS:    func(caisson.ID) (*os.File, error) { return nil, errors.New("the wire process died") },
-		Settings: func(context.Context) (*caisson.GatewayConfig, error) { return &caisson.GatewayConfig{}, nil },
+		NetNS: func(caisson.ID) (*os.File, error) { return nil, errors.New("the wire process died") },
 	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- r.wires.Run(ctx) }()
+	settings := func(context.Context) (*caisson.GatewayConfig, error) { return &caisson.GatewayConfig{}, nil }
+	go func() { ended <- r.wires.Run(ctx, wire.Handlers{Settings: settings}) }()
 	r.end = func() error {
 		cancel()
 		return <-ended

@@ -19,14 +19,17 @@ type AgentConfig struct {
 
 // The parts of the lifecycle core under names that do not hide one another's methods.
 type (
-	lifecycle interface{ caisson.Sandboxes }
+	lifecycle interface {
+		caisson.Sandboxes
+		Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error)
+	}
 	processes interface{ caisson.Processes }
 	files     interface{ caisson.Files }
 	snapshots interface{ caisson.Snapshots }
 	templates interface{ caisson.Templates }
 )
 
-// boxes is the lifecycle core as runs know it.
+// boxes is the lifecycle core as runs and workspaces know it.
 type boxes struct {
 	lifecycle
 	processes
@@ -34,6 +37,10 @@ type boxes struct {
 	snapshots
 	templates
 	core *sandboxes.Core
+}
+
+func newBoxes(c *sandboxes.Core) boxes {
+	return boxes{c.Sandboxes(), c.Processes(), c.Files(), c.Snapshots(), c.Templates(), c}
 }
 
 // SetPolicy implements [runs.Sandboxes].
@@ -69,11 +76,7 @@ func newRuns(e *Engine) *runs.Core {
 	}
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
-		Sandboxes: boxes{
-			e.Core.Sandboxes(), e.Core.Processes(), e.Core.Files(), e.Core.Snapshots(), e.Core.Templates(), e.Core,
-		},
-		Calls: calls, UnderWay: e.book.UnderWay,
-		Forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
+		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.UnderWay, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})

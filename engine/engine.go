@@ -28,6 +28,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/volumes"
+	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
 	"github.com/caisson-dev/caisson/workspaces"
 )
@@ -76,6 +77,7 @@ type Engine struct {
 	cfg      Config
 	runtime  *gvisor.Runtime
 	images   *image.Driver
+	manager  *wire.Manager
 	wires    *wires
 	far      *remoteAPI // the gateway of another machine; nil: the one here serves the sandboxes here
 	dir      *os.Root
@@ -143,14 +145,19 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	back.Push(e.Store.Close)
 	e.Events = events.New(e.Store.Events(), cfg.Log.With("component", "events"))
 	back.Push(e.Events.Close)
-	if err := e.money(); err != nil {
-		return nil, err
-	}
-	back.Push(e.closeListener)
 	if err := e.drivers(); err != nil {
 		return nil, err
 	}
 	back.Push(e.runtime.Close)
+	if addr := cfg.Gateway.Listen; addr != "" {
+		if e.listener, err = listen(addr); err != nil {
+			return nil, err
+		}
+	}
+	back.Push(e.closeListener)
+	if err := e.gateway(); err != nil {
+		return nil, err
+	}
 	if e.Workspaces, err = newWorkspaces(e); err != nil {
 		return nil, err
 	}
@@ -166,12 +173,13 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{cfg.host()}, Gateway: gateway{e.models, e.wires.Manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
+		Egress: policies{cfg.host()}, Gateway: gateway{e.models, e.manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
 	}
+	e.Workspaces.Attach(newBoxes(e.Core))
 	if e.Relay, err = newRepos(e); err != nil {
 		return nil, err
 	}
@@ -199,16 +207,6 @@ func (e *Engine) drivers() error {
 	if err != nil {
 		return err
 	}
-	manager, err := e.newManager()
-	if err != nil {
-		return err
-	}
-	e.wires = newWires(manager)
-	e.wires.book = e.book
-	if e.cfg.Gateway.RemoteURL != "" {
-		e.far = &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
-		e.wires.remote = newRemoteRuns(e.far.runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
-	}
 	e.runtime, err = gvisor.New(gvisor.Config{
 		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, Agent: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
@@ -217,8 +215,17 @@ func (e *Engine) drivers() error {
 	return err
 }
 
-// money constructs what keeps secrets, budgets and the ledger.
-func (e *Engine) money() (err error) {
+// gateway constructs wires, what they are told, and what keeps secrets, budgets and the ledger.
+func (e *Engine) gateway() (err error) {
+	owners := newOwners(e.Store)
+	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.of, Log: e.cfg.Log}); err != nil {
+		return err
+	}
+	if e.manager, err = wire.New(wire.Config{
+		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.record, Listen: e.listener, Log: e.cfg.Log.With("component", "wire"),
+	}); err != nil {
+		return err
+	}
 	key := e.cfg.CredentialKey
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
@@ -226,22 +233,10 @@ func (e *Engine) money() (err error) {
 	if e.vault, err = credential.New(credential.Config{
 		Store: e.Store.Credentials(), Key: key, Events: e.Events, Log: e.cfg.Log,
 		Changed: func(ctx context.Context, account, name string) {
-			if e.models.needs(account, name) {
+			if e.cfg.needs(account, name) {
 				e.refresh(ctx)
 			}
 		},
-	}); err != nil {
-		return err
-	}
-	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Owner: e.known, Log: e.cfg.Log}); err != nil {
-		return err
-	}
-	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
-		Book: e.book, Changed: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
-		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
-			return e.models.spendLogs(ctx, provider, since)
-		},
-		Events: e.Events,
 	}); err != nil {
 		return err
 	}
@@ -250,7 +245,6 @@ func (e *Engine) money() (err error) {
 		gateway: e.cfg.Gateway, public: e.cfg.PublicAddresses, log: e.cfg.Log.With("component", "models"),
 		events: e.Events,
 	}
-	e.runs = newGatewayRuns(e)
 	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
 		return err
 	}
@@ -261,12 +255,26 @@ func (e *Engine) money() (err error) {
 		}
 		e.models.roots = string(pem)
 	}
+	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
+		Book: e.book, Changed: e.manager.Forget, Events: e.Events,
+		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
+			return e.models.spendLogs(ctx, provider, since)
+		},
+	}); err != nil {
+		return err
+	}
+	e.runs = newGatewayRuns(e)
+	e.wires = &wires{Wires: e.manager, book: e.book, owners: owners}
+	if e.cfg.Gateway.RemoteURL != "" {
+		e.far = &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
+		e.wires.remote = newRemoteRuns(e.far.runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+	}
 	return nil
 }
 
 // refresh gives the wire process its settings again. That it cannot is logged: the next wire process will have them.
 func (e *Engine) refresh(ctx context.Context) error {
-	err := e.wires.Refresh(ctx)
+	err := e.manager.Refresh(ctx)
 	if err != nil {
 		e.cfg.Log.ErrorContext(ctx, "the model gateway could not be told that settings changed", "err", err)
 	}
@@ -293,7 +301,11 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		return fmt.Errorf("settings of the model gateway: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.wires.Run(ctx) })
+	g.Go(func() error {
+		return e.manager.Run(ctx, wire.Handlers{
+			Settings: e.models.lasting, Runs: e.runs.live, Decided: e.Core.Decided, Tool: e.guestTool, Stream: e.Relay.Stream,
+		})
+	})
 	g.Go(func() error { return e.book.Run(ctx) })
 	g.Go(func() error { return e.models.watchNameservers(ctx) })
 	if e.wires.remote != nil {

@@ -112,9 +112,9 @@ func (m *models) key(ctx context.Context, p caisson.Provider) (caisson.Secret, e
 }
 
 // needs reports whether a credential is part of the settings, so that a change of it changes them.
-func (m *models) needs(account, name string) bool {
-	return slices.ContainsFunc(m.providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
-		account == caisson.LocalAccount && slices.ContainsFunc(m.gateway.RunKeys, func(s SecretSource) bool { return s.Credential == name })
+func (c *Config) needs(account, name string) bool {
+	return slices.ContainsFunc(c.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
+		account == caisson.LocalAccount && slices.ContainsFunc(c.Gateway.RunKeys, func(s SecretSource) bool { return s.Credential == name })
 }
 
 func accountOf(p caisson.Provider) string {

@@ -141,9 +141,9 @@ func TestOthersProviders(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	m := &models{
-		providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
-		gateway:   GatewayConfig{RunKeys: []SecretSource{{Credential: "RUN"}}},
+	m := &Config{
+		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
+		Gateway:   GatewayConfig{RunKeys: []SecretSource{{Credential: "RUN"}}},
 	}
 	for c, want := range map[[2]string]bool{
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,

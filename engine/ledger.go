@@ -13,7 +13,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/ledger"
-	"github.com/caisson-dev/caisson/wire"
 )
 
 // journals is the book as the wires know it.
@@ -28,40 +27,22 @@ const maxOwners = 1 << 16
 // wires are the wire manager's, with the ledger in mind: what a sandbox's calls cost is known when its wire has gone, and
 // to whom it belonged is known longer than the sandbox exists.
 type wires struct {
-	*wire.Manager
+	caisson.Wires
 	book   *ledger.Book
+	owners *owners
 	remote *remoteRuns // nil: the gateway here serves the sandboxes here
-
-	mu     sync.Mutex
-	owners *lru.Map[caisson.ID, string] // guarded by mu
-}
-
-func newWires(m *wire.Manager) *wires {
-	return &wires{Manager: m, owners: lru.New[caisson.ID, string](maxOwners)}
-}
-
-func (w *wires) remember(id caisson.ID, account string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.owners.Put(id, account)
-}
-
-func (w *wires) owner(id caisson.ID) (account string, ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.owners.Get(id)
 }
 
 // Attach implements [caisson.Wires].
 func (w *wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
-	w.remember(id, spec.Guest.Account)
+	w.owners.remember(id, spec.Guest.Account)
 	if w.remote == nil {
-		return w.Manager.Attach(ctx, id, spec)
+		return w.Wires.Attach(ctx, id, spec)
 	}
 	if err := w.remote.enter(ctx, id, spec); err != nil {
 		return nil, err
 	}
-	f, err := w.Manager.Attach(ctx, id, spec)
+	f, err := w.Wires.Attach(ctx, id, spec)
 	if err != nil && caisson.KindOf(err) != caisson.Conflict {
 		w.remote.leave(id)
 	}
@@ -75,21 +56,21 @@ func (w *wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireS
 			return err
 		}
 	}
-	return w.Manager.Configure(ctx, id, spec)
+	return w.Wires.Configure(ctx, id, spec)
 }
 
 // Reattach implements [caisson.Wires].
 func (w *wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
-	w.remember(id, spec.Guest.Account)
+	w.owners.remember(id, spec.Guest.Account)
 	if w.remote != nil {
 		w.remote.later(id, spec)
 	}
-	return w.Manager.Reattach(ctx, id, netns, spec)
+	return w.Wires.Reattach(ctx, id, netns, spec)
 }
 
 // Detach implements [caisson.Wires].
 func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
-	if err := w.Manager.Detach(ctx, id); err != nil {
+	if err := w.Wires.Detach(ctx, id); err != nil {
 		return err
 	}
 	if w.remote != nil {
@@ -98,18 +79,39 @@ func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 	return w.book.Ingest(ctx)
 }
 
-// known says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
-func (e *Engine) known(g caisson.Guest) (string, error) {
+// owners says whose guests are, also for a while after a sandbox has gone.
+type owners struct {
+	store caisson.Store
+
+	mu   sync.Mutex
+	past *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
+}
+
+func newOwners(store caisson.Store) *owners {
+	return &owners{store: store, past: lru.New[caisson.ID, string](maxOwners)}
+}
+
+func (o *owners) remember(id caisson.ID, account string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.past.Put(id, account)
+}
+
+// of says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
+func (o *owners) of(g caisson.Guest) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	id := g.Sandbox
 	if id == "" {
-		return e.Store.GatewayRuns().Owner(ctx, g.Run)
+		return o.store.GatewayRuns().Owner(ctx, g.Run)
 	}
-	if account, ok := e.wires.owner(id); ok {
+	o.mu.Lock()
+	account, ok := o.past.Get(id)
+	o.mu.Unlock()
+	if ok {
 		return account, nil
 	}
-	sb, err := e.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := o.store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return "", err
 	}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/wire"
 )
 
 // GatewayConfig is about model gateways and sandboxes on different machines. The zero GatewayConfig is about none.
@@ -165,34 +163,11 @@ func (r *remoteAPI) get(ctx context.Context) (RemoteGateway, error) {
 	return api, nil
 }
 
-// newManager constructs the wires.
-func (e *Engine) newManager() (*wire.Manager, error) {
-	cfg := wire.Config{
-		Exe: selfExe, NetNS: e.netNS, Settings: e.models.lasting, Ledger: journals{e.book}, Record: e.record,
-		Decided: func(g caisson.Guest, list []caisson.Decision) { e.Core.Decided(g, list) },
-		Tool:    e.guestTool,
-		Stream: func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
-			return e.Relay.Stream(ctx, in)
-		},
-		Log: e.cfg.Log.With("component", "wire"),
-	}
-	if addr := e.cfg.Gateway.Listen; addr != "" {
-		var err error
-		if e.listener, err = listen(addr); err != nil {
-			return nil, err
-		}
-		cfg.Listen, cfg.Runs = e.listener, e.runs.live
-	}
-	return wire.New(cfg)
-}
-
 // newGatewayRuns constructs the management of runs on other machines.
 func newGatewayRuns(e *Engine) *gatewayRuns {
 	return &gatewayRuns{
 		serves: e.cfg.Gateway.Listen != "", store: e.Store, check: e.models.Check, budget: e.cfg.Limits.Budget,
-		change: func(ctx context.Context, c caisson.GatewayRunChange) error { return e.wires.ChangeRuns(ctx, c) },
-		forget: func(ctx context.Context, budgets ...string) error { return e.wires.Forget(ctx, budgets...) },
-		events: e.Events,
+		change: e.manager.ChangeRuns, forget: e.manager.Forget, events: e.Events,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/repos"
+	"github.com/caisson-dev/caisson/runs"
 )
 
 // RelayConfig is about repositories and what is sent to their remotes.
@@ -33,8 +34,10 @@ func newRepos(e *Engine) (*repos.Core, error) {
 	return repos.New(repos.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.runner), Link: link.NewTool(e.runner), Forge: forge.NewTool(e.runner),
 		Secrets: e.vault, Events: e.Events, Exec: e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Roots: roots, Own: e.cfg.host(),
-		Limits:  repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
-		Settled: func(ctx context.Context, d *caisson.Delivery) { e.tasks.Delivered(ctx, d) },
-		Log:     e.cfg.Log.With("component", "relay"),
+		Limits: repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
+		Settled: func(ctx context.Context, d *caisson.Delivery) {
+			runs.Delivered(ctx, e.Store.Runs(), e.cfg.Log.With("component", "runs"), d)
+		},
+		Log: e.cfg.Log.With("component", "relay"),
 	})
 }

@@ -47,28 +47,9 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: gate.NewTool(e.runner),
 		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
-		Writers: func(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
-			return e.Core.Sandboxes().Writers(ctx, id)
-		},
-		Hide: e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
-		Commands: e.cfg.Workspaces.Commands, Sandboxes: checkBoxes{e},
-		Log: e.cfg.Log.With("component", "workspaces"),
+		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),
 	})
-}
-
-// checkBoxes are the sandboxes that commands run in. The lifecycle core is made after that of workspaces, which it needs.
-type checkBoxes struct{ e *Engine }
-
-func (b checkBoxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
-	return b.e.Core.Sandboxes().Create(ctx, req)
-}
-
-func (b checkBoxes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
-	return b.e.Core.Processes().Exec(ctx, ref, req)
-}
-
-func (b checkBoxes) Remove(ctx context.Context, ref string) error {
-	return b.e.Core.Sandboxes().Remove(ctx, ref)
 }
 
 // usesWorkspace reports whether a sandbox has its workspace mounted, or may have at any moment.

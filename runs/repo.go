@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -144,19 +145,19 @@ func tellDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDel
 	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }
 
-// Delivered tells the run of a delivery what has become of it. A run whose result is not stored yet is told when it is.
-func (c *Core) Delivered(ctx context.Context, d *caisson.Delivery) {
+// Delivered notes in the result of a delivery's run what has become of it. A result that is not stored yet has it when it is.
+func Delivered(ctx context.Context, store caisson.RunStore, log *slog.Logger, d *caisson.Delivery) {
 	if d.Run == "" {
 		return
 	}
-	_, err := c.Store.Runs().Update(ctx, caisson.In(d.Account), d.Run, func(r *caisson.Run) error {
+	_, err := store.Update(ctx, caisson.In(d.Account), d.Run, func(r *caisson.Run) error {
 		if r.Result != nil && r.Result.Delivery != nil && r.Result.Delivery.ID == d.ID {
 			r.Result.Delivery = tellDelivery(d, r.Result.Delivery)
 		}
 		return nil
 	})
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
-		c.Log.ErrorContext(ctx, "what became of a run's commits could not be stored with the run", "run", d.Run, "delivery", d.ID, "err", err)
+		log.ErrorContext(ctx, "what became of a run's commits could not be stored with the run", "run", d.Run, "delivery", d.ID, "err", err)
 	}
 }
 
@@ -164,7 +165,7 @@ func (c *Core) Delivered(ctx context.Context, d *caisson.Delivery) {
 func (x outcome) caughtUp(ctx context.Context) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
 		if d, err := x.c.Relay.Await(ctx, r.ID, 0); err == nil {
-			x.c.Delivered(ctx, d)
+			Delivered(ctx, x.c.Store.Runs(), x.c.Log, d)
 		}
 	}
 }

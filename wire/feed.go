@@ -347,8 +347,8 @@ func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) er
 // it has gone.
 func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) {
 	guest, known := s.guest(id, trace)
-	if known && s.m.cfg.Decided != nil {
-		s.m.cfg.Decided(guest, list)
+	if known && s.m.handlers.Decided != nil {
+		s.m.handlers.Decided(guest, list)
 	}
 }
 

@@ -35,11 +35,11 @@ func (l *slowLedger) Grew()                                    {}
 func (l *slowLedger) Finish(context.Context, caisson.ID) error { return nil }
 
 // hear runs the engine's end of a feed, and returns the other end and what it ended with.
-func hear(t *testing.T, cfg Config) (*Manager, *net.UnixConn, <-chan error) {
+func hear(t *testing.T, cfg Config, handlers Handlers) (*Manager, *net.UnixConn, <-chan error) {
 	t.Helper()
 	engine, process := connected(t)
 	m := &Manager{
-		cfg: cfg, log: slog.New(slog.DiscardHandler),
+		cfg: cfg, handlers: handlers, log: slog.New(slog.DiscardHandler),
 		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted), streams: newStreams(),
 	}
 	done := make(chan error, 1)
@@ -64,7 +64,7 @@ func say(t *testing.T, c *net.UnixConn, m feedMessage) {
 func TestRotateFlood(t *testing.T) {
 	t.Parallel()
 	l := &slowLedger{release: make(chan struct{})}
-	_, process, done := hear(t, Config{Ledger: l})
+	_, process, done := hear(t, Config{Ledger: l}, Handlers{})
 	for range 1000 {
 		say(t, process, feedMessage{Rotate: true})
 	}
@@ -115,7 +115,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 	t.Parallel()
 	id := caisson.NewID(caisson.SandboxPrefix)
 	var heard atomic.Int64
-	m, process, done := hear(t, Config{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
+	m, process, done := hear(t, Config{}, Handlers{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
 	m.mu.Lock()
 	m.departed.Put(id, caisson.Guest{Sandbox: id})
 	m.mu.Unlock()

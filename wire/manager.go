@@ -26,18 +26,24 @@ type Config struct {
 	// NetNS opens the network namespace of a running sandbox, which the Manager needs after the death of a wire process.
 	// It must be safe for concurrent use, and must not call the Manager. Required.
 	NetNS func(id caisson.ID) (*os.File, error)
-	// Settings returns what the wire process has to know besides each wire's spec. It is asked when a process starts, and by
-	// Refresh. Required.
-	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
 	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
-	// It is the caller's to close, after Run. Runs returns the runs that are served there; required with Listen. It is asked
-	// when a process starts, and must see every change that ChangeRuns tells of later.
+	// It is the caller's to close, after Run.
 	Listen *os.File
-	Runs   func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Ledger is where calls of models are recorded; nil: there are none.
 	Ledger Ledger
 	// Record opens the file to which a sandbox's prompts and answers are appended; asked for sandboxes that are to be recorded.
 	Record func(id caisson.ID) (*os.File, error)
+	Log    *slog.Logger // required
+}
+
+// Handlers is what wire processes, and the Manager for them, ask of the rest of the daemon, which needs the Manager itself.
+type Handlers struct {
+	// Settings returns what the wire process has to know besides each wire's spec. It is asked when a process starts, and by
+	// Refresh. Required.
+	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
+	// Runs returns the runs that are served on Config.Listen; required with that. It is asked when a process starts, and must see
+	// every change that ChangeRuns tells of later.
+	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Decided is told what the wire of a guest decided. Lists are bounded, but what is in them comes from a process that reads what
 	// strangers wrote. It must not block for long.
 	Decided func(g caisson.Guest, list []caisson.Decision)
@@ -49,7 +55,6 @@ type Config struct {
 	// until done is closed, which is when the job at the other end has ended: it has to when its peer closes, and when ctx ends, which
 	// is when the wire is detached or the wire process has ended. That may be after Run.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
-	Log    *slog.Logger // required
 }
 
 // A Ledger keeps the journals to which wire processes write calls of models, and the budgets. It must be safe for concurrent
@@ -70,8 +75,9 @@ const maxDeparted = 1024
 
 // A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
 type Manager struct {
-	cfg Config
-	log *slog.Logger
+	cfg      Config
+	handlers Handlers // set by Run, before there is a wire process
+	log      *slog.Logger
 
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
@@ -118,10 +124,6 @@ func New(cfg Config) (*Manager, error) {
 		return nil, caisson.Invalidf("exe", "the binary of the wire process is required")
 	case cfg.NetNS == nil:
 		return nil, caisson.Invalidf("netNS", "a way to find the network namespaces of sandboxes is required")
-	case cfg.Settings == nil:
-		return nil, caisson.Invalidf("settings", "a way to find the settings of the wire process is required")
-	case cfg.Listen != nil && cfg.Runs == nil:
-		return nil, caisson.Invalidf("runs", "a way to find the runs on other machines is required")
 	case cfg.Log == nil:
 		return nil, caisson.Invalidf("log", "a logger is required")
 	case cfg.UID > 1<<31-1:
@@ -314,7 +316,7 @@ func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 func (m *Manager) settle(ctx context.Context, l *link) error {
 	m.settling.Lock()
 	defer m.settling.Unlock()
-	settings, err := m.cfg.Settings(ctx)
+	settings, err := m.handlers.Settings(ctx)
 	if err != nil {
 		return err
 	}

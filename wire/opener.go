@@ -99,7 +99,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	a := s.m.wires[msg.Sandbox]
 	s.m.mu.Unlock()
 	switch {
-	case s.m.cfg.Stream == nil || a == nil:
+	case s.m.handlers.Stream == nil || a == nil:
 		return nil, nil, caisson.Errorf(caisson.Denied, "nothing of that kind is granted to this sandbox")
 	case len(msg.Stream.In) > maxStreamBody:
 		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
@@ -130,7 +130,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 
 // open calls Config.Stream, and sees to it that its answer is whole.
 func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
-	file, done, err := s.m.cfg.Stream(ctx, in)
+	file, done, err := s.m.handlers.Stream(ctx, in)
 	if err == nil && (file == nil || done == nil) {
 		err = errors.New("a stream without a file, or without an end")
 	}

@@ -11,7 +11,7 @@ import (
 // chunkBytes bounds what the wire process is told of runs at once, so that no list is too long for a message.
 const chunkBytes = 1 << 20
 
-// ChangeRuns tells the wire process which runs on other machines have changed, after the change is in what Config.Runs returns.
+// ChangeRuns tells the wire process which runs on other machines have changed, after the change is in what Handlers.Runs returns.
 // When it returns nil the change is in force; if the process dies meanwhile, the next one begins with it.
 func (m *Manager) ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error {
 	m.runs.Lock()
@@ -64,7 +64,7 @@ func (s *session) serveOthers(ctx context.Context) error {
 func (s *session) tellRuns(ctx context.Context) error {
 	s.m.runs.Lock()
 	defer s.m.runs.Unlock()
-	list, err := s.m.cfg.Runs(ctx)
+	list, err := s.m.handlers.Runs(ctx)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func newOthers(t testing.TB) (*world, *others) {
 	t.Cleanup(func() { f.Close() })
 	o := &others{addr: l.Addr().String(), runs: map[string]*caisson.GatewayRun{}}
 	o.set("a")
-	w := newWorld(t, func(c *Config) { c.Listen, c.Runs = f, o.list })
+	w := newWorld(t, func(c *setup) { c.Listen, c.Runs = f, o.list })
 	w.pid(t) // it is up
 	return w, o
 }
@@ -219,7 +219,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 	needWire(t)
 	var mu sync.Mutex
 	asked, entered, release := 0, make(chan struct{}), make(chan struct{})
-	w := newWorld(t, func(c *Config) {
+	w := newWorld(t, func(c *setup) {
 		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
 			mu.Lock()
 			asked++
@@ -249,7 +249,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 func TestRefusedSettings(t *testing.T) {
 	t.Parallel()
 	needWire(t)
-	w := newWorld(t, func(c *Config) {
+	w := newWorld(t, func(c *setup) {
 		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
 			return &caisson.GatewayConfig{Providers: []caisson.Provider{{Name: "refuse"}}}, nil
 		}

@@ -35,8 +35,7 @@ func engine() int {
 		NetNS: func(id caisson.ID) (*os.File, error) {
 			return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s", id)
 		},
-		Settings: noSettings,
-		Log:      slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -47,7 +46,7 @@ func engine() int {
 			fmt.Println(l.pid)
 		}
 	}()
-	if err := m.Run(context.Background()); err != nil {
+	if err := m.Run(context.Background(), Handlers{Settings: noSettings}); err != nil {
 		fmt.Println(err)
 	}
 	return 1

@@ -48,7 +48,7 @@ func TestDetachDoesNotWaitForNames(t *testing.T) {
 	}
 	defer silent.Close()
 	ns := silent.LocalAddr().(*net.UDPAddr).AddrPort()
-	w := newWorld(t, func(c *Config) {
+	w := newWorld(t, func(c *setup) {
 		c.Settings = func(context.Context) (*caisson.GatewayConfig, error) {
 			return &caisson.GatewayConfig{Nameservers: []netip.AddrPort{ns, ns, ns, ns}}, nil
 		}

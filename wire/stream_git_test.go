@@ -58,7 +58,7 @@ func TestGitOverWire(t *testing.T) {
 		testneed.Skip(t, "git", err.Error())
 	}
 	dir := t.TempDir()
-	w := newWorld(t, func(c *Config) { c.Stream = gitJobs(t, dir) })
+	w := newWorld(t, func(c *setup) { c.Stream = gitJobs(t, dir) })
 	_, ns := w.attach(t)
 	git := func(args ...string) string {
 		t.Helper()

@@ -56,7 +56,7 @@ func streamHandler(env Env) http.Handler {
 // newStreamWorld returns a world in whose sandboxes there is the virtual host git.
 func newStreamWorld(t testing.TB, e *echoes) *world {
 	t.Helper()
-	return newWorld(t, func(c *Config) { c.Stream = e.open })
+	return newWorld(t, func(c *setup) { c.Stream = e.open })
 }
 
 // gitRequest asks the virtual host git, from within a namespace, and returns the connection once there is an answer's header.
@@ -123,7 +123,7 @@ func TestStreamsOfProcess(t *testing.T) {
 func held(t testing.TB, n int) (e *echoes, w *world, id caisson.ID, ns *os.File, conns []net.Conn) {
 	t.Helper()
 	e = newEchoes(t)
-	w = newWorld(t, func(c *Config) {
+	w = newWorld(t, func(c *setup) {
 		c.Stream = func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 			near, far := streamPair(t)
 			done := make(chan struct{})
@@ -202,7 +202,7 @@ func closeEach(conns []net.Conn) (errs []error) {
 func TestStreamContextEnds(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
-	m, process, _ := hear(t, Config{Stream: func(ctx context.Context, _ json.RawMessage) (*os.File, <-chan struct{}, error) {
+	m, process, _ := hear(t, Config{}, Handlers{Stream: func(ctx context.Context, _ json.RawMessage) (*os.File, <-chan struct{}, error) {
 		near, far := streamPair(t)
 		done := make(chan struct{})
 		context.AfterFunc(ctx, func() {

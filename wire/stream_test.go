@@ -107,7 +107,7 @@ func (e *echoes) none(t testing.TB) {
 
 func TestStreamsOfWhom(t *testing.T) {
 	e := newEchoes(t)
-	m, process, _ := hear(t, Config{Stream: e.open})
+	m, process, _ := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
 	f, uses := newFeed(process), newStreamUses()
 	go f.run()
@@ -163,7 +163,7 @@ func TestStreamsOfWhom(t *testing.T) {
 func TestStreamsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
-	m, process, done := hear(t, Config{Stream: e.open})
+	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
 	f, uses := newFeed(process), newStreamUses()
 	go f.run()
@@ -204,7 +204,7 @@ func TestStreamsAtTheirLimit(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
-	m, process, done := hear(t, Config{Stream: e.open})
+	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
 	f, uses := newFeed(process), newStreamUses()
 	go f.run()
@@ -253,7 +253,7 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestStreamOfNobody(t *testing.T) {
 	e := newEchoes(t)
 	hold := make(chan struct{})
-	m, process, _ := hear(t, Config{Stream: func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
+	m, process, _ := hear(t, Config{}, Handlers{Stream: func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 		<-hold
 		return e.open(ctx, in)
 	}})

@@ -26,10 +26,18 @@ const (
 )
 
 // Run keeps a wire process running until ctx ends; then it ends it and returns nil. It may be called once.
-func (m *Manager) Run(ctx context.Context) error {
+func (m *Manager) Run(ctx context.Context, handlers Handlers) error {
+	switch {
+	case handlers.Settings == nil:
+		return caisson.Invalidf("settings", "a way to find the settings of the wire process is required")
+	case m.cfg.Listen != nil && handlers.Runs == nil:
+		return caisson.Invalidf("runs", "a way to find the runs on other machines is required")
+	}
 	m.mu.Lock()
 	again := m.running
-	m.running = true
+	if !again {
+		m.running, m.handlers = true, handlers
+	}
 	m.mu.Unlock()
 	if again {
 		return caisson.Errorf(caisson.Conflict, "the wires are run already")

@@ -120,8 +120,8 @@ func (s *session) tool(ctx context.Context, msg feedMessage) (json.RawMessage, e
 		g = a.guest
 	}
 	s.m.mu.Unlock()
-	if a == nil || g.Trace != msg.Trace || s.m.cfg.Tool == nil {
+	if a == nil || g.Trace != msg.Trace || s.m.handlers.Tool == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this sandbox serves no run")
 	}
-	return s.m.cfg.Tool(caisson.WithGuest(ctx, g), msg.Tool.Name, msg.Tool.In)
+	return s.m.handlers.Tool(caisson.WithGuest(ctx, g), msg.Tool.Name, msg.Tool.In)
 }

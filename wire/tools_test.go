@@ -25,7 +25,7 @@ func toolGuest(m *Manager) caisson.Guest {
 func TestToolsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
-	m, process, done := hear(t, Config{Tool: func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+	m, process, done := hear(t, Config{}, Handlers{Tool: func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 		most.Store(max(most.Load(), now.Add(1)))
 		defer now.Add(-1)
 		g, err := caisson.GuestOf(ctx)
@@ -65,7 +65,7 @@ func TestToolsAtTheirLimit(t *testing.T) {
 func TestToolsAreBounded(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
-	m, process, done := hear(t, Config{Tool: func(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+	m, process, done := hear(t, Config{}, Handlers{Tool: func(context.Context, string, json.RawMessage) (json.RawMessage, error) {
 		<-hold
 		return json.RawMessage("1"), nil
 	}})
@@ -102,7 +102,7 @@ func TestToolsAreBounded(t *testing.T) {
 func TestToolsOfWhom(t *testing.T) {
 	t.Parallel()
 	big := json.RawMessage(`"` + strings.Repeat("x", maxFeed) + `"`)
-	m, process, _ := hear(t, Config{Tool: func(ctx context.Context, name string, _ json.RawMessage) (json.RawMessage, error) {
+	m, process, _ := hear(t, Config{}, Handlers{Tool: func(ctx context.Context, name string, _ json.RawMessage) (json.RawMessage, error) {
 		switch name {
 		case "big":
 			return big, nil

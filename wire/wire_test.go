@@ -41,21 +41,27 @@ type world struct {
 	ns map[caisson.ID]*os.File
 }
 
-func newWorld(t testing.TB, change ...func(*Config)) *world {
+// setup is what a Manager is made of, and what it asks.
+type setup struct {
+	Config
+	Handlers
+}
+
+func newWorld(t testing.TB, change ...func(*setup)) *world {
 	t.Helper()
 	needWire(t)
 	w := &world{ns: map[caisson.ID]*os.File{}}
-	cfg := Config{Exe: helper, NetNS: w.netns, Settings: noSettings, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+	s := setup{Config{Exe: helper, NetNS: w.netns, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}, Handlers{Settings: noSettings}}
 	for _, c := range change {
-		c(&cfg)
+		c(&s)
 	}
-	m, err := New(cfg)
+	m, err := New(s.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	go func() { done <- m.Run(ctx, s.Handlers) }()
 	w.Manager = m
 	w.stop = sync.OnceFunc(func() {
 		cancel()
@@ -384,17 +390,20 @@ func TestWiresAreApart(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Settings: noSettings, Log: slog.New(slog.DiscardHandler)}
-	if _, err := New(ok); err != nil {
+	ok := Config{Exe: "/proc/self/exe", NetNS: func(caisson.ID) (*os.File, error) { return nil, nil }, Log: slog.New(slog.DiscardHandler)}
+	m, err := New(ok)
+	if err != nil {
 		t.Fatal(err)
 	}
+	if err := m.Run(t.Context(), Handlers{}); caisson.KindOf(err) != caisson.Invalid {
+		t.Errorf("without settings: %v, want invalid", err)
+	}
 	for name, change := range map[string]func(*Config){
-		"exe":      func(c *Config) { c.Exe = "" },
-		"missing":  func(c *Config) { c.Exe = "/nonexistent" },
-		"netns":    func(c *Config) { c.NetNS = nil },
-		"settings": func(c *Config) { c.Settings = nil },
-		"log":      func(c *Config) { c.Log = nil },
-		"uid":      func(c *Config) { c.UID = 1 << 31 },
+		"exe":     func(c *Config) { c.Exe = "" },
+		"missing": func(c *Config) { c.Exe = "/nonexistent" },
+		"netns":   func(c *Config) { c.NetNS = nil },
+		"log":     func(c *Config) { c.Log = nil },
+		"uid":     func(c *Config) { c.UID = 1 << 31 },
 	} {
 		c := ok
 		change(&c)

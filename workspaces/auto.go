@@ -14,9 +14,7 @@ const autoActor = "auto"
 
 // Run applies changes automatically where that was asked for, keeps who has made which, and forgets what is old, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	if c.Writers != nil {
-		c.do(func(context.Context) { c.keepAllWriters(ctx) })
-	}
+	c.do(func(context.Context) { c.keepAllWriters(ctx) })
 	apply, clean := time.NewTicker(c.Every), time.NewTicker(housekeep)
 	defer apply.Stop()
 	defer clean.Stop()

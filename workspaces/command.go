@@ -64,9 +64,12 @@ func (c Command) check() string { return checkCommand + " " + c.Name }
 
 const checkCommand = "command"
 
-// Sandboxes is what the core needs of the lifecycle of sandboxes, to run commands. Its methods are those of [caisson.Sandboxes] and
-// [caisson.Processes].
+// Sandboxes is what the core needs of the lifecycle of sandboxes, to run commands and to know who has written what. All but Writers are
+// methods of [caisson.Sandboxes] and [caisson.Processes].
 type Sandboxes interface {
+	// Writers returns which processes of a sandbox were the last to change what in its workspace, as far as that is known; nil
+	// if it is not. NotFound if there is no such sandbox.
+	Writers(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error)
 	Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
 	Remove(ctx context.Context, ref string) error

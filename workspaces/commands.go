@@ -165,7 +165,7 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	limit := cmd.limit()
 	ctx, cancel := context.WithTimeout(ctx, limit+killTime) // whatever becomes of the process
 	defer cancel()
-	p, err := s.c.Sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
+	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
 		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
 	})
 	if err != nil {

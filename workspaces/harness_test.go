@@ -40,7 +40,7 @@ type world struct {
 	search time.Duration
 
 	checks []workspaces.Command
-	boxes  workspaces.Sandboxes
+	boxes  *boxes
 
 	mu      sync.Mutex
 	running map[caisson.ID]bool
@@ -66,19 +66,27 @@ func (w *world) open() {
 		Dir: w.data, Store: w.store, Tool: w.tool,
 		Events:   events.New(w.store.Events(), nil),
 		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
-		Commands: w.checks, Sandboxes: w.boxes, Every: w.every, SearchAfter: w.search,
-		Writers: func(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.writers == nil {
-				return nil, nil
-			}
-			return w.writers(id)
-		},
+		Commands: w.checks, Every: w.every, SearchAfter: w.search,
 	})
 	w.must(err)
+	core.Attach(attached{w.boxes, w})
 	w.core, w.gate = core, core.Workspaces()
 	w.t.Cleanup(func() { core.Close() })
+}
+
+// attached are the sandboxes of a world.
+type attached struct {
+	*boxes
+	w *world
+}
+
+func (a attached) Writers(_ context.Context, id caisson.ID) (*caisson.Writers, error) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	if a.w.writers == nil {
+		return nil, nil
+	}
+	return a.w.writers(id)
 }
 
 func (w *world) must(err error) {

@@ -140,14 +140,14 @@ func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx co
 	if err != nil {
 		return err
 	}
-	sb, err := s.c.Sandboxes.Create(ctx, req)
+	sb, err := s.c.sandboxes.Create(ctx, req)
 	if err != nil {
 		return errors.Join(err, s.c.boxing.endTrial(t))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 		defer cancel()
-		if rerr := s.c.Sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+		if rerr := s.c.sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
 			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; that is tried again at the next start", "sandbox", sb.ID, "err", rerr)
 			return
 		}
@@ -173,9 +173,6 @@ func (s *syncing) boxRequest(t *trial, cmd Command) (req caisson.CreateRequest, 
 
 // removeTrials removes the sandboxes that an earlier daemon has run commands in. What it cannot remove is logged and stays.
 func (c boxing) removeTrials(ctx context.Context) error {
-	if c.Sandboxes == nil {
-		return nil
-	}
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
 	for more := true; more; {
 		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.Everyone(), f)
@@ -186,7 +183,7 @@ func (c boxing) removeTrials(ctx context.Context) error {
 		for _, sb := range page {
 			f.After = sb.ID
 			owner := caisson.WithCaller(ctx, caisson.Caller{Account: sb.Account, Local: true})
-			if err := c.Sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			if err := c.sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 			}
 		}

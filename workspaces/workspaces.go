@@ -43,8 +43,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Writers, Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required, Sandboxes with Commands
-// only.
+// Config is what a Core is made of. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
@@ -52,17 +51,13 @@ type Config struct {
 	Events caisson.Publisher
 	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	// Writers returns which processes of a sandbox were the last to change what in its workspace, as far as that is known; nil
-	// if it is not. NotFound if there is no such sandbox.
-	Writers func(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	// Hide are patterns of names that sandboxes do not see; nil means [gate.DefaultHidden].
 	Hide  []string
 	Rules gate.Rules // of what may be applied; zero means the gate's defaults
 	// Commands are run, in this order, on what is to be applied, after all other checks.
-	Commands  []Command
-	Sandboxes Sandboxes
-	Keep      time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
-	Every     time.Duration // between automatic applies; 0 means 30 s
+	Commands []Command
+	Keep     time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
+	Every    time.Duration // between automatic applies; 0 means 30 s
 	// SearchAfter is for how long the files of a new workspace are not searched for secrets yet, because its sandbox is being started
 	// then; 0 means 1 s.
 	SearchAfter time.Duration
@@ -85,7 +80,8 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	data      *os.File // Dir
+	sandboxes Sandboxes // set by Attach
+	data      *os.File  // Dir
 	reviews   reviews
 	syncs     syncs
 	laying    laying
@@ -121,9 +117,6 @@ func New(cfg Config) (*Core, error) {
 	if err := ValidateCommands(cfg.Commands); err != nil {
 		return nil, err
 	}
-	if len(cfg.Commands) > 0 && cfg.Sandboxes == nil {
-		return nil, caisson.Invalidf("commands", "need sandboxes to run in")
-	}
 	if cfg.Keep <= 0 {
 		cfg.Keep = keepChanges
 	}
@@ -149,6 +142,9 @@ func New(cfg Config) (*Core, error) {
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
+
+// Attach gives the core the lifecycle of sandboxes, whose core needs the layers of this one. Call it once, before anything else.
+func (c *Core) Attach(s Sandboxes) { c.sandboxes = s }
 
 var errClosing = errors.New("the daemon is ending")
 

@@ -48,12 +48,12 @@ func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Wr
 
 // askWriters asks the sandbox of a workspace; nil if there is none that can be asked.
 func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
-	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect || c.Writers == nil {
+	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writersTime)
 	defer cancel()
-	now, err := c.Writers(ctx, w.Sandbox)
+	now, err := c.sandboxes.Writers(ctx, w.Sandbox)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
 		return nil, nil // it is not there yet, or not any more
 	}
