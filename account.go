@@ -60,6 +60,15 @@ func CallerOf(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
+// LocalOnly returns a Denied error for callers with a token: what follows speaks about everybody's objects.
+func LocalOnly(ctx context.Context) error {
+	c, err := CallerOf(ctx)
+	if err == nil && !c.Local {
+		err = Errorf(Denied, "only the host's administrator may do this, over the unix socket")
+	}
+	return err
+}
+
 // A Token lets a client act as an account over TCP. Only its SHA-256 is stored.
 type Token struct {
 	ID         ID         `json:"id"`

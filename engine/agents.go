@@ -5,7 +5,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
-	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/sandboxes"
@@ -70,12 +69,10 @@ func newRuns(e *Engine) *runs.Core {
 	})
 	calls := e.ledger.Calls
 	if e.far != nil {
-		calls = func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-			return e.far.calls(ctx, e.ledger, q, after, limit)
-		}
+		calls = e.far.Calls
 	}
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.models, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
 		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.UnderWay, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
@@ -103,13 +100,3 @@ func (e *Engine) Runs() caisson.Runs { return e.tasks.Runs() }
 
 // Agents returns the catalog.
 func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }
-
-// warmProvider serves [runs.WarmModel].
-const warmProvider = runs.WarmModel
-
-// addWarm adds the model that agents are warmed up on. It is nobody's to ask for: no list shows it.
-func addWarm(cfg *caisson.GatewayConfig) {
-	cfg.Providers = append(append([]caisson.Provider{}, cfg.Providers...), caisson.Provider{Name: warmProvider, Kind: caisson.ProviderScripted})
-	cfg.Models = append(cfg.Models, caisson.Model{Alias: runs.WarmModel, Provider: warmProvider, Upstream: runs.WarmModel, Free: true, Context: 200_000, Output: 8192})
-	cfg.Scripts[warmProvider] = openclaw.WarmScript // whoever it is that is asked, it answers
-}

@@ -13,15 +13,6 @@ import (
 
 var _ caisson.Daemon = (*Engine)(nil)
 
-// localOnly refuses callers with a token: what follows speaks about everybody's objects.
-func localOnly(ctx context.Context) error {
-	caller, err := caisson.CallerOf(ctx)
-	if err == nil && !caller.Local {
-		err = caisson.Errorf(caisson.Denied, "only the host's administrator may do this, over the unix socket")
-	}
-	return err
-}
-
 // Info implements [caisson.Daemon].
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
@@ -32,7 +23,7 @@ func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 
 // DiskUsage implements [caisson.Daemon].
 func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
-	if err := localOnly(ctx); err != nil {
+	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
 	use := &caisson.DiskUsage{}
@@ -93,7 +84,7 @@ func measure(kind, dir string) (caisson.Usage, error) {
 
 // CollectGarbage implements [caisson.Daemon].
 func (e *Engine) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	if err := localOnly(ctx); err != nil {
+	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
 	return e.Core.CollectGarbage(ctx)
@@ -101,7 +92,7 @@ func (e *Engine) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) 
 
 // Examine implements [caisson.Daemon].
 func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
-	if err := localOnly(ctx); err != nil {
+	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
 	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Dir, Probe: Probe{Dir: e.cfg.Dir}}), nil
@@ -118,7 +109,7 @@ func (e *Engine) Idle(ctx context.Context) (bool, error) {
 
 // VerifyAudit implements [caisson.Audit].
 func (e *Engine) VerifyAudit(ctx context.Context, head string) (*caisson.AuditReport, error) {
-	if err := localOnly(ctx); err != nil {
+	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
 	return e.Store.Events().Verify(ctx, head)

@@ -16,17 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/credential"
 	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/internal/smallfile"
 	"github.com/caisson-dev/caisson/internal/undo"
 	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/models"
 	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/tools"
 	"github.com/caisson-dev/caisson/volumes"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
@@ -50,7 +54,7 @@ type Config struct {
 	ProviderCA         string         // PEM file of authorities to trust for providers besides the host's; "" for none
 	Listen             []string       // the daemon's own listeners: no sandbox may reach them
 	PublicAddresses    []netip.Prefix // lead to this machine although no interface has them; handled like its own addresses
-	Gateway            GatewayConfig
+	Gateway            models.GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
 	Relay              RelayConfig
@@ -74,26 +78,27 @@ type Engine struct {
 	Store      caisson.Store
 	Events     *events.Hub
 
-	cfg      Config
-	runtime  *gvisor.Runtime
-	images   *image.Driver
-	manager  *wire.Manager
-	wires    *wires
-	far      *remoteAPI // the gateway of another machine; nil: the one here serves the sandboxes here
-	dir      *os.Root
-	book     *ledger.Book
-	ledger   *ledger.Service
-	vault    *credential.Vault
-	models   *models
-	runs     *gatewayRuns
-	runner   *worker.Runner
-	tasks    *runs.Core
-	volumes  *volumes.Core
-	listener *os.File // for other machines, nil for none
-	instance caisson.ID
-	build    string
-	started  time.Time
-	unlock   func() error
+	cfg         Config
+	runtime     *gvisor.Runtime
+	images      *image.Driver
+	manager     *wire.Manager
+	wires       *models.Wires
+	far         *models.Remote // the gateway of another machine; nil: the one here serves the sandboxes here
+	dir         *os.Root
+	book        *ledger.Book
+	ledger      *ledger.Service
+	vault       *credential.Vault
+	catalog     *models.Catalog
+	settings    *models.Settings
+	gatewayRuns *models.GatewayRuns
+	runner      *worker.Runner
+	tasks       *runs.Core
+	volumes     *volumes.Core
+	listener    *os.File // for other machines, nil for none
+	instance    caisson.ID
+	build       string
+	started     time.Time
+	unlock      func() error
 }
 
 // New constructs an engine on a data directory, which it holds for itself until Close: a second daemon there is a Conflict.
@@ -173,7 +178,8 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
-		Egress: policies{cfg.host()}, Gateway: gateway{e.models, e.manager}, Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
+		Egress: policies{cfg.host()}, Gateway: e.catalog, Traffic: e.manager,
+		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -217,12 +223,15 @@ func (e *Engine) drivers() error {
 
 // gateway constructs wires, what they are told, and what keeps secrets, budgets and the ledger.
 func (e *Engine) gateway() (err error) {
-	owners := newOwners(e.Store)
-	if e.book, err = ledger.NewBook(ledger.BookConfig{Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.of, Log: e.cfg.Log}); err != nil {
+	owners := models.NewOwners(e.Store)
+	if e.book, err = ledger.NewBook(ledger.BookConfig{
+		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.Of, Log: e.cfg.Log,
+	}); err != nil {
 		return err
 	}
 	if e.manager, err = wire.New(wire.Config{
-		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.record, Listen: e.listener, Log: e.cfg.Log.With("component", "wire"),
+		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.record, Listen: e.listener,
+		Log: e.cfg.Log.With("component", "wire"),
 	}); err != nil {
 		return err
 	}
@@ -230,62 +239,56 @@ func (e *Engine) gateway() (err error) {
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
 	}
+	keys := &models.KeyWatch{Providers: e.cfg.Providers, RunKeys: e.cfg.Gateway.RunKeys, Wire: e.manager, Log: e.cfg.Log}
 	if e.vault, err = credential.New(credential.Config{
 		Store: e.Store.Credentials(), Key: key, Events: e.Events, Log: e.cfg.Log,
-		Changed: func(ctx context.Context, account, name string) {
-			if e.cfg.needs(account, name) {
-				e.refresh(ctx)
-			}
-		},
+		Changed: keys.Changed,
 	}); err != nil {
 		return err
 	}
-	e.models = &models{
-		providers: e.cfg.Providers, models: e.cfg.Models, secrets: e.vault, ledger: e.Store.Ledger(), refresh: e.refresh,
-		gateway: e.cfg.Gateway, public: e.cfg.PublicAddresses, log: e.cfg.Log.With("component", "models"),
-		events: e.Events,
-	}
-	if e.models.forbidden, err = forbidden(e.cfg.Listen...); err != nil {
-		return err
-	}
+	roots := ""
 	if e.cfg.ProviderCA != "" {
-		pem, err := readSmallFile(e.cfg.ProviderCA)
+		pem, err := smallfile.Read(e.cfg.ProviderCA)
 		if err != nil {
 			return caisson.Wrap(err, caisson.Invalid, "the file of providers' authorities cannot be read")
 		}
-		e.models.roots = string(pem)
+		roots = string(pem)
 	}
-	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
-		Book: e.book, Changed: e.manager.Forget, Events: e.Events,
-		SpendLogs: func(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
-			return e.models.spendLogs(ctx, provider, since)
-		},
+	e.catalog = models.NewCatalog(models.CatalogConfig{
+		Providers: e.cfg.Providers, Models: e.cfg.Models, Roots: roots, Warm: runs.WarmModel, Elsewhere: e.cfg.Gateway.RemoteURL != "",
+		Secrets: e.vault, Prices: e.Store.Ledger(), Wire: e.manager, Events: e.Events,
+	})
+	if e.settings, err = models.NewSettings(models.SettingsConfig{
+		Catalog: e.catalog, Gateway: e.cfg.Gateway, WarmScript: openclaw.WarmScript, Listen: e.cfg.Listen,
+		PublicAddresses: e.cfg.PublicAddresses, Wire: e.manager, Log: e.cfg.Log.With("component", "models"),
 	}); err != nil {
 		return err
 	}
-	e.runs = newGatewayRuns(e)
-	e.wires = &wires{Wires: e.manager, book: e.book, owners: owners}
+	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
+		Book: e.book, Changed: e.manager.Forget, Events: e.Events, SpendLogs: e.catalog.SpendLogs,
+	}); err != nil {
+		return err
+	}
+	e.gatewayRuns = models.NewGatewayRuns(models.GatewayRunsConfig{
+		Serves: e.cfg.Gateway.Listen != "", Store: e.Store, Catalog: e.catalog, Budget: e.cfg.Limits.Budget,
+		Wire: e.manager, Events: e.Events,
+	})
+	e.wires = &models.Wires{Wires: e.manager, Ingest: e.book.Ingest, Owners: owners}
 	if e.cfg.Gateway.RemoteURL != "" {
-		e.far = &remoteAPI{cfg: e.cfg.Gateway, secrets: e.vault}
-		e.wires.remote = newRemoteRuns(e.far.runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+		e.far = models.NewRemote(e.cfg.Gateway, e.vault, e.ledger)
+		e.wires.Remote = models.NewRemoteRuns(e.far.Runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	return nil
-}
-
-// refresh gives the wire process its settings again. That it cannot is logged: the next wire process will have them.
-func (e *Engine) refresh(ctx context.Context) error {
-	err := e.manager.Refresh(ctx)
-	if err != nil {
-		e.cfg.Log.ErrorContext(ctx, "the model gateway could not be told that settings changed", "err", err)
-	}
-	return err
 }
 
 // Credentials returns the management of secrets.
 func (e *Engine) Credentials() caisson.Credentials { return e.vault }
 
 // Models returns what can be asked about the model gateway.
-func (e *Engine) Models() caisson.Models { return e.models }
+func (e *Engine) Models() caisson.Models { return e.catalog }
+
+// GatewayRuns returns the management of runs on other machines.
+func (e *Engine) GatewayRuns() caisson.GatewayRuns { return e.gatewayRuns }
 
 // Ledger returns the record of spending.
 func (e *Engine) Ledger() caisson.Ledger { return e.ledger }
@@ -297,19 +300,20 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	if err := e.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
-	if _, err := e.models.lasting(ctx); err != nil {
+	if _, err := e.settings.Lasting(ctx); err != nil {
 		return fmt.Errorf("settings of the model gateway: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
+		host := &tools.Host{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
 		return e.manager.Run(ctx, wire.Handlers{
-			Settings: e.models.lasting, Runs: e.runs.live, Decided: e.Core.Decided, Tool: e.guestTool, Stream: e.Relay.Stream,
+			Settings: e.settings.Lasting, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
 		})
 	})
 	g.Go(func() error { return e.book.Run(ctx) })
-	g.Go(func() error { return e.models.watchNameservers(ctx) })
-	if e.wires.remote != nil {
-		g.Go(func() error { return e.wires.remote.Run(ctx) })
+	g.Go(func() error { return e.settings.WatchNameservers(ctx) })
+	if e.wires.Remote != nil {
+		g.Go(func() error { return e.wires.Remote.Run(ctx) })
 	}
 	g.Go(func() error {
 		garbage, err := e.Core.Reconcile(ctx, e.netNS)
@@ -367,7 +371,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 		if err := e.Store.Answers().Trim(ctx, now.Add(-answerRetention)); err != nil && ctx.Err() == nil {
 			e.cfg.Log.ErrorContext(ctx, "old answers could not be removed", "err", err)
 		}
-		if err := e.runs.housekeep(ctx, now); err != nil && ctx.Err() == nil {
+		if err := e.gatewayRuns.Housekeep(ctx, now); err != nil && ctx.Err() == nil {
 			e.cfg.Log.ErrorContext(ctx, "runs that have expired could not be removed", "err", err)
 		}
 		select {
@@ -380,7 +384,10 @@ func (e *Engine) housekeep(ctx context.Context) error {
 
 // Close ends everything in this process, after Run has returned. Sandboxes run on.
 func (e *Engine) Close() error {
-	return errors.Join(e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(), e.Events.Close(), e.Store.Close(), e.dir.Close(), e.unlock())
+	return errors.Join(
+		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(),
+		e.Events.Close(), e.Store.Close(), e.dir.Close(), e.unlock(),
+	)
 }
 
 // netNS opens the network namespace of a running sandbox.

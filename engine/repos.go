@@ -6,6 +6,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
+	"github.com/caisson-dev/caisson/internal/smallfile"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/repos"
@@ -25,7 +26,7 @@ type RelayConfig struct {
 func newRepos(e *Engine) (*repos.Core, error) {
 	roots := ""
 	if e.cfg.Relay.CA != "" {
-		pem, err := readSmallFile(e.cfg.Relay.CA)
+		pem, err := smallfile.Read(e.cfg.Relay.CA)
 		if err != nil {
 			return nil, caisson.Wrap(err, caisson.Invalid, "the file of the relay's authorities cannot be read")
 		}

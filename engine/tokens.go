@@ -27,7 +27,7 @@ const tokenPrefix = "caisson_"
 
 // CreateToken implements [caisson.Tokens].
 func (t *Tokens) CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*caisson.Token, caisson.Secret, error) {
-	if err := localOnly(ctx); err != nil {
+	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, caisson.Secret{}, err
 	}
 	if len(name) > 100 {

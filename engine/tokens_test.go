@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -8,6 +9,11 @@ import (
 	"github.com/caisson-dev/caisson/events"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
+
+// as returns the context of a caller.
+func as(t *testing.T, account string, local bool) context.Context {
+	return caisson.WithCaller(t.Context(), caisson.Caller{Account: account, Local: local})
+}
 
 // TestTokensAreRecorded: who gave and took access to an account is in the record.
 func TestTokensAreRecorded(t *testing.T) {

@@ -56,7 +56,8 @@ func (h *Hub) PublishAll(ctx context.Context, list []*caisson.Event) {
 		e.At, e.Actor = time.Now().UTC(), caisson.ActorOf(ctx)
 	}
 	if err := h.store.AppendAll(context.WithoutCancel(ctx), list); err != nil {
-		h.log.ErrorContext(ctx, "events could not be stored", "event", list[0].Type, "subject", list[0].Subject, "count", len(list), "err", err)
+		e := list[0]
+		h.log.ErrorContext(ctx, "events could not be stored", "event", e.Type, "subject", e.Subject, "count", len(list), "err", err)
 		return
 	}
 	h.mu.Lock()

@@ -40,7 +40,9 @@ func TestEvents(t *testing.T) {
 	end()
 	h.Publish(ended, "local", "a", "x", map[string]string{"k": "v"}) // also if whoever caused it waits no more
 	h.Publish(as(t.Context(), "other"), "other", "b", "x", nil)
-	h.PublishAll(t.Context(), []*caisson.Event{{Account: "local", Type: "c", Subject: "y"}, {Account: "local", Type: "d", Subject: "x"}})
+	h.PublishAll(t.Context(), []*caisson.Event{
+		{Account: "local", Type: "c", Subject: "y"}, {Account: "local", Type: "d", Subject: "x"},
+	})
 	h.PublishAll(t.Context(), nil)
 	var seen []caisson.Event
 	for e := range live {
@@ -52,7 +54,8 @@ func TestEvents(t *testing.T) {
 			break
 		}
 	}
-	if got := seen[0].Type + seen[1].Type + seen[2].Type; got != "acd" || seen[0].Actor != "local" || seen[1].Actor != "" || seen[0].Data["k"] != "v" {
+	got := seen[0].Type + seen[1].Type + seen[2].Type
+	if got != "acd" || seen[0].Actor != "local" || seen[1].Actor != "" || seen[0].Data["k"] != "v" {
 		t.Errorf("followed %+v", seen)
 	}
 	replay := watch(t, h, ctx, "x", seen[0].Seq)

@@ -83,7 +83,7 @@ func (p plan) world(t *testing.T) *world {
 	dir := t.TempDir()
 	hub := events.New(w.store.Events(), log)
 	w.lconf = sandboxes.Config{
-		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
+		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Traffic: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)

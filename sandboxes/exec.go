@@ -193,10 +193,10 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 		return nil, err
 	}
 	st, err := p.c.Runtime.Stats(ctx, sb.ID)
-	if err != nil || p.c.Gateway == nil {
+	if err != nil || p.c.Traffic == nil {
 		return st, err
 	}
-	switch st.Network, err = p.c.Gateway.Network(ctx, sb.ID); caisson.KindOf(err) {
+	switch st.Network, err = p.c.Traffic.Network(ctx, sb.ID); caisson.KindOf(err) {
 	case caisson.NotFound, caisson.Unavailable:
 		return st, nil // without a wire, or for a moment
 	}

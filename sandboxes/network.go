@@ -21,6 +21,10 @@ type Egress interface {
 type Gateway interface {
 	// Check says whether a grant can be given: whether its models exist and its numbers make sense.
 	Check(ctx context.Context, g *caisson.ModelGrant) error
+}
+
+// Traffic is what the core asks wires about.
+type Traffic interface {
 	// Network counts what passed the sandbox's wire.
 	Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error)
 	// Recent returns what the sandbox's wire refused lately.
@@ -217,10 +221,10 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 			return nil, err
 		}
 	}
-	if !wired(sb) || s.c.Gateway == nil {
+	if !wired(sb) || s.c.Traffic == nil {
 		return e, nil
 	}
-	if e.Recent, err = s.c.Gateway.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
+	if e.Recent, err = s.c.Traffic.Recent(ctx, sb.ID); caisson.KindOf(err) == caisson.NotFound {
 		err = nil
 	}
 	return e, err

@@ -72,6 +72,7 @@ type Config struct {
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
 	Egress  Egress        // required with Wires
 	Gateway Gateway       // nil: no sandbox can be granted models
+	Traffic Traffic       // nil: what passes wires is not known
 	// Workspaces makes the workspaces of sandboxes; nil: none can have one.
 	Workspaces caisson.WorkspaceLayers
 	// Volumes says which sandbox has which volume; nil: none can have one.

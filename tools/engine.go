@@ -44,6 +44,11 @@ type start struct {
 	Limits  caisson.AgentLimits `json:"limits,omitzero"`
 }
 
+// spent is said instead of a run that nothing is left for.
+type spent struct {
+	Spent string `json:"spent"`
+}
+
 func (s *start) check() error {
 	switch {
 	case s.Agent == "":
@@ -91,7 +96,7 @@ func (e *engine) start(ctx context.Context, s start) (*run, error) {
 	}
 	var got struct {
 		run
-		Spent string `json:"spent"` // instead of a run
+		spent
 	}
 	if err := e.ask(ctx, "start", s, &got); err != nil {
 		return nil, err

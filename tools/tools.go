@@ -4,7 +4,7 @@
 //
 // It runs in the wire process and decides nothing: who asks is in the context of a request, put there by the wire, and whether
 // that guest may have what it asks for the engine says. The engine answers at once and never waits for a run; waiting is done here, by asking
-// again. What a guest sends is bounded, decoded strictly, and encoded anew before the engine sees it.
+// again: the [Host] that it asks is in the engine. What a guest sends is bounded, decoded strictly, and encoded anew before the engine sees it.
 package tools
 
 import (

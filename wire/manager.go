@@ -358,17 +358,20 @@ func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// Stats returns what passed the sandbox's wire. NotFound if it has none, Unavailable while the wire process restarts.
-func (m *Manager) Stats(ctx context.Context, id caisson.ID) (Stats, error) {
+// Network returns what passed the sandbox's wire. NotFound if it has none, Unavailable while the wire process restarts.
+func (m *Manager) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error) {
 	r, err := m.ask(ctx, request{op: opStats, id: id})
 	if err != nil {
-		return Stats{}, err
+		return nil, err
 	}
-	var st Stats
-	if err := unmarshal(r.body, &st); err != nil {
-		return Stats{}, errDown(err)
+	var s Stats
+	if err := unmarshal(r.body, &s); err != nil {
+		return nil, errDown(err)
 	}
-	return st, nil
+	return &caisson.NetworkStats{
+		BytesOut: int64(s.BytesOut), BytesIn: int64(s.BytesIn), Dropped: int64(s.DroppedOut),
+		Allowed: s.Flows.Allowed, Denied: s.Flows.Denied, Limited: s.Flows.Limited, Open: s.Flows.Open,
+	}, nil
 }
 
 // ask asks the wire process something about one wire.

@@ -91,7 +91,7 @@ func TestSurvivesDeathOfProcess(t *testing.T) {
 			if w.pid(t) == pid {
 				return errors.New("still the old one")
 			}
-			_, err := w.Stats(t.Context(), id)
+			_, err := w.Network(t.Context(), id)
 			return err
 		})
 		if err := inside(t, ns, func() error { return ping(GatewayIPv4, deadline) }); err != nil {
@@ -130,7 +130,7 @@ func TestDetachEndsRetaking(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := w.Stats(t.Context(), id); caisson.KindOf(err) != caisson.NotFound {
+	if _, err := w.Network(t.Context(), id); caisson.KindOf(err) != caisson.NotFound {
 		t.Fatal(err)
 	}
 	if err := w.Detach(t.Context(), id); err != nil {

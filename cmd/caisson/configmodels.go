@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/credential"
-	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/models"
 )
 
 // gatewaySettings are about model gateways on other machines. All is off unless configured.
@@ -284,19 +284,19 @@ func secretName(s string) bool {
 }
 
 // secretSource returns where the secret of that name is.
-func secretSource(name string, getenv func(string) string) engine.SecretSource {
+func secretSource(name string, getenv func(string) string) models.SecretSource {
 	if variable, ok := strings.CutPrefix(name, "env:"); ok {
-		return engine.SecretSource{Value: caisson.NewSecret(getenv(variable))}
+		return models.SecretSource{Value: caisson.NewSecret(getenv(variable))}
 	}
-	return engine.SecretSource{Credential: name}
+	return models.SecretSource{Credential: name}
 }
 
 // engine returns the settings as the engine knows them.
-func (g gatewaySettings) engine(getenv func(string) string) engine.GatewayConfig {
-	e := engine.GatewayConfig{
+func (g gatewaySettings) engine(getenv func(string) string) models.GatewayConfig {
+	e := models.GatewayConfig{
 		Listen: g.Listen, Certificate: g.TLSCert, Key: g.TLSKey, RemoteURL: g.RemoteURL, RemoteCA: g.RemoteCA,
 		RemoteToken: secretSource(g.RemoteToken, getenv),
-		Remote: func(token caisson.Secret) (engine.RemoteGateway, error) {
+		Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
 			return client.New(client.Config{URL: g.RemoteAPI, Token: token, CAFile: g.RemoteCA})
 		},
 	}

@@ -1,4 +1,4 @@
-package engine
+package models
 
 import (
 	"context"
@@ -22,23 +22,29 @@ const (
 	gatewayRunTrace = 7 * 24 * time.Hour // for how long a run that has ended is its account's
 )
 
-// gatewayRuns is the management of runs on other machines.
-type gatewayRuns struct {
-	serves bool // whether other machines are served at all
-	store  caisson.Store
-	check  func(ctx context.Context, g *caisson.ModelGrant) error
-	budget caisson.Limits // of a run that brings none
-	change func(ctx context.Context, c caisson.GatewayRunChange) error
-	forget func(ctx context.Context, budgets ...string) error
-	events caisson.Publisher
+// GatewayRunsConfig is what GatewayRuns are made of. All fields but Budget are required.
+type GatewayRunsConfig struct {
+	Serves  bool // whether other machines are served at all
+	Store   caisson.Store
+	Catalog *Catalog
+	Budget  caisson.Limits // of a run that brings none
+	Wire    Wire
+	Events  caisson.Publisher
+}
 
+// GatewayRuns is the management of runs on other machines.
+type GatewayRuns struct {
+	GatewayRunsConfig
 	mu sync.Mutex // held by whoever changes runs
 }
 
-var _ caisson.GatewayRuns = (*gatewayRuns)(nil)
+// NewGatewayRuns returns the management of runs on other machines.
+func NewGatewayRuns(cfg GatewayRunsConfig) *GatewayRuns { return &GatewayRuns{GatewayRunsConfig: cfg} }
+
+var _ caisson.GatewayRuns = (*GatewayRuns)(nil)
 
 // PutGatewayRun implements [caisson.GatewayRuns].
-func (s *gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*caisson.GatewayRun, error) {
+func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*caisson.GatewayRun, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -47,7 +53,7 @@ func (s *gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if err := s.complete(ctx, &r, caller, now); err != nil {
 		return nil, err
 	}
-	if _, err := s.store.Accounts().Ensure(ctx, r.Account); err != nil {
+	if _, err := s.Store.Accounts().Ensure(ctx, r.Account); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -65,10 +71,10 @@ func (s *gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if err := s.setBudget(ctx, &r, old); err != nil {
 		return nil, err
 	}
-	if err := s.store.GatewayRuns().Put(ctx, in, &r); err != nil {
+	if err := s.Store.GatewayRuns().Put(ctx, in, &r); err != nil {
 		return nil, err
 	}
-	if err := s.change(ctx, caisson.GatewayRunChange{Put: []*caisson.GatewayRun{&r}}); err != nil {
+	if err := s.Wire.ChangeRuns(ctx, caisson.GatewayRunChange{Put: []*caisson.GatewayRun{&r}}); err != nil {
 		return nil, err
 	}
 	if old == nil || old.Attempt != r.Attempt {
@@ -78,8 +84,8 @@ func (s *gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 }
 
 // complete checks r and fills in what it leaves open.
-func (s *gatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
-	if !s.serves {
+func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
+	if !s.Serves {
 		return caisson.Errorf(caisson.Conflict, "this daemon serves no other machines; set gateway.listen in its configuration")
 	}
 	if r.Account == "" {
@@ -111,7 +117,7 @@ func (s *gatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 		}
 	}
 	caller.Account = r.Account // it pays, and so it is its providers that are meant
-	if err := s.check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
+	if err := s.Catalog.Check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
 		if f := caisson.FieldOf(err); f != "" {
 			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
 		}
@@ -127,8 +133,8 @@ func runID(s string) bool {
 }
 
 // admit returns the run that r replaces, nil if it is new and there is room for it.
-func (s *gatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
-	owner, err := s.store.GatewayRuns().Owner(ctx, r.Run)
+func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
+	owner, err := s.Store.GatewayRuns().Owner(ctx, r.Run)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return nil, err
 	}
@@ -137,7 +143,7 @@ func (s *gatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	}
 	// Another account must not pay: what calls of a session take comes out of the budget with its id.
 	if r.Session != "" {
-		b, err := s.store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
+		b, err := s.Store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
 			return nil, err
 		}
@@ -145,7 +151,7 @@ func (s *gatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 			return nil, caisson.Errorf(caisson.Conflict, "the session %s is another account's; choose another id", r.Session)
 		}
 	}
-	old, err := s.store.GatewayRuns().Get(ctx, caisson.In(r.Account), r.Run)
+	old, err := s.Store.GatewayRuns().Get(ctx, caisson.In(r.Account), r.Run)
 	if caisson.KindOf(err) != caisson.NotFound {
 		return old, err
 	}
@@ -163,20 +169,20 @@ func (s *gatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 }
 
 // full reports whether an account can have no more runs.
-func (s *gatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
-	all, err := s.store.GatewayRuns().Count(ctx, caisson.Everyone())
+func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
+	all, err := s.Store.GatewayRuns().Count(ctx, caisson.Everyone())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
 		return all >= maxGatewayRuns, err
 	}
-	own, err := s.store.GatewayRuns().Count(ctx, caisson.In(account))
+	own, err := s.Store.GatewayRuns().Count(ctx, caisson.In(account))
 	return own >= maxAccountRuns, err
 }
 
 // setBudget makes the budget of a run, or removes the one that it does not have any more.
-func (s *gatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun) error {
+func (s *GatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun) error {
 	limits := r.Models.Budget
 	if limits.IsZero() {
-		limits = s.budget
+		limits = s.Budget
 	}
 	if limits.IsZero() {
 		if old == nil {
@@ -184,44 +190,44 @@ func (s *gatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun)
 		}
 		return s.removeBudget(ctx, r)
 	}
-	_, err := s.store.Ledger().PutBudget(ctx, caisson.In(r.Account), &caisson.Budget{
+	_, err := s.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), &caisson.Budget{
 		Key: "run/" + r.Run, Account: r.Account, Limits: limits, CreatedAt: r.CreatedAt,
 	})
 	if err != nil {
 		return err
 	}
-	return s.forget(ctx, "run/"+r.Run)
+	return s.Wire.Forget(ctx, "run/"+r.Run)
 }
 
-func (s *gatewayRuns) removeBudget(ctx context.Context, r *caisson.GatewayRun) error {
-	err := s.store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), "run/"+r.Run)
+func (s *GatewayRuns) removeBudget(ctx context.Context, r *caisson.GatewayRun) error {
+	err := s.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), "run/"+r.Run)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return s.forget(ctx, "run/"+r.Run)
+	return s.Wire.Forget(ctx, "run/"+r.Run)
 }
 
 // ListGatewayRuns implements [caisson.GatewayRuns].
-func (s *gatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
+func (s *GatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.store.GatewayRuns().List(ctx, caisson.In(caller.Account))
+	return s.Store.GatewayRuns().List(ctx, caisson.In(caller.Account))
 }
 
 // RemoveGatewayRun implements [caisson.GatewayRuns].
-func (s *gatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
+func (s *GatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.store.GatewayRuns().Get(ctx, caisson.In(caller.Account), run)
+	r, err := s.Store.GatewayRuns().Get(ctx, caisson.In(caller.Account), run)
 	if err != nil {
 		return err
 	}
@@ -229,30 +235,30 @@ func (s *gatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 }
 
 // end ends a run. mu is held. It is served no more before its budget goes, so that no call goes without one.
-func (s *gatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
-	if err := s.store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
+func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
+	if err := s.Store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
 		return err
 	}
-	if err := s.change(ctx, caisson.GatewayRunChange{Remove: []string{r.Run}}); err != nil {
+	if err := s.Wire.ChangeRuns(ctx, caisson.GatewayRunChange{Remove: []string{r.Run}}); err != nil {
 		return err
 	}
 	s.record(ctx, r, kind)
 	return s.removeBudget(ctx, r)
 }
 
-// housekeep ends the runs that have expired and forgets those that ended long ago.
-func (s *gatewayRuns) housekeep(ctx context.Context, now time.Time) error {
+// Housekeep ends the runs that have expired and forgets those that ended long ago.
+func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.sweep(ctx, now); err != nil {
 		return err
 	}
-	return s.store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
+	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
 }
 
 // sweep ends the runs that have expired. mu is held.
-func (s *gatewayRuns) sweep(ctx context.Context, now time.Time) error {
-	list, err := s.store.GatewayRuns().List(ctx, caisson.Everyone())
+func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
+	list, err := s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 	if err != nil {
 		return err
 	}
@@ -267,13 +273,13 @@ func (s *gatewayRuns) sweep(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// live returns the runs that are served.
-func (s *gatewayRuns) live(ctx context.Context) ([]*caisson.GatewayRun, error) {
-	return s.store.GatewayRuns().List(ctx, caisson.Everyone())
+// Live returns the runs that are served.
+func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
+	return s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 }
 
-func (s *gatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
-	s.events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
+func (s *GatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
+	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),
 	})
 }

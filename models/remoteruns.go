@@ -1,4 +1,4 @@
-package engine
+package models
 
 import (
 	"context"
@@ -20,8 +20,8 @@ const (
 	remoteTries = 3 // before a sandbox is refused
 )
 
-// remoteRuns registers the sandboxes here that may call models at the gateway of another machine, which serves them.
-type remoteRuns struct {
+// RemoteRuns registers the sandboxes here that may call models at the gateway of another machine, which serves them.
+type RemoteRuns struct {
 	api    func(ctx context.Context) (caisson.GatewayRuns, error)
 	budget caisson.Limits // of a sandbox that brings none
 	log    *slog.Logger
@@ -39,12 +39,15 @@ type remoteRun struct {
 	at   time.Time           // when it was registered; zero: not as wanted
 }
 
-func newRemoteRuns(api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger) *remoteRuns {
-	return &remoteRuns{api: api, budget: budget, log: log, wake: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
+// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is that of a sandbox that brings none.
+func NewRemoteRuns(
+	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
+) *RemoteRuns {
+	return &RemoteRuns{api: api, budget: budget, log: log, wake: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
 }
 
 // of returns what is known of a sandbox, locked.
-func (r *remoteRuns) of(id caisson.ID) *remoteRun {
+func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 	for {
 		r.mu.Lock()
 		x := r.runs[id]
@@ -66,7 +69,7 @@ func (r *remoteRuns) of(id caisson.ID) *remoteRun {
 
 // enter registers a sandbox that may call models, and takes back one that may not. It returns when the gateway knows; on an
 // error it is as before.
-func (r *remoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	if spec.Models == nil {
 		r.leave(id)
 		return nil
@@ -105,7 +108,7 @@ func (r *remoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 }
 
 // later is enter for a sandbox that runs already: it is registered in the background.
-func (r *remoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
+func (r *RemoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
 	if spec.Models == nil {
 		return
 	}
@@ -116,7 +119,7 @@ func (r *remoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
 }
 
 // run is what the gateway is to know of a sandbox. The account is that of the token.
-func (r *remoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayRun {
+func (r *RemoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayRun {
 	g := spec.Guest
 	run := &caisson.GatewayRun{Run: g.Run, Attempt: g.Attempt, Session: g.Session, Agent: g.Agent, User: g.User, Models: *spec.Models}
 	if run.Run == "" {
@@ -129,7 +132,7 @@ func (r *remoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayR
 }
 
 // leave takes a sandbox back, in the background.
-func (r *remoteRuns) leave(id caisson.ID) {
+func (r *RemoteRuns) leave(id caisson.ID) {
 	r.mu.Lock()
 	x := r.runs[id]
 	r.mu.Unlock()
@@ -142,7 +145,7 @@ func (r *remoteRuns) leave(id caisson.ID) {
 	r.look()
 }
 
-func (r *remoteRuns) look() {
+func (r *RemoteRuns) look() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -150,7 +153,7 @@ func (r *remoteRuns) look() {
 }
 
 // put registers x, whose mutex is held.
-func (r *remoteRuns) put(ctx context.Context, x *remoteRun) error {
+func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTime)
 	defer cancel()
 	api, err := r.api(ctx)
@@ -167,7 +170,7 @@ func (r *remoteRuns) put(ctx context.Context, x *remoteRun) error {
 }
 
 // Run keeps the gateway up to date until ctx ends.
-func (r *remoteRuns) Run(ctx context.Context) error {
+func (r *RemoteRuns) Run(ctx context.Context) error {
 	tick := time.NewTicker(remoteRetry)
 	defer tick.Stop()
 	failing := false
@@ -187,7 +190,7 @@ func (r *remoteRuns) Run(ctx context.Context) error {
 }
 
 // update does what is to be done, up to the first failure.
-func (r *remoteRuns) update(ctx context.Context) error {
+func (r *RemoteRuns) update(ctx context.Context) error {
 	r.mu.Lock()
 	runs := maps.Clone(r.runs)
 	r.mu.Unlock()
@@ -202,7 +205,7 @@ func (r *remoteRuns) update(ctx context.Context) error {
 	return nil
 }
 
-func (r *remoteRuns) updateOne(ctx context.Context, id caisson.ID, x *remoteRun) error {
+func (r *RemoteRuns) updateOne(ctx context.Context, id caisson.ID, x *remoteRun) error {
 	if x.want != nil {
 		if time.Since(x.at) < remoteAgain {
 			return nil

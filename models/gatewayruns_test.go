@@ -1,4 +1,4 @@
-package engine
+package models
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // gatewayWorld is the management of runs with a store, and what the wire process was told.
 type gatewayWorld struct {
-	*gatewayRuns
+	*GatewayRuns
 	mu   sync.Mutex
 	told []string // guarded by mu
 }
@@ -26,22 +26,30 @@ func newGatewayWorld(t *testing.T) *gatewayWorld {
 	store := sqlitetest.New(t)
 	w := &gatewayWorld{}
 	usd := 10 * caisson.Dollar
-	models := &models{providers: []caisson.Provider{{Name: "p"}}, models: []caisson.Model{{Alias: "m", Provider: "p"}}}
-	w.gatewayRuns = &gatewayRuns{
-		serves: true, store: store, check: models.Check, budget: caisson.Limits{USD: &usd},
-		change: func(_ context.Context, c caisson.GatewayRunChange) error {
-			for _, run := range c.Remove {
-				w.tell("-" + run)
-			}
-			for _, r := range c.Put {
-				w.tell(fmt.Sprintf("+%s/%d", r.Run, r.Attempt))
-			}
-			return nil
-		},
-		forget: func(_ context.Context, budgets ...string) error { w.tell(budgets...); return nil },
-		events: events.New(store.Events(), nil),
-	}
+	w.GatewayRuns = NewGatewayRuns(GatewayRunsConfig{
+		Serves: true, Store: store, Wire: w, Budget: caisson.Limits{USD: &usd}, Events: events.New(store.Events(), nil),
+		Catalog: NewCatalog(CatalogConfig{
+			Providers: []caisson.Provider{{Name: "p"}}, Models: []caisson.Model{{Alias: "m", Provider: "p"}},
+		}),
+	})
 	return w
+}
+
+func (w *gatewayWorld) Refresh(context.Context) error { return nil }
+
+func (w *gatewayWorld) ChangeRuns(_ context.Context, c caisson.GatewayRunChange) error {
+	for _, run := range c.Remove {
+		w.tell("-" + run)
+	}
+	for _, r := range c.Put {
+		w.tell(fmt.Sprintf("+%s/%d", r.Run, r.Attempt))
+	}
+	return nil
+}
+
+func (w *gatewayWorld) Forget(_ context.Context, budgets ...string) error {
+	w.tell(budgets...)
+	return nil
 }
 
 func (w *gatewayWorld) tell(what ...string) {
@@ -84,7 +92,7 @@ func TestGatewayRuns(t *testing.T) {
 	}
 	budget := func(run string) *caisson.Budget {
 		t.Helper()
-		b, err := w.store.Ledger().GetBudget(t.Context(), caisson.Everyone(), "run/"+run)
+		b, err := w.Store.Ledger().GetBudget(t.Context(), caisson.Everyone(), "run/"+run)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
 			t.Fatal(err)
 		}
@@ -106,7 +114,7 @@ func TestGatewayRuns(t *testing.T) {
 	if x := budget("r"); x.Limits.USD != nil || *x.Limits.Calls != 0 {
 		t.Errorf("%+v", x)
 	}
-	w.budget = caisson.Limits{}
+	w.Budget = caisson.Limits{}
 	if put(a, runOf("r")); budget("r") != nil || w.heard() != "run/r +r/0" {
 		t.Error("the old budget is still there")
 	}
@@ -122,7 +130,7 @@ func TestGatewayRuns(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"a gateway.run.put r", "a gateway.run.put r", "a gateway.run.put r", "b gateway.run.put other", "a gateway.run.removed r"}
-	list, err := w.store.Events().After(t.Context(), caisson.Everyone(), "", 0, 100)
+	list, err := w.Store.Events().After(t.Context(), caisson.Everyone(), "", 0, 100)
 	var got []string
 	for _, e := range list {
 		got = append(got, e.Account+" "+e.Type+" "+e.Subject)
@@ -136,7 +144,7 @@ func TestGatewayRunsRefuse(t *testing.T) {
 	w := newGatewayWorld(t)
 	usd := caisson.Dollar
 	for _, key := range []string{"session/theirs", "run/theirs"} {
-		if _, err := w.store.Ledger().PutBudget(t.Context(), caisson.Everyone(), &caisson.Budget{Key: key, Account: "b", Limits: caisson.Limits{USD: &usd}}); err != nil {
+		if _, err := w.Store.Ledger().PutBudget(t.Context(), caisson.Everyone(), &caisson.Budget{Key: key, Account: "b", Limits: caisson.Limits{USD: &usd}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,14 +190,14 @@ func TestGatewayRunsRefuse(t *testing.T) {
 			t.Errorf("%s by nobody: %v", name, err)
 		}
 	}
-	w.serves = false
+	w.Serves = false
 	if _, err := w.PutGatewayRun(administrator(t.Context()), runOf("r")); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("without a listener: %v", err)
 	}
 	if got := w.heard(); got != "" {
 		t.Errorf("the wire process was told %q", got)
 	}
-	if list, err := w.live(t.Context()); err != nil || len(list) != 1 {
+	if list, err := w.Live(t.Context()); err != nil || len(list) != 1 {
 		t.Error(list, err)
 	}
 }
@@ -206,23 +214,23 @@ func TestGatewayRunsEnd(t *testing.T) {
 		}
 	}
 	w.heard()
-	if err := w.housekeep(t.Context(), time.Now()); err != nil || w.heard() != "" {
+	if err := w.Housekeep(t.Context(), time.Now()); err != nil || w.heard() != "" {
 		t.Error(err)
 	}
-	if err := w.housekeep(t.Context(), time.Now().Add(2*time.Hour)); err != nil || w.heard() != "-short run/short" {
+	if err := w.Housekeep(t.Context(), time.Now().Add(2*time.Hour)); err != nil || w.heard() != "-short run/short" {
 		t.Error(err)
 	}
-	if list, err := w.live(t.Context()); err != nil || len(list) != 1 || list[0].Run != "long" {
+	if list, err := w.Live(t.Context()); err != nil || len(list) != 1 || list[0].Run != "long" {
 		t.Error(list, err)
 	}
 	// Its last calls are still its account's.
-	if account, err := w.store.GatewayRuns().Owner(t.Context(), "short"); err != nil || account != "a" {
+	if account, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); err != nil || account != "a" {
 		t.Error(account, err)
 	}
-	if err := w.housekeep(t.Context(), time.Now().Add(2*gatewayRunTrace)); err != nil {
+	if err := w.Housekeep(t.Context(), time.Now().Add(2*gatewayRunTrace)); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.store.GatewayRuns().Owner(t.Context(), "short"); caisson.KindOf(err) != caisson.NotFound {
+	if _, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); caisson.KindOf(err) != caisson.NotFound {
 		t.Error(err)
 	}
 }
@@ -230,8 +238,8 @@ func TestGatewayRunsEnd(t *testing.T) {
 // TestGatewayRunsFull: there is room for so many; what has expired makes some.
 func TestGatewayRunsFull(t *testing.T) {
 	w := newGatewayWorld(t)
-	store := &crowded{GatewayRunStore: w.store.GatewayRuns(), n: map[string]int{"": maxGatewayRuns - 1, "a": maxAccountRuns}}
-	w.store = crowdedStore{w.store, store}
+	store := &crowded{GatewayRunStore: w.Store.GatewayRuns(), n: map[string]int{"": maxGatewayRuns - 1, "a": maxAccountRuns}}
+	w.Store = crowdedStore{w.Store, store}
 	if _, err := w.PutGatewayRun(holder(t.Context(), "a"), runOf("r")); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("an account with too many: %v", err)
 	}

@@ -1,4 +1,4 @@
-package engine
+package models
 
 import (
 	"context"
@@ -61,11 +61,11 @@ func (g *farGateway) known() string {
 	return strings.Join(slices.Sorted(maps.Keys(g.runs)), " ")
 }
 
-func newFarGateway(t *testing.T, run bool) (*remoteRuns, *farGateway) {
+func newFarGateway(t *testing.T, run bool) (*RemoteRuns, *farGateway) {
 	t.Helper()
 	g := &farGateway{runs: map[string]caisson.GatewayRun{}}
 	usd := 3 * caisson.Dollar
-	r := newRemoteRuns(func(context.Context) (caisson.GatewayRuns, error) { return g, nil }, caisson.Limits{USD: &usd}, slog.New(slog.DiscardHandler))
+	r := NewRemoteRuns(func(context.Context) (caisson.GatewayRuns, error) { return g, nil }, caisson.Limits{USD: &usd}, slog.New(slog.DiscardHandler))
 	if !run {
 		return r, g
 	}

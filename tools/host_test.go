@@ -1,4 +1,4 @@
-package engine
+package tools
 
 import (
 	"encoding/json"
@@ -14,26 +14,26 @@ func TestGuestAnswersFit(t *testing.T) {
 	const room = 119 << 10 // of a message, less what is around the answer
 	for _, part := range []string{"a", "<", "\x00", "\"", "\u2028", "\xff", "é", "🦀", "\\"} {
 		text := strings.Repeat(part, 200<<10)
-		g := tellGuest(&caisson.Run{
+		g := tell(&caisson.Run{
 			ID: caisson.NewID(caisson.RunPrefix), State: caisson.RunFailed,
 			Result: &caisson.RunResult{Answer: text, Error: &caisson.RunError{Code: caisson.RunAgentError, Message: text}},
 		})
 		b, err := json.Marshal(g)
-		if err != nil || len(b) > room || !g.Cut || len(b) < maxGuestAnswer {
+		if err != nil || len(b) > room || !g.Cut || len(b) < mostAnswer {
 			t.Errorf("%q: %d bytes, cut %v, %v", part, len(b), g.Cut, err)
 		}
 	}
-	g := tellGuest(&caisson.Run{State: caisson.RunSucceeded, Result: &caisson.RunResult{Answer: "forty-two <3"}})
+	g := tell(&caisson.Run{State: caisson.RunSucceeded, Result: &caisson.RunResult{Answer: "forty-two <3"}})
 	if g.Answer != "forty-two <3" || g.Cut || g.Error != nil {
 		t.Errorf("a short answer is %+v", g)
 	}
-	g = tellGuest(&caisson.Run{State: caisson.RunFailed, Result: &caisson.RunResult{
+	g = tell(&caisson.Run{State: caisson.RunFailed, Result: &caisson.RunResult{
 		Error: &caisson.RunError{Code: caisson.RunProvider, Message: "the provider refused the credential SOME_KEY"}, Provider: "SOME_KEY",
 	}})
 	if b, err := json.Marshal(g); err != nil || g.Error.Code != caisson.RunProvider || strings.Contains(string(b), "SOME_KEY") {
 		t.Errorf("of a provider that failed a sandbox is told %s, %v", b, err)
 	}
-	if g := tellGuest(&caisson.Run{State: caisson.RunRunning, Result: &caisson.RunResult{Answer: "of an attempt before"}}); g.Answer != "" {
+	if g := tell(&caisson.Run{State: caisson.RunRunning, Result: &caisson.RunResult{Answer: "of an attempt before"}}); g.Answer != "" {
 		t.Errorf("a run under way has the answer %q", g.Answer)
 	}
 }
@@ -75,8 +75,8 @@ func TestGuestRequestsAreStrict(t *testing.T) {
 		`["a"]`:                                                          false,
 		``:                                                               false,
 	} {
-		var req guestRequest
-		if err := decodeGuest(json.RawMessage(in), &req); (err == nil) != ok {
+		var req start
+		if err := decode(json.RawMessage(in), true, &req); (err == nil) != ok {
 			t.Errorf("%s: %v", in, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package engine
+package models
 
 import (
 	"context"
@@ -35,13 +35,13 @@ func TestRemoteCalls(t *testing.T) {
 		{"not to be reached", rows{err: down}, "", down},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &remoteAPI{cfg: GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
+			r := NewRemote(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
 				return struct {
 					caisson.GatewayRuns
 					rows
 				}{rows: c.far}, nil
-			}}}
-			page, _, err := r.calls(t.Context(), rows{page: here}, caisson.UsageQuery{Run: "run"}, "", 10)
+			}}, nil, rows{page: here})
+			page, _, err := r.Calls(t.Context(), caisson.UsageQuery{Run: "run"}, "", 10)
 			if !errors.Is(err, c.err) || c.want != "" && (len(page) != 1 || page[0].ID != c.want) {
 				t.Errorf("%+v, %v", page, err)
 			}

@@ -1,8 +1,9 @@
-package engine
+package models
 
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -31,17 +32,26 @@ func as(t *testing.T, account string, local bool) context.Context {
 	return caisson.WithCaller(t.Context(), caisson.Caller{Account: account, Local: local})
 }
 
+// settingsOf returns the settings that come of a catalog.
+func settingsOf(t *testing.T, c *Catalog, log io.Writer) *Settings {
+	t.Helper()
+	s, err := NewSettings(SettingsConfig{Catalog: c, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestUnusableKey: a key that no request can carry costs its own models only.
 func TestUnusableKey(t *testing.T) {
 	for _, bad := range []string{"sk-1\nX-Header: 1", "sk-1\r", "sk\x00", "sk-1\n", "\x1b[2J"} {
 		var log bytes.Buffer
-		m := &models{
-			providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
-			models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
-			secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, ledger: sqlitetest.New(t).Ledger(),
-			log: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		cfg, err := m.settings(t.Context())
+		m := NewCatalog(CatalogConfig{
+			Providers: []caisson.Provider{{Name: "bad", Credential: "BAD"}, {Name: "good", Credential: "GOOD"}},
+			Models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
+			Secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, Prices: sqlitetest.New(t).Ledger(),
+		})
+		cfg, err := settingsOf(t, m, &log).settings(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,10 +70,10 @@ func TestUnusableKey(t *testing.T) {
 
 // TestModelsAreInTheOrderOfTheConfiguration, because runs take the first that fits.
 func TestModelsAreInTheOrderOfTheConfiguration(t *testing.T) {
-	m := &models{
-		providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}}, secrets: secretMap{}, ledger: sqlitetest.New(t).Ledger(),
-		models: []caisson.Model{{Alias: "z", Provider: "p", Free: true}, {Alias: "m", Provider: "p", Free: true}, {Alias: "a", Provider: "p", Free: true}},
-	}
+	m := NewCatalog(CatalogConfig{
+		Providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}}, Secrets: secretMap{}, Prices: sqlitetest.New(t).Ledger(),
+		Models: []caisson.Model{{Alias: "z", Provider: "p", Free: true}, {Alias: "m", Provider: "p", Free: true}, {Alias: "a", Provider: "p", Free: true}},
+	})
 	list, err := m.ListModels(as(t, "a", false))
 	if err != nil || len(list) != 3 || list[0].Alias != "z" || list[1].Alias != "m" || list[2].Alias != "a" {
 		t.Errorf("%+v, %v", list, err)
@@ -100,11 +110,11 @@ func TestForbidden(t *testing.T) {
 
 // TestOthersProviders: nobody spends, or sees, what is another account's.
 func TestOthersProviders(t *testing.T) {
-	m := &models{
-		providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
-		models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
-		secrets:   secretMap{}, ledger: sqlitetest.New(t).Ledger(), log: slog.New(slog.DiscardHandler),
-	}
+	m := NewCatalog(CatalogConfig{
+		Providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
+		Models:    []caisson.Model{{Alias: "everybody", Provider: "all", Free: true}, {Alias: "private", Provider: "own", Free: true}},
+		Secrets:   secretMap{}, Prices: sqlitetest.New(t).Ledger(),
+	})
 	for _, c := range []struct {
 		account string
 		local   bool
@@ -129,7 +139,7 @@ func TestOthersProviders(t *testing.T) {
 	}
 	// A run on another machine is its account's, whoever makes it.
 	w := newGatewayWorld(t)
-	w.check = m.Check
+	w.Catalog = m
 	for _, account := range []string{"a", "b"} {
 		_, err := w.PutGatewayRun(as(t, "local", true), caisson.GatewayRun{
 			Run: "run-" + account, Account: account, Models: caisson.ModelGrant{Models: []string{"private"}},
@@ -141,9 +151,9 @@ func TestOthersProviders(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	m := &Config{
+	m := &KeyWatch{
 		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
-		Gateway:   GatewayConfig{RunKeys: []SecretSource{{Credential: "RUN"}}},
+		RunKeys:   []SecretSource{{Credential: "RUN"}},
 	}
 	for c, want := range map[[2]string]bool{
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,
@@ -161,19 +171,20 @@ func TestSettingsLast(t *testing.T) {
 	if err := os.WriteFile(script, []byte("fallback: {text: hello}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &models{providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}, log: slog.New(slog.DiscardHandler)}
-	first, err := m.lasting(t.Context())
+	catalog := NewCatalog(CatalogConfig{Providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}})
+	s := settingsOf(t, catalog, io.Discard)
+	first, err := s.Lasting(t.Context())
 	if err != nil || first.Scripts["demo"] == "" {
 		t.Fatal(first, err)
 	}
 	if err := os.Remove(script); err != nil {
 		t.Fatal(err)
 	}
-	again, err := m.lasting(t.Context())
+	again, err := s.Lasting(t.Context())
 	if err != nil || again.Scripts["demo"] != first.Scripts["demo"] {
 		t.Errorf("%+v, %v", again, err)
 	}
-	if _, err := (&models{providers: m.providers, log: m.log}).lasting(t.Context()); err == nil {
+	if _, err := settingsOf(t, catalog, io.Discard).Lasting(t.Context()); err == nil {
 		t.Error("at the start it is no error")
 	}
 }

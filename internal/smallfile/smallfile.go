@@ -1,0 +1,26 @@
+// Package smallfile reads files that are small: what is larger is an error, not a daemon without memory.
+package smallfile
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const most = 1 << 20 // bytes of a file
+
+// Read returns what is in a file of at most 1 MiB.
+func Read(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && len(b) > most {
+		err = fmt.Errorf("%s is larger than %s", name, caisson.Size(most))
+	}
+	return b, err
+}

@@ -1,0 +1,235 @@
+// Package models is the core of calls of models: which models there are, at what price and with whose key; what the process that
+// serves calls is told; runs on other machines that are served here; and sandboxes here that another machine serves.
+package models
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/llm/prices"
+)
+
+// Wire is the manager of the process that serves calls of models.
+type Wire interface {
+	// Refresh gives the process its settings again.
+	Refresh(ctx context.Context) error
+	// ChangeRuns tells the process which runs on other machines have changed.
+	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	// Forget says that budgets have changed.
+	Forget(ctx context.Context, budgets ...string) error
+}
+
+// Prices are imported price lists; see [caisson.LedgerStore].
+type Prices interface {
+	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error)
+	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)
+	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error
+}
+
+// CatalogConfig is what a Catalog is made of. All fields but Roots, Warm and Elsewhere are required.
+type CatalogConfig struct {
+	Providers []caisson.Provider
+	Models    []caisson.Model
+	Roots     string // PEM of authorities to trust for providers besides the host's
+	Warm      string // alias of the model that agents are warmed up on: it may be granted, and no list shows it
+	Elsewhere bool   // another machine's gateway serves the sandboxes here: it knows which models there are
+	Secrets   caisson.Secrets
+	Prices    Prices
+	Wire      Wire
+	Events    caisson.Publisher
+}
+
+// Catalog knows which models there are, at what price and with whose key.
+type Catalog struct{ CatalogConfig }
+
+// NewCatalog returns a Catalog.
+func NewCatalog(cfg CatalogConfig) *Catalog { return &Catalog{cfg} }
+
+var _ caisson.Models = (*Catalog)(nil)
+
+// resolved returns the configured models with what is known about their prices, in the order of the configuration.
+func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
+	list := []caisson.GatewayModel{}
+	for _, model := range c.Models {
+		g := caisson.GatewayModel{Model: model}
+		if g.Upstream == "" {
+			g.Upstream = g.Alias
+		}
+		i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == model.Provider })
+		if i < 0 {
+			return nil, caisson.Invalidf("models", "model %s has the provider %s, which is not configured", model.Alias, model.Provider)
+		}
+		p := c.Providers[i]
+		g.Kind = p.Kind
+		listed, err := c.Prices.Price(ctx, p.Name, g.Upstream)
+		if caisson.KindOf(err) == caisson.NotFound {
+			listed, err = c.Prices.Price(ctx, p.Kind, g.Upstream)
+		}
+		if err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return nil, err
+		}
+		if err == nil {
+			if g.Context == 0 {
+				g.Context = listed.Context
+			}
+			if g.Output == 0 {
+				g.Output = listed.Output
+			}
+		}
+		switch {
+		case g.Free:
+			g.PriceSource = "free"
+		case g.Prices != nil:
+			g.PriceSource = "config"
+		case err == nil:
+			g.Prices, g.PriceSource = &listed.Prices, listed.Source
+			if listed.Context > 0 {
+				g.Context = min(g.Context, listed.Context) // beyond it the list's price may not hold
+			}
+		default:
+			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
+		}
+		if p.Credential != "" {
+			if _, err := c.key(ctx, p); caisson.KindOf(err) == caisson.NotFound {
+				g.Problem = fmt.Sprintf("its provider's credential is missing; run caisson credential set %s", p.Credential)
+			} else if err != nil {
+				g.Problem = caisson.MessageOf(err)
+			}
+		}
+		list = append(list, g)
+	}
+	return list, nil
+}
+
+// key returns a provider's key. One that no header of a request can carry is Invalid: the gateway would refuse all settings
+// because of it.
+func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, error) {
+	key, err := c.Secrets.Secret(ctx, accountOf(p), p.Credential)
+	if err == nil && strings.ContainsFunc(key.Reveal(), unicode.IsControl) {
+		return caisson.Secret{}, caisson.Errorf(caisson.Invalid,
+			"its provider's credential has a line break or another control character in it; run caisson credential rotate %s", p.Credential)
+	}
+	return key, err
+}
+
+func accountOf(p caisson.Provider) string {
+	if p.Account == "" {
+		return caisson.LocalAccount
+	}
+	return p.Account
+}
+
+// usable reports whether an account may use a model. A provider without an account is the operator's, and for everybody.
+func (c *Catalog) usable(account string, model caisson.Model) bool {
+	return slices.ContainsFunc(c.Providers, func(p caisson.Provider) bool {
+		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
+	})
+}
+
+// ListModels implements [caisson.Models]. Callers with a token see the models that they may use.
+func (c *Catalog) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.resolved(ctx)
+	if err != nil || caller.Local {
+		return list, err
+	}
+	return slices.DeleteFunc(list, func(g caisson.GatewayModel) bool { return !c.usable(caller.Account, g.Model) }), nil
+}
+
+// ImportPrices implements [caisson.Models].
+func (c *Catalog) ImportPrices(ctx context.Context, source string, data []byte) (int, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return 0, err
+	}
+	list, err := prices.Parse(source, data)
+	if err != nil {
+		return 0, err
+	}
+	at := time.Now().UTC()
+	for i := range list {
+		list[i].At = at
+	}
+	if err := c.Prices.PutPrices(ctx, source, list); err != nil {
+		return 0, err
+	}
+	// Prices decide what budgets are worth.
+	c.Events.Publish(ctx, caisson.LocalAccount, "prices.imported", source, map[string]string{"models": strconv.Itoa(len(list))})
+	return len(list), c.Wire.Refresh(ctx)
+}
+
+// ListPrices implements [caisson.Models].
+func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
+	if _, err := caisson.CallerOf(ctx); err != nil {
+		return nil, err
+	}
+	return c.Prices.Prices(ctx, match)
+}
+
+var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
+
+// Check says whether a grant can be given to the account that the caller acts for.
+func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if len(g.Models) == 0 {
+		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
+	}
+	for _, alias := range g.Models {
+		if alias != "" && alias == c.Warm {
+			continue // free, and no more than a script: there is no harm in it
+		}
+		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
+		if !c.Elsewhere && !slices.ContainsFunc(c.Models, known) {
+			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
+		}
+	}
+	for _, name := range g.Allow {
+		if !slices.Contains(grantNames, name) {
+			return caisson.Invalidf("allow", "%.60q is not one of %s", name, strings.Join(grantNames, ", "))
+		}
+	}
+	b := g.Budget
+	if b.USD != nil && *b.USD < 0 || b.Tokens != nil && *b.Tokens < 0 || b.Calls != nil && *b.Calls < 0 {
+		return caisson.Invalidf("budget", "must not be negative")
+	}
+	if g.Rate.Requests < 0 || g.Rate.Tokens < 0 {
+		return caisson.Invalidf("rate", "must not be negative")
+	}
+	return nil
+}
+
+// SpendLogs asks a LiteLLM proxy of the configuration what it has recorded.
+func (c *Catalog) SpendLogs(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
+	i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == provider })
+	if i < 0 || c.Providers[i].Kind != caisson.ProviderLiteLLM {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
+	}
+	p := c.Providers[i]
+	key, err := c.key(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	pool.AppendCertsFromPEM([]byte(c.Roots))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	return ledger.FetchSpendLogs(ctx, &http.Client{Transport: transport}, p.BaseURL, key, since, time.Now())
+}

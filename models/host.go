@@ -1,0 +1,105 @@
+package models
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/smallfile"
+)
+
+// resolvConf says which nameservers the host asks.
+const resolvConf = "/etc/resolv.conf"
+
+// nameservers reads a resolv.conf(5).
+func nameservers(file string) ([]netip.AddrPort, error) {
+	b, err := smallfile.Read(file)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.AddrPort
+	lines := bufio.NewScanner(strings.NewReader(string(b)))
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[1]); err == nil {
+			list = append(list, netip.AddrPortFrom(a.Unmap(), 53))
+		}
+	}
+	return list, lines.Err()
+}
+
+// forbidden returns the addresses of listeners, from the forms that net.Listen takes.
+func forbidden(listen ...string) ([]netip.AddrPort, error) {
+	var list []netip.AddrPort
+	for _, l := range listen {
+		if l == "" {
+			continue
+		}
+		host, port, err := net.SplitHostPort(l)
+		if err != nil {
+			return nil, caisson.Invalidf("listen", "%.100q is not HOST:PORT", l)
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return nil, caisson.Invalidf("listen", "%.100q has no port number", l)
+		}
+		addrs := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+		if host != "" {
+			if addrs, err = hostAddrs(host); err != nil {
+				return nil, caisson.Wrap(err, caisson.Invalid, "the address of the listener %.100q cannot be found; give it as a number", l)
+			}
+		}
+		for _, a := range addrs {
+			list = append(list, netip.AddrPortFrom(a.Unmap(), uint16(n)))
+		}
+	}
+	return list, nil
+}
+
+// lookupTime bounds finding a listener's addresses.
+const lookupTime = 10 * time.Second
+
+// hostAddrs returns all addresses of a host: net.Listen takes one of them.
+func hostAddrs(host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	defer cancel()
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+// watchInterval is how soon a change of the host's nameservers is noticed.
+const watchInterval = 5 * time.Second
+
+// WatchNameservers refreshes the settings when resolv.conf changes, until ctx ends.
+func (s *Settings) WatchNameservers(ctx context.Context) error {
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	last, _ := nameservers(resolvConf)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := nameservers(resolvConf)
+		if err != nil || slices.Equal(now, last) {
+			continue
+		}
+		if err := s.Wire.Refresh(ctx); err != nil && ctx.Err() == nil {
+			s.Log.WarnContext(ctx, "the wire process could not be told the host's new nameservers", "err", err)
+			continue
+		}
+		last = now
+	}
+}

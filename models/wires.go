@@ -1,0 +1,111 @@
+package models
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/lru"
+)
+
+// maxOwners bounds how many sandboxes that are gone are remembered.
+const maxOwners = 1 << 16
+
+// Wires are those of sandboxes, with their calls of models in mind: what these cost is known when a wire has gone, to whom a
+// sandbox belonged is known longer than it exists, and a gateway on another machine knows a sandbox before that can call it.
+type Wires struct {
+	Wires  caisson.Wires
+	Ingest func(ctx context.Context) error // reads the calls that have ended into the ledger
+	Owners *Owners
+	Remote *RemoteRuns // nil: the gateway here serves the sandboxes here
+}
+
+var _ caisson.Wires = (*Wires)(nil)
+
+// Attach implements [caisson.Wires].
+func (w *Wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
+	w.Owners.remember(id, spec.Guest.Account)
+	if w.Remote == nil {
+		return w.Wires.Attach(ctx, id, spec)
+	}
+	if err := w.Remote.enter(ctx, id, spec); err != nil {
+		return nil, err
+	}
+	f, err := w.Wires.Attach(ctx, id, spec)
+	if err != nil && caisson.KindOf(err) != caisson.Conflict {
+		w.Remote.leave(id)
+	}
+	return f, err
+}
+
+// Configure implements [caisson.Wires].
+func (w *Wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+	if w.Remote != nil {
+		if err := w.Remote.enter(ctx, id, spec); err != nil {
+			return err
+		}
+	}
+	return w.Wires.Configure(ctx, id, spec)
+}
+
+// Reattach implements [caisson.Wires].
+func (w *Wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
+	w.Owners.remember(id, spec.Guest.Account)
+	if w.Remote != nil {
+		w.Remote.later(id, spec)
+	}
+	return w.Wires.Reattach(ctx, id, netns, spec)
+}
+
+// Detach implements [caisson.Wires].
+func (w *Wires) Detach(ctx context.Context, id caisson.ID) error {
+	if err := w.Wires.Detach(ctx, id); err != nil {
+		return err
+	}
+	if w.Remote != nil {
+		w.Remote.leave(id)
+	}
+	return w.Ingest(ctx)
+}
+
+// Owners says whose guests are, also for a while after a sandbox has gone.
+type Owners struct {
+	store caisson.Store
+
+	mu   sync.Mutex
+	past *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
+}
+
+// NewOwners returns the owners of what the store has.
+func NewOwners(store caisson.Store) *Owners {
+	return &Owners{store: store, past: lru.New[caisson.ID, string](maxOwners)}
+}
+
+func (o *Owners) remember(id caisson.ID, account string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.past.Put(id, account)
+}
+
+// Of says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
+func (o *Owners) Of(g caisson.Guest) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	id := g.Sandbox
+	if id == "" {
+		return o.store.GatewayRuns().Owner(ctx, g.Run)
+	}
+	o.mu.Lock()
+	account, ok := o.past.Get(id)
+	o.mu.Unlock()
+	if ok {
+		return account, nil
+	}
+	sb, err := o.store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	if err != nil {
+		return "", err
+	}
+	return sb.Account, nil
+}
