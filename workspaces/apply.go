@@ -39,7 +39,7 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
 	outcome, err := s.write(ctx, r, receipt, plan)
 	if outcome.State != gate.OutcomeApplied {
-		if s.auto && outcome.State == gate.OutcomeRolledBack {
+		if s.auto && !unknown(outcome, err) {
 			err = errors.Join(err, s.c.removals.giveBack(s.w, plan.Steps))
 		}
 		if err == nil {
@@ -85,8 +85,8 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 		return out, err
 	}
 	defer func() {
-		if out.State == gate.OutcomeNone && err != nil && caisson.KindOf(err) == caisson.Internal {
-			return // nobody knows; recover finds out
+		if unknown(out, err) {
+			return // recover finds out
 		}
 		if out.State != gate.OutcomeApplied {
 			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
@@ -103,6 +103,11 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 		return gate.Outcome{State: gate.OutcomeRolledBack}, err
 	}
 	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
+}
+
+// unknown reports whether an outcome with err leaves open what has been written.
+func unknown(out gate.Outcome, err error) bool {
+	return out.State == gate.OutcomeNone && err != nil && caisson.KindOf(err) == caisson.Internal
 }
 
 // A pendingSync is a sync of which the store does not know yet what has become of it.

@@ -29,11 +29,13 @@ type removals struct {
 	Auto    bool         // whether automatic syncs have made or removed some since then
 	Most    int64        // how many there were when there were most
 	Held    []caisson.ID // workspaces with an event that says that removals are held
+
+	known bool // whether there are counts; without, no removal is automatic
 }
 
 // most reports whether n more removals are too many.
 func (r *removals) most(n int64) bool {
-	return n > 0 && r.Most >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed
+	return n > 0 && (!r.known || r.Most >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
 // removalCounts keeps the removals of all host directories, each for all of its workspaces, so that several of them cannot remove
@@ -53,7 +55,15 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 }
 
 func (c *removalCounts) read(w *caisson.Workspace) (had removals, err error) {
-	err = readJSON(c.file(w), &had)
+	file := c.file(w)
+	if err := readJSON(file, &had); err != nil {
+		return had, err
+	}
+	_, err = os.Lstat(file)
+	had.known = err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	return had, err
 }
 
@@ -97,7 +107,7 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 		return err
 	}
 	err := c.update(w, func(had *removals) bool {
-		if had.Files == 0 {
+		if !had.known {
 			had.Files = old.Files
 		}
 		had.Files, had.Removed, had.Auto = min(had.Files, old.Files), had.Removed+old.Removed, true
@@ -186,7 +196,7 @@ func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 		if fresh = !slices.Contains(had.Held, s.w.ID); fresh {
 			had.Held = append(had.Held, s.w.ID)
 		}
-		return fresh
+		return fresh && had.known
 	})
 	if err != nil || !fresh {
 		return err
@@ -222,7 +232,7 @@ func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
 			return false
 		}
 		had.add(made, removed, 1)
-		return made > 0 || removed > 0
+		return had.known && (made > 0 || removed > 0)
 	})
 	return errors.Join(over, err)
 }
@@ -239,7 +249,7 @@ func (c *removalCounts) giveBack(w *caisson.Workspace, steps []gate.Step) error 
 	return c.update(w, func(had *removals) bool {
 		made, _, removed := tally(steps)
 		had.add(made, removed, -1)
-		return removed > 0
+		return had.known && removed > 0
 	})
 }
 
@@ -254,7 +264,7 @@ func (c *removalCounts) approved(w *caisson.Workspace, receipt *caisson.SyncRece
 			had.Removed, had.Auto, had.Held = 0, false, nil
 		}
 		had.Files = max(0, had.Files+made-gone)
-		return true
+		return had.known
 	})
 }
 

@@ -56,6 +56,9 @@ func TestRemovalCounts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &removalCounts{dir: t.TempDir()}
+			if err := c.take(w, removal(1)); caisson.KindOf(err) != caisson.Conflict {
+				t.Errorf("without counts: %v", err)
+			}
 			must := func(err error) {
 				t.Helper()
 				if err != nil {
