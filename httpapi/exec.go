@@ -105,8 +105,8 @@ func newSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *sess
 
 // run returns when the process has ended and everything was sent, or when the client is gone and the process killed. An
 // error is for the client.
-func (s *session) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+func (s *session) run(request context.Context) error {
+	ctx, cancel := context.WithCancel(request)
 	var pumps, others sync.WaitGroup
 	defer others.Wait()
 	defer s.proc.Close() // ends reads and writes that others are in
@@ -126,7 +126,11 @@ func (s *session) run(ctx context.Context) error {
 	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
 		pumps.Go(func() {
 			pump(r, exited, &others, func(b []byte) error { return s.output(ctx, i, b) })
-			write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // the end of this output
+			// The process of a request that has been cancelled is killed, which ends its outputs: a client must not take that for
+			// all that there is. The request ends before its process does, ctx may end after.
+			if request.Err() == nil {
+				write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // the end of this output
+			}
 		})
 	}
 	status, err := s.proc.Wait(ctx)
