@@ -323,7 +323,7 @@ echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' >
 	// A sandbox that goes on: what it writes is seen at once, and reset when it stands still.
 	h.put(dir, "prod.tfvars", "x\n")
 	h.put(dir, "deploy", "-----BEGIN PRIVATE KEY-----\n"+strings.Repeat("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n", 4)+"-----END PRIVATE KEY-----\n")
-	if made := h.run("sandbox", "create", "--name", "web", "--workspace", dir); made.code != 0 || !strings.Contains(made.stderr, "may contain secrets: prod.tfvars;") {
+	if made := h.run("sandbox", "create", "--name", "web", "--workspace", dir); made.code != 0 || !strings.Contains(made.stderr, "may contain secrets: prod.tfvars") {
 		t.Errorf("what is known to be suspect at the start: %v", made)
 	}
 	h.sh("web", "cd /workspace && echo w > w.txt && test ! -e .env")

@@ -225,8 +225,11 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 		return m, nil
 	}
 	// A client over the unix socket is root, see admit: what belongs to root it may have.
-	o := &caisson.RuntimeOverlay{Hide: c.Hide, Root: w.UID == 0}
+	o := &caisson.RuntimeOverlay{Root: w.UID == 0}
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
+		return m, err
+	}
+	if o.Hide, err = hidesIn(w, c.Hide, o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(gate.DefaultShown(), o.Show...)

@@ -14,13 +14,27 @@ import (
 // showFile has the patterns of names that a workspace shows after all.
 const showFile = "show.json"
 
+// hidesIn returns hide, and what it comes to in the directory of w. Invalid if one of show is malformed.
+func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
+	mask, err := gate.NewMask(hide, show)
+	if err != nil {
+		return nil, err
+	}
+	if mask, err = mask.Within(w.HostPath); err != nil {
+		return nil, err
+	}
+	hide, _ = mask.Lists()
+	return hide, nil
+}
+
 // fill records what the host's directory is like, and hides what is to be hidden. mode is that of the directory.
 func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
 	}
-	if _, err := gate.NewMask(c.Hide, show); err != nil {
+	hide, err := hidesIn(w, c.Hide, show)
+	if err != nil {
 		return err
 	}
 	if len(show) > 0 { // without the file nothing is shown
@@ -38,7 +52,7 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	if err != nil {
 		return diskFull(err)
 	}
-	found, err := c.Tool.Scan(ctx, host, c.Hide, show, manifest)
+	found, err := c.Tool.Scan(ctx, host, hide, show, manifest)
 	if err != nil {
 		return diskFull(err)
 	}

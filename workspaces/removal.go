@@ -108,6 +108,9 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 	}
 	err := c.update(w, func(had *removals) bool {
 		if !had.known {
+			if old.Files+old.Removed < fewFiles {
+				return false // it may have counted syncs only
+			}
 			had.Files = old.Files
 		}
 		had.Files, had.Removed, had.Auto = min(had.Files, old.Files), had.Removed+old.Removed, true
@@ -193,10 +196,10 @@ func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 	}
 	fresh := false
 	err := s.c.removals.update(s.w, func(had *removals) bool {
-		if fresh = !slices.Contains(had.Held, s.w.ID); fresh {
+		if fresh = had.known && !slices.Contains(had.Held, s.w.ID); fresh {
 			had.Held = append(had.Held, s.w.ID)
 		}
-		return fresh && had.known
+		return fresh
 	})
 	if err != nil || !fresh {
 		return err

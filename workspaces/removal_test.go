@@ -11,6 +11,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// TestHiddenWithin: what is hidden below a directory is hidden also if the workspace is that directory.
+func TestHiddenWithin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	home := w.tree(map[string]string{".config/gh/hosts.yml": "token", ".config/editor": "e", ".ssh/work": "key", ".aws/credentials": "c"})
+	for name, want := range map[string]int{".config": 1, ".ssh": 1, ".aws": 1} {
+		if ws := w.lay(filepath.Join(home, name)); ws.HiddenCount != want {
+			t.Errorf("%s: %d are hidden: %q", name, ws.HiddenCount, ws.Hidden)
+		} else if got := w.sees(ws); got["gh/hosts.yml"]+got["work"]+got["credentials"] != "" {
+			t.Errorf("%s: the sandbox sees %q", name, got)
+		}
+	}
+	shown := w.lay(filepath.Join(home, ".aws"), func(r *caisson.WorkspaceRequest) { r.Show = []string{"credentials"} })
+	if got := w.sees(shown); got["credentials"] != "c" {
+		t.Errorf("what is to be shown is not: %q", got)
+	}
+}
+
 // TestAutoRemovalsInDisguise: a sandbox does not get to remove more by making files first, by putting directories in the place of
 // files, or by renaming them.
 func TestAutoRemovalsInDisguise(t *testing.T) {

@@ -51,6 +51,13 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	if err != nil {
 		return nil, err
 	}
+	real, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return nil, caisson.Invalidf("directory", "%s", err)
+	}
+	if mask, err = mask.Within(real); err != nil {
+		return nil, err
+	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
 		return nil, caisson.Invalidf("directory", "%s", err)

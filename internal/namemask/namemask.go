@@ -125,6 +125,24 @@ func (l *Lister) Hides(path string) bool {
 	return true
 }
 
+// Within returns the mask for the directory at the absolute path dir, in whose paths the names of dir are missing. It also hides what patterns
+// of several names hide there that begin with names of dir, and all of the directory if m hides it or a directory above.
+func (m *Mask) Within(dir string) (*Mask, error) {
+	names := strings.Split(strings.ToLower(strings.Trim(dir, "/")), "/")
+	hide, show := m.Lists()
+	if m.hidden(strings.Join(names, "/")) > 0 {
+		hide = append(hide, "/*")
+	}
+	for _, p := range m.hide {
+		for n := 1; n < len(p.names) && !p.rooted; n++ {
+			if (pattern{names: p.names[:n]}).matches(names) {
+				hide = append(hide, "/"+strings.Join(p.names[n:], "/"))
+			}
+		}
+	}
+	return New(hide, show)
+}
+
 // Lists returns the patterns that the mask was made of.
 func (m *Mask) Lists() (hide, show []string) {
 	return slices.Clone(m.lists[0]), slices.Clone(m.lists[1])

@@ -78,3 +78,38 @@ func FuzzHides(f *testing.F) {
 		}
 	})
 }
+
+// TestWithin: what a pattern hides is hidden also where the directory itself, or one above it, is a part of the pattern.
+func TestWithin(t *testing.T) {
+	m, err := New([]string{".config/gh/hosts.yml", ".config/gcloud", ".ssh", "*.pem", "/top/secret"}, []string{"shown.pem"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		dir, path string
+		want      bool
+	}{
+		{"/home/a/.config", "gh/hosts.yml", true},
+		{"/home/a/.CONFIG/", "GH/hosts.yml", true},
+		{"/home/a/.config", "gcloud/x/y", true},
+		{"/home/a/.config", "other/gh/hosts.yml", false},
+		{"/home/a/.config/gh", "hosts.yml", true},
+		{"/home/a/.config/gh", "config.yml", false},
+		{"/home/a/.config/gcloud", "anything", true},
+		{"/home/a/.config/gcloud/deep", "any/thing", true},
+		{"/home/a/.ssh", "work", true},
+		{"/home/a", ".ssh/work", true},
+		{"/home/a", "gh/hosts.yml", false},
+		{"/top", "secret", false},
+		{"/", "a.pem", true},
+		{"/x/shown.pem", "a", false},
+	} {
+		within, err := m.Within(c.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if within.Hides(c.path) != c.want {
+			t.Errorf("%s in %s: %t", c.path, c.dir, !c.want)
+		}
+	}
+}
