@@ -68,6 +68,13 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if err != nil {
 		return err
 	}
+	dir, err := hostdir.Of(r.Request.Directory.Fd())
+	if err != nil {
+		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
+	}
+	if mask, err = mask.Within(dir.Path, r.Request.Source); err != nil {
+		return err
+	}
 	list := mask.Lister()
 	if err := tree.PackShown(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
 		return err

@@ -102,6 +102,24 @@ func TestWorkspaceOfUpload(t *testing.T) {
 	}
 }
 
+// TestWorkspaceMaskedWithin: all of a directory that is hidden is, also if it is the copied directory itself.
+func TestWorkspaceMaskedWithin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.look()
+	dir := filepath.Join(t.TempDir(), ".ssh")
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "work"), []byte("SECRET"), 0o644))
+	for _, named := range []string{dir, "p"} {
+		f, err := os.Open(dir)
+		must(t, err)
+		r := w.do(caisson.RunRequest{Prompt: "look /workspace/work", Source: named, Directory: f, Kind: caisson.WorkspaceCopy})
+		if strings.Contains(r.Result.Answer, "SECRET") || !slices.Equal(r.Hidden, []string{"work"}) {
+			t.Errorf("%s: the agent sees %q, %q are hidden", named, r.Result.Answer, r.Hidden)
+		}
+	}
+}
+
 // TestWorkspaceMasked: neither copy of a workspace has what is hidden, whatever the client has sent, and the run lists it.
 func TestWorkspaceMasked(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mask, err = mask.Within(w.HostPath); err != nil {
+	if mask, err = mask.Within(w.HostPath, w.Source); err != nil {
 		return nil, err
 	}
 	hide, _ = mask.Lists()

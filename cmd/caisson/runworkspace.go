@@ -55,7 +55,7 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	if err != nil {
 		return nil, caisson.Invalidf("directory", "%s", err)
 	}
-	if mask, err = mask.Within(real); err != nil {
+	if mask, err = mask.Within(real, abs); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(abs)

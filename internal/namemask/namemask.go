@@ -125,20 +125,30 @@ func (l *Lister) Hides(path string) bool {
 	return true
 }
 
-// Within returns the mask for the directory at the absolute path dir, in whose paths the names of dir are missing. It also hides what patterns
-// of several names hide there that begin with names of dir, and all of the directory if m hides it or a directory above.
-func (m *Mask) Within(dir string) (*Mask, error) {
-	names := strings.Split(strings.ToLower(strings.Trim(dir, "/")), "/")
+// Within returns the mask for a directory, in whose paths the names of its own path are missing; it may have several absolute paths. It also
+// hides what patterns of several names hide there that begin with names of the directory, and all of the directory if m hides it or
+// a directory above. Patterns that begin with a slash are about the directory itself, not about where it is.
+func (m *Mask) Within(dirs ...string) (*Mask, error) {
 	hide, show := m.Lists()
-	if m.hidden(strings.Join(names, "/")) > 0 {
-		hide = append(hide, "/*")
-	}
-	for _, p := range m.hide {
-		for n := 1; n < len(p.names) && !p.rooted; n++ {
-			if (pattern{names: p.names[:n]}).matches(names) {
-				hide = append(hide, "/"+strings.Join(p.names[n:], "/"))
+	for _, dir := range dirs {
+		names := strings.Split(strings.ToLower(strings.Trim(path.Clean(dir), "/")), "/")
+		for i := range names {
+			above := func(p pattern) bool { return !p.rooted && p.matches(names[:i+1]) }
+			if slices.ContainsFunc(m.hide, above) && !slices.ContainsFunc(m.show, above) {
+				hide = append(hide, "/*")
+				break
 			}
 		}
+		for _, p := range m.hide {
+			for n := 1; n < len(p.names) && !p.rooted; n++ {
+				if (pattern{names: p.names[:n]}).matches(names) {
+					hide = append(hide, "/"+strings.Join(p.names[n:], "/"))
+				}
+			}
+		}
+	}
+	if len(hide) == len(m.hide) {
+		return m, nil
 	}
 	return New(hide, show)
 }

@@ -101,6 +101,8 @@ func TestWithin(t *testing.T) {
 		{"/home/a", ".ssh/work", true},
 		{"/home/a", "gh/hosts.yml", false},
 		{"/top", "secret", false},
+		{"/top/secret/x", "a", false},
+		{"/", "top/secret", true},
 		{"/", "a.pem", true},
 		{"/x/shown.pem", "a", false},
 	} {
