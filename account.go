@@ -37,12 +37,32 @@ func (s Scope) Account() (account string, all bool) { return s.account, s.all }
 // Covers reports whether objects of account are in s.
 func (s Scope) Covers(account string) bool { return s.all || (s.account != "" && s.account == account) }
 
-// A Caller is who makes a request. Front doors put it into the request's context, cores read it there.
+// A Caller is who makes a request, or the daemon at work of its own. Front doors put it into the request's context, cores read
+// it there.
 type Caller struct {
 	Account string
-	Local   bool // came over the unix socket: full rights, host paths as descriptors, may act for any account
-	Token   ID   // "" if Local
+	Local   bool   // came over the unix socket: full rights, host paths as descriptors, may act for any account
+	Token   ID     // "" if Local
+	work    string // what the daemon does by itself; "" for a request
+	host    bool   // the work is done as the host's administrator has set it up
 }
+
+// OwnWork returns the caller of work that the daemon does by itself on the objects of an account: no more than a token of the
+// account may do. work says what it is. The record of events names it as it names local callers.
+func OwnWork(account, work string) Caller { return Caller{Account: account, work: work} }
+
+// HostWork is [OwnWork] for work that the host's administrator has set up, such as agents of the host's own: what he has
+// named of the host may be used for it. He himself may do more; see Local.
+func HostWork(account, work string) Caller {
+	return Caller{Account: account, work: work, host: true}
+}
+
+// Work returns what the daemon does by itself, "" for a request.
+func (c Caller) Work() string { return c.work }
+
+// MayUseHost reports whether what is the host's may be used for the caller: its directories and networks, registries in these,
+// and limits beyond those that hold for everybody.
+func (c Caller) MayUseHost() bool { return c.Local || c.host }
 
 type callerKey struct{}
 

@@ -18,7 +18,7 @@ type Event struct {
 }
 
 // ActorOf returns who acts in ctx, as [Event] names him: the sandbox of a guest, the token of a caller, "local" for a
-// caller over the unix socket, and "" for the daemon itself.
+// caller over the unix socket and for [OwnWork], and "" for the daemon itself.
 func ActorOf(ctx context.Context) string {
 	if g, err := GuestOf(ctx); err == nil {
 		return string(g.Sandbox)
@@ -26,7 +26,7 @@ func ActorOf(ctx context.Context) string {
 	switch c, err := CallerOf(ctx); {
 	case err != nil:
 		return ""
-	case c.Local:
+	case c.Local || c.Work() != "":
 		return "local"
 	default:
 		return string(c.Token)

@@ -69,11 +69,11 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 		return nil, err
 	}
 	own := a.Limits
-	if a.Account != "" && !caller.Local {
+	if a.Account != "" && !caller.MayUseHost() {
 		// It may have been stored when more was allowed. What is wider for everyone is in a file of the administrator's.
 		own = within(own, mostOf(caisson.AgentLimits{}, d.Limits))
 	}
-	limits, err := narrow(mostOf(own, d.Limits), req.Limits, caller.Local)
+	limits, err := narrow(mostOf(own, d.Limits), req.Limits, caller.MayUseHost())
 	if err != nil {
 		return nil, err
 	}

@@ -112,8 +112,13 @@ func TestResolveWithin(t *testing.T) {
 	}
 	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, token)
 	wantKind(t, err, caisson.Denied, "limits.memory")
-	if s, err = agent.Resolve(a, caisson.RunRequest{}, common, local); err != nil || s.Limits.Memory != 64<<30 || s.Limits.Time != a.Limits.Time {
-		t.Errorf("over the unix socket %+v, %v", s, err)
+	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, caisson.OwnWork("a", "test"))
+	wantKind(t, err, caisson.Denied, "limits.memory")
+	for _, caller := range []caisson.Caller{local, caisson.HostWork("a", "test")} {
+		s, err = agent.Resolve(a, caisson.RunRequest{}, common, caller)
+		if err != nil || s.Limits.Memory != 64<<30 || s.Limits.Time != a.Limits.Time {
+			t.Errorf("%+v: %+v, %v", caller, s, err)
+		}
 	}
 	if a.Limits.Memory != 64<<30 {
 		t.Error("the agent has changed")

@@ -57,7 +57,7 @@ func (c grants) collectMore(ctx context.Context, g *grant, dir, subject, pushed 
 
 // guest runs a script in a sandbox, with input unless that is nil. What comes from strangers is in its arguments.
 func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
-	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: g.Account, Local: true})
+	ctx = caisson.WithCaller(ctx, caisson.OwnWork(g.Account, "use git in a sandbox"))
 	p, err := c.Exec(ctx, string(g.Sandbox), caisson.ExecRequest{
 		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/", Stdin: input != nil,
 		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},

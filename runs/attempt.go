@@ -196,7 +196,8 @@ func (x *attempt) do(ctx context.Context) error {
 	// Limits were settled when the run was asked for, with the rights of whoever asked.
 	asked := x.r.Request
 	asked.Limits, asked.Model = x.r.Limits, x.r.Model
-	if x.set, err = agent.Resolve(x.agent, asked, x.c.entrance.defaults(models), caisson.Caller{Account: x.r.Account, Local: true}); err != nil {
+	settled := caisson.HostWork(x.r.Account, "begin an attempt")
+	if x.set, err = agent.Resolve(x.agent, asked, x.c.entrance.defaults(models), settled); err != nil {
 		return err
 	}
 	if err := x.state(ctx, caisson.RunStarting); err != nil {

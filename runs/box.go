@@ -144,7 +144,7 @@ func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
 // host's.
 func (x lodging) asOwner(ctx context.Context) context.Context {
 	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
-		return caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true})
+		return caisson.WithCaller(ctx, caisson.HostWork(x.r.Account, "run an agent of the host's"))
 	}
 	return ctx
 }

@@ -61,7 +61,7 @@ func (c restart) reconcile(ctx context.Context) error {
 
 // fail ends a run that was under way when the daemon ended.
 func (c restart) fail(ctx context.Context, r *caisson.Run) error {
-	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: r.Account, Local: true})
+	ctx = caisson.WithCaller(ctx, caisson.OwnWork(r.Account, "end a run of an earlier daemon"))
 	x := c.newAttempt(ctx, r)
 	x.starting = true
 	x.start()
@@ -209,7 +209,7 @@ func (c restart) reconcileBox(ctx context.Context, sb *caisson.Sandbox) error {
 	if !ours && !warming {
 		return nil
 	}
-	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: sb.Account, Local: true})
+	ctx = caisson.WithCaller(ctx, caisson.OwnWork(sb.Account, "put sandboxes of runs in order"))
 	if ours {
 		keep, err := c.accounted(ctx, sb, caisson.ID(run))
 		if err != nil {

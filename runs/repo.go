@@ -54,7 +54,7 @@ func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
 	defer x.phase("deliver")
 	req := *x.r.Request.Repo
 	x.result.Delivery = &caisson.RunDelivery{Repo: req.Name}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), deliverTime)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.OwnWork(x.r.Account, "deliver commits")), deliverTime)
 	defer cancel()
 	h := caisson.RepoHandover{
 		Sandbox: x.box.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,

@@ -398,7 +398,7 @@ func (c sessions) expire(ctx context.Context, before time.Time) error {
 		if s.Run != "" || s.UsedAt.After(before) {
 			return ctx.Err()
 		}
-		actx := caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
+		actx := caisson.WithCaller(ctx, caisson.OwnWork(s.Account, "remove an old session"))
 		if err := c.runs.RemoveSession(actx, s.ID); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			c.Log.WarnContext(ctx, "an old session could not be removed", "session", s.ID, "err", err)
 		}
@@ -420,7 +420,7 @@ func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) er
 	if err != nil {
 		return err
 	}
-	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: s.Account, Local: true})
+	ctx = caisson.WithCaller(ctx, caisson.OwnWork(s.Account, "put a session to rest"))
 	sb, err := c.Sandboxes.Get(ctx, string(s.Sandbox))
 	if err != nil {
 		return nil // the next run sees that it is gone

@@ -64,8 +64,7 @@ func (c making) asAuthor(ctx context.Context, a *caisson.Agent) context.Context 
 	if err != nil || a.Account != "" {
 		return ctx
 	}
-	caller.Local = true
-	return caisson.WithCaller(ctx, caller)
+	return caisson.WithCaller(ctx, caisson.HostWork(caller.Account, "prepare an agent of the host's"))
 }
 
 // templateOf returns the template that an agent needs.

@@ -312,7 +312,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	warm := *a
 	warm.Models = nil // it may call the one that it is warmed up on
 	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
-		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.Caller{Local: true})
+		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.HostWork("", "warm up an agent"))
 	if err != nil {
 		return err
 	}

@@ -188,7 +188,7 @@ func (x outcome) changes(ctx context.Context) {
 	if x.box == nil || x.box.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
 		return
 	}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.Caller{Account: x.r.Account, Local: true}), diffTime)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.OwnWork(x.r.Account, "say what a run has changed")), diffTime)
 	defer cancel()
 	diff, err := x.c.Workspaces.Diff(ctx, string(x.box.Spec.Workspace), caisson.DiffRequest{Patch: true})
 	if err != nil {

@@ -287,6 +287,7 @@ func TestMounts(t *testing.T) {
 		kind caisson.Kind
 	}{
 		{"with a token", w.as("local"), dir, caisson.Denied},
+		{"by itself", w.hostWork(), dir, caisson.Denied},
 		{"a file", w.ctx(), filepath.Join(dir, "a"), caisson.Invalid},
 		{"our own data", w.ctx(), w.dir, caisson.Denied},
 		{"in our own data", w.ctx(), filepath.Join(w.dir, "sandboxes"), caisson.Denied},

@@ -134,6 +134,15 @@ func (w *world) as(account string) context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
 }
 
+// ownWork is work that the daemon does by itself, and hostWork that which the host's administrator has set up.
+func (w *world) ownWork() context.Context {
+	return caisson.WithCaller(w.t.Context(), caisson.OwnWork(caisson.LocalAccount, "test"))
+}
+
+func (w *world) hostWork() context.Context {
+	return caisson.WithCaller(w.t.Context(), caisson.HostWork(caisson.LocalAccount, "test"))
+}
+
 func (w *world) create(req caisson.CreateRequest) *caisson.Sandbox {
 	w.t.Helper()
 	return got(w.Sandboxes().Create(w.ctx(), req))(w.t)

@@ -69,7 +69,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 		// What was taken in earlier is as good as it was then.
 		return c.Store.Images().Get(ctx, caisson.In(caller.Account), name)
 	}
-	req.Local = caller.Local
+	req.Local = caller.MayUseHost()
 	img, err := c.Images.Pull(ctx, req, caller.Account, progress)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 		}
 		*p = normal
 		// As with the host's paths: what is only the host's to give is given over the unix socket only.
-		if caller, err := caisson.CallerOf(ctx); err != nil || !caller.Local {
+		if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
 			if i, ok := n.c.Egress.Inward(*p); ok {
 				return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
 			}

@@ -143,10 +143,15 @@ func TestSetPolicy(t *testing.T) {
 		t.Errorf("%d rules after resume", n)
 	}
 	// What is only the host's to give.
-	if _, err := w.Sandboxes().Create(w.as("other"), caisson.CreateRequest{Policy: allowOnly("example.com", "10.0.0.0/8")}); caisson.KindOf(err) != caisson.Denied {
-		t.Errorf("a token's policy that leads inward: %v", err)
+	inward := caisson.CreateRequest{Policy: allowOnly("example.com", "10.0.0.0/8")}
+	for name, ctx := range map[string]context.Context{"a token": w.as("other"), "own work": w.ownWork()} {
+		if _, err := w.Sandboxes().Create(ctx, inward); caisson.KindOf(err) != caisson.Denied {
+			t.Errorf("a policy of %s that leads inward: %v", name, err)
+		}
 	}
-	_, err := w.Policies().SetPolicy(w.as("other"), ref, caisson.Policy{})
+	_, err := w.Sandboxes().Create(w.hostWork(), inward)
+	must(t, err)
+	_, err = w.Policies().SetPolicy(w.as("other"), ref, caisson.Policy{})
 	if caisson.KindOf(err) != caisson.NotFound {
 		t.Errorf("another account: %v", err)
 	}

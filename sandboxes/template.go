@@ -96,7 +96,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	}
 	if ref, err := t.c.Images.Canonical(tpl.Image); err != nil {
 		return nil, err
-	} else if isPath(ref) && !caller.Local {
+	} else if isPath(ref) && !caller.MayUseHost() {
 		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 	}
 	tpl.Account, tpl.CreatedAt, tpl.Built = caller.Account, now(), nil

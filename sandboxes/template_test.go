@@ -72,8 +72,11 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("the field is %q, want %q: %v", caisson.FieldOf(err), c.field, err)
 		}
 	}
-	_, err := tp.PutTemplate(w.as("local"), caisson.Template{Name: "path", Image: "dir:/etc"})
-	wantKind(t, err, caisson.Denied)
+	var err error
+	for _, ctx := range []context.Context{w.as("local"), w.ownWork()} {
+		_, err = tp.PutTemplate(ctx, caisson.Template{Name: "path", Image: "dir:/etc"})
+		wantKind(t, err, caisson.Denied)
+	}
 	if got(tp.GetTemplate(w.ctx(), "tpl"))(t).Image != "debian:12" {
 		t.Error("a refused change has changed the template")
 	}

@@ -31,7 +31,7 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 		return err
 	case req.Kind == caisson.WorkspaceVolume:
 		return w.checkVolume(req, mounts)
-	case !caller.Local:
+	case !caller.MayUseHost():
 		return caisson.Errorf(caisson.Denied, "a host directory can be a workspace only over the unix socket")
 	case req.Directory == nil:
 		return caisson.Invalidf("workspace", "came without its directory")

@@ -85,6 +85,7 @@ func TestWorkspaceRefused(t *testing.T) {
 		field  string
 	}{
 		{"with a token", w.as("local"), "", func(*caisson.CreateRequest) {}, caisson.Denied, ""},
+		{"by itself", w.ownWork(), "", func(*caisson.CreateRequest) {}, caisson.Denied, ""},
 		{"our own data", w.ctx(), w.dir, func(*caisson.CreateRequest) {}, caisson.Denied, ""},
 		{"above our own data", w.ctx(), filepath.Dir(w.dir), func(*caisson.CreateRequest) {}, caisson.Denied, ""},
 		{"direct above our own data", w.ctx(), filepath.Dir(w.dir), func(r *caisson.CreateRequest) { r.Workspace.Kind = "direct" }, caisson.Denied, ""},

@@ -33,8 +33,8 @@ type boxes struct {
 
 func (b *boxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	caller, err := caisson.CallerOf(ctx)
-	if err != nil || !caller.Local {
-		return nil, errors.Join(err, errors.New("not local"))
+	if err != nil || !caller.MayUseHost() {
+		return nil, errors.Join(err, errors.New("it may not use the host's"))
 	}
 	b.mu.Lock()
 	b.last, b.made = req, b.made+1

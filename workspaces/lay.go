@@ -147,7 +147,7 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 	if err != nil {
 		return hostdir.Dir{}, err
 	}
-	if !caller.Local {
+	if !caller.MayUseHost() {
 		return hostdir.Dir{}, caisson.Errorf(caisson.Denied, "host directories are accepted only over the unix socket")
 	}
 	d, err := hostdir.Of(req.Directory.Fd())

@@ -1,6 +1,7 @@
 package workspaces_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,8 +53,10 @@ func TestLayRefuses(t *testing.T) {
 		})
 	}
 	w.t = t
-	_, err := w.core.Layers().Lay(w.token(), w.sandbox(), request{Source: "x", Directory: handle(t, dir)})
-	w.wants(err, caisson.Denied, "unix socket")
+	for _, ctx := range []context.Context{w.token(), caisson.WithCaller(t.Context(), caisson.OwnWork("local", "test"))} {
+		_, err := w.core.Layers().Lay(ctx, w.sandbox(), request{Source: "x", Directory: handle(t, dir)})
+		w.wants(err, caisson.Denied, "unix socket")
+	}
 	if list, err := os.ReadDir(filepath.Join(w.data, "workspaces")); err != nil || len(list) != 0 {
 		t.Errorf("%v is left, %v", list, err)
 	}
@@ -120,8 +123,11 @@ func TestSyncRefuses(t *testing.T) {
 	w.wants(err, caisson.Conflict, "name that one")
 	_, err = w.gate.Sync(w.ctx(), string(ws.ID), one("a", good, func(r *caisson.SyncRequest) { r.Directory = handle(t, filepath.Join(dir, "d")) }))
 	w.wants(err, caisson.Conflict, "name that one")
-	_, err = w.gate.Sync(w.token(), string(ws.ID), one("a", good, func(r *caisson.SyncRequest) { r.Directory = handle(t, dir) }))
-	w.wants(err, caisson.Denied, "unix socket")
+	work := caisson.WithCaller(t.Context(), caisson.HostWork("local", "test"))
+	for _, ctx := range []context.Context{w.token(), work} {
+		_, err = w.gate.Sync(ctx, string(ws.ID), one("a", good, func(r *caisson.SyncRequest) { r.Directory = handle(t, dir) }))
+		w.wants(err, caisson.Denied, "unix socket")
+	}
 	w.wantFiles(dir, start)
 	w.wants(w.gate.RemoveWorkspace(w.ctx(), string(ws.ID)), caisson.Conflict, "remove the sandbox first")
 	// And all of it together, without what is denied.

@@ -135,7 +135,8 @@ const removeTime = 2 * time.Minute
 // box makes a sandbox of a trial and calls do with it. When box returns nothing is left of it; if that fails, the time limit of the
 // sandbox, or the next daemon, sees to it.
 func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
-	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: s.w.Account, Local: true}) // the sync itself is asked for by the host's side
+	// The sync was asked for by the host's side, and its administrator has configured the command.
+	ctx = caisson.WithCaller(ctx, caisson.HostWork(s.w.Account, "check what is to be applied"))
 	req, err := s.boxRequest(t, cmd)
 	if err != nil {
 		return err
@@ -182,7 +183,7 @@ func (c boxing) removeTrials(ctx context.Context) error {
 		more = rest && len(page) > 0
 		for _, sb := range page {
 			f.After = sb.ID
-			owner := caisson.WithCaller(ctx, caisson.Caller{Account: sb.Account, Local: true})
+			owner := caisson.WithCaller(ctx, caisson.OwnWork(sb.Account, "remove the sandbox of a check"))
 			if err := c.sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 			}
