@@ -23,20 +23,20 @@ import (
 	"github.com/caisson-dev/caisson/wire/name"
 )
 
-// maxWires bounds how many wires one process holds; each is a descriptor, about four goroutines and a stack's memory.
+// maxWires bounds how many wires one process holds; each needs a descriptor, about four goroutines and memory for a stack.
 const maxWires = 4000
 
-// maxDescriptors bounds the wires and connections of one process.
+// maxDescriptors bounds the descriptors of wires and connections of one process.
 const maxDescriptors = 65536
 
-// maxJournal bounds the files that the process may make longer: journals and recordings.
+// maxJournal bounds the size of the files to which the process can append, in bytes: journals and recordings.
 const maxJournal = 256 << 20
 
-// maxSettings bounds a caisson.GatewayConfig.
+// maxSettings bounds a caisson.GatewayConfig, in bytes.
 const maxSettings = 8 << 20
 
-// How long the end of a wire waits for its calls of models to be written to the ledger: first while the engine waits, who can
-// ask nothing else meanwhile, and then without it.
+// How long the removal of a wire waits for its model calls to be written to the ledger: detachTime while the engine waits, which
+// can send no other request meanwhile, and then settleTime in the background.
 const (
 	detachTime = 500 * time.Millisecond
 	settleTime = 3 * time.Second
@@ -47,14 +47,14 @@ type server struct {
 	conn     *net.UnixConn
 	feed     *feed
 	process  Process
-	gateway  Gateway // nil: there is none
+	gateway  Gateway // nil: there is no gateway
 	hosts    *hosts
 	upstream *name.Upstream
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers
 
 	roots    *x509.CertPool
-	rooted   bool // roots has those of the settings; touched by serve only
+	rooted   bool // roots include those of the settings; used by serve only
 	dialling atomic.Pointer[flow.Settings]
 
 	mu    sync.Mutex
@@ -109,7 +109,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	return s, nil
 }
 
-// serve answers requests until the engine closes the connection, which is no error, and then stops all wires.
+// serve answers requests until the engine closes the connection, which is not an error, and then removes all wires.
 func (s *server) serve(c Confinement) error {
 	go s.hosts.run()
 	go s.feed.run()
@@ -149,11 +149,11 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 	return r.encode()
 }
 
-// errLost says that there was no room in this process for the descriptors that came with a request.
+// errLost reports that the process had no free descriptors for those that came with a request.
 var errLost = errors.New("the wire process has no descriptors left")
 
-// receive returns the next request and its descriptors. The engine is trusted, but a message that makes no sense is the end:
-// the two are out of step. After errLost, with which the request is returned, they are not.
+// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are out
+// of step, and the process exits. They are in step after errLost, with which the request is returned.
 func (s *server) receive() (_ request, files []*os.File, err error) {
 	buf := make([]byte, maxRequest+1)
 	oob := make([]byte, unix.CmsgSpace(2*4))
@@ -184,7 +184,7 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	if err != nil {
 		return request{}, files, err
 	}
-	// There is room for two in oob, so that one that was cut off with fewer was cut off for want of a free descriptor.
+	// oob has room for two descriptors, so truncation with fewer means that no descriptor was free.
 	if flags&unix.MSG_CTRUNC != 0 && len(files) < 2 && flags&unix.MSG_TRUNC == 0 {
 		return req, files, errLost
 	}
@@ -194,7 +194,7 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	return req, files, nil
 }
 
-// pollable returns f anew so that Go's poller waits for it: a TAP does not wait by itself. f is closed.
+// pollable returns a non-blocking duplicate of f for Go's poller, because a TAP is opened in blocking mode. It closes f.
 func pollable(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	f.Close()
@@ -208,7 +208,7 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tap"), nil
 }
 
-// handle does what is asked. It owns files.
+// handle executes a request. It owns files.
 func (s *server) handle(req request, files []*os.File) reply {
 	w := s.wire(req.id)
 	if w == nil && req.op.about() && req.op != opAttach {
@@ -241,7 +241,7 @@ func (s *server) handle(req request, files []*os.File) reply {
 	}
 }
 
-// answer is a reply with a body.
+// answer returns a reply with v as JSON.
 func answer(v any) reply {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > maxBody {
@@ -253,7 +253,7 @@ func answer(v any) reply {
 	return reply{body: b}
 }
 
-// done is a reply without one.
+// done returns a reply without a body, or with the text of err.
 func done(err error) reply {
 	if err != nil {
 		return reply{status: statusFailed, body: []byte(err.Error())}
@@ -297,7 +297,7 @@ func (s *server) wire(id caisson.ID) *served {
 	return s.wires[id]
 }
 
-// put remembers a wire, or forgets it if w is nil.
+// put adds a wire, or removes it if w is nil.
 func (s *server) put(id caisson.ID, w *served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +321,7 @@ func second(files []*os.File) *os.File {
 	return nil
 }
 
-// spec reads what a wire is for.
+// spec decodes a wire's spec and compiles its policy.
 func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
 	spec := &caisson.WireSpec{}
 	if err := unmarshal(body, spec); err != nil {
@@ -351,8 +351,8 @@ func (s *server) settings(f *os.File) error {
 		return err
 	}
 	if !s.rooted && s.roots != nil {
-		// Once, before the first wire: the pool is in use from then on. They change with the configuration, for which the daemon
-		// is restarted.
+		// Only once, before the first wire: the pool is in use afterwards. The authorities change with the configuration, which
+		// requires a restart of the daemon.
 		s.roots.AppendCertsFromPEM([]byte(cfg.Roots))
 		s.rooted = true
 	}
@@ -364,14 +364,14 @@ func (s *server) settings(f *os.File) error {
 	return s.gateway.Configure(*cfg)
 }
 
-// readMemoryFile reads what memoryFile has written, and closes f.
+// readMemoryFile decodes a file of memoryFile and closes it.
 func readMemoryFile(f *os.File, v any) error {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
 	if err != nil {
 		return err
 	}
-	defer clear(b) // keys
+	defer clear(b) // it may contain keys
 	if len(b) > maxSettings {
 		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
 	}
@@ -380,7 +380,7 @@ func readMemoryFile(f *os.File, v any) error {
 
 var errNoGateway = errors.New("there is no gateway")
 
-// runs changes which runs on other machines are served.
+// runs changes the set of runs on other machines that are served.
 func (s *server) runs(f *os.File) error {
 	var change caisson.GatewayRunChange
 	if err := readMemoryFile(f, &change); err != nil {
@@ -392,7 +392,7 @@ func (s *server) runs(f *os.File) error {
 	return s.gateway.Runs(change)
 }
 
-// listen serves other machines.
+// listen serves the model gateway to other machines.
 func (s *server) listen(f *os.File) error {
 	if s.gateway == nil {
 		f.Close()
@@ -425,7 +425,7 @@ func (s *server) forget(body []byte) error {
 	return nil
 }
 
-// isHost says whether a name below Domain, or Domain itself, means something on the wire.
+// isHost reports whether host is Domain or a virtual host that the wire grants.
 func (s *server) isHost(w *served, host string) bool {
 	if host == Domain {
 		return true
@@ -434,7 +434,7 @@ func (s *server) isHost(w *served, host string) bool {
 	return ok && s.hosts.handlers[name] != nil && w.granted(name)
 }
 
-// usable says whether the host has a route to an address.
+// usable reports whether the host has a route to an address.
 func (s *server) usable(a netip.Addr) bool {
 	_, err := s.dialer.Own(a)
 	return err == nil
@@ -443,7 +443,7 @@ func (s *server) usable(a netip.Addr) bool {
 // dialTime bounds connecting to one address of a provider.
 const dialTime = 10 * time.Second
 
-// dial connects to a host of the configuration. No policy is asked, and an address of this machine is as good as any.
+// dial connects to a host of the configuration. No policy applies, and addresses of this machine are allowed.
 func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -468,13 +468,13 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A notice tells something once for many times that it happens.
+// A notice coalesces repeated events into one call of tell.
 type notice struct {
 	pending atomic.Bool
 	tell    func()
 }
 
-// noticeTime is how long a notice gathers.
+// noticeTime is the delay between the first event and the call.
 const noticeTime = 50 * time.Millisecond
 
 func newNotice(tell func()) *notice { return &notice{tell: tell} }

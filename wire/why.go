@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	whyTime       = 10 * time.Second // for a page to be asked for in turn, and for it to be taken
-	maxRenderings = 4                // pages being made at once in the process
+	whyTime       = 10 * time.Second // limit for waiting until no other page is rendered, and for writing the page
+	maxRenderings = 4                // pages rendered concurrently in the process
 )
 
-// A page is made as a whole before any of it is written, so that a sandbox that does not read holds its own turn and nothing
-// that others need.
+// A page buffers a response completely before any of it is written, so that a sandbox that does not read blocks only its own next
+// page and no shared resource.
 type page struct {
 	header http.Header
 	status int
@@ -35,7 +35,8 @@ func (p *page) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// why says what a wire has and has refused: to one request of the wire at a time, and to one of a connection.
+// why serves the page of a wire's policy and recent refusals. Each wire renders one page at a time, and each connection serves
+// one.
 func (h *hosts) why(rw http.ResponseWriter, r *http.Request, w *served) {
 	rw.Header().Set("Connection", "close")
 	late := time.NewTimer(whyTime)
@@ -51,7 +52,7 @@ func (h *hosts) why(rw http.ResponseWriter, r *http.Request, w *served) {
 	}
 	p := &page{header: rw.Header()}
 	h.render(p, r, w)
-	// Not the server's WriteTimeout: the answers of models take as long as they take. The connection ends with this one.
+	// Not the server's WriteTimeout, because model answers may take any time. The connection is closed after this response.
 	if err := http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(whyTime)); err != nil {
 		panic(http.ErrAbortHandler)
 	}

@@ -15,7 +15,7 @@ const (
 	portTLS  = 443
 )
 
-// carry carries an established connection to its end.
+// carry relays an established connection until it ends.
 func (c *flow) carry(g *guest, up *net.TCPConn) {
 	r, err := newRelay(c, g, up)
 	if err != nil {
@@ -25,7 +25,7 @@ func (c *flow) carry(g *guest, up *net.TCPConn) {
 	c.mu.Lock()
 	name := c.verdict.Name
 	c.mu.Unlock()
-	if name == "" { // the address was allowed, whatever is said
+	if name == "" { // the address itself is allowed, so the content is not checked
 		r.startIn(nil)
 		r.startOut(nil, nil)
 		r.wait()
@@ -34,15 +34,15 @@ func (c *flow) carry(g *guest, up *net.TCPConn) {
 	c.carryNamed(r)
 }
 
-// Who speaks first, on a connection where that may be either.
+// Which side sent the first byte, on a connection where either may.
 const (
 	nobody int32 = iota
 	world
 	sandbox
 )
 
-// carryNamed carries what the sandbox says if it is meant for a name that it may speak to. The world may speak first, and is
-// heard at once.
+// carryNamed relays what the sandbox sends if it is addressed to a name that is allowed. The destination may send first, and its
+// bytes are relayed at once.
 func (c *flow) carryNamed(r *relay) {
 	var first atomic.Int32
 	r.startIn(func() bool { return first.CompareAndSwap(nobody, world) })
@@ -50,7 +50,7 @@ func (c *flow) carryNamed(r *relay) {
 	lang := c.judge(r, &e)
 	if lang == langHTTP && !first.CompareAndSwap(nobody, sandbox) {
 		select {
-		case <-r.in: // it said nothing, but has ended
+		case <-r.in: // the destination sent nothing, but its side has ended
 			lang = unclear
 		default:
 			lang = e.bad("HTTP was spoken after the other side had begun")
@@ -58,7 +58,7 @@ func (c *flow) carryNamed(r *relay) {
 	}
 	switch lang {
 	case langHTTP:
-		r.up.SetReadDeadline(time.Unix(1, 0)) // stop waiting for the world; nothing has come
+		r.up.SetReadDeadline(time.Unix(1, 0)) // interrupt the read from the destination; it has sent nothing
 		r.ends.Wait()
 		r.up.SetReadDeadline(time.Time{})
 		r.g.unread(e.heard)
@@ -69,7 +69,7 @@ func (c *flow) carryNamed(r *relay) {
 			line = &firstLine{}
 		}
 		r.startOut(e.heard, line)
-		e = ear{} // may be large, and the flow may be long
+		e = ear{} // release the buffer, which may be large, because the flow may be long
 		r.wait()
 	case langBad:
 		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})
@@ -80,8 +80,8 @@ func (c *flow) carryNamed(r *relay) {
 	}
 }
 
-// judge listens to the sandbox, and says what it speaks: langBad if that may not be carried, unclear if the connection broke
-// before that could be known.
+// judge reads the first bytes from the sandbox and returns their protocol: langBad if it is not allowed, unclear if the
+// connection broke before the protocol was known.
 func (c *flow) judge(r *relay, e *ear) language {
 	lang, err := c.hear(r.g, e)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *flow) judge(r *relay, e *ear) language {
 	port := c.what.Dst.Port()
 	only := port == portHTTP || port == portTLS
 	switch {
-	case lang == unclear && only && len(e.heard) > 0: // it has ended its side
+	case lang == unclear && only && len(e.heard) > 0: // the sandbox has closed its side
 		return e.bad("the connection ended within its first words")
 	case lang == unclear:
 		return langOther
@@ -105,7 +105,7 @@ func (c *flow) judge(r *relay, e *ear) language {
 	return lang
 }
 
-// checkTLS compares the server name with what is allowed. What it refuses it has not yet reported.
+// checkTLS checks whether the server name is allowed. The caller must report a refusal.
 func (c *flow) checkTLS(e *ear) language {
 	if e.name == "" {
 		return e.bad("a rule allows the name, so TLS must say it (no server name in the ClientHello)")
@@ -120,8 +120,8 @@ func (c *flow) checkTLS(e *ear) language {
 	return langTLS
 }
 
-// hear reads until it is clear what the sandbox speaks, or it ends its side, which leaves it unclear. From its first byte on
-// it has only so much time.
+// hear reads until the protocol of the sandbox is known, or the sandbox closes its side, which leaves it unclear. The time is
+// limited from the first byte on.
 func (c *flow) hear(g *guest, e *ear) (language, error) {
 	buf := make([]byte, 2<<10)
 	for {
@@ -134,7 +134,7 @@ func (c *flow) hear(g *guest, e *ear) (language, error) {
 		switch {
 		case lang != unclear:
 			return lang, g.SetReadDeadline(time.Time{})
-		case isTimeout(err) && len(e.heard) == 0: // the world has ended its side long ago
+		case isTimeout(err) && len(e.heard) == 0: // the destination closed its side long ago
 			return unclear, err
 		case isTimeout(err):
 			return e.bad("too little was said to tell for whom"), nil

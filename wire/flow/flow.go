@@ -12,12 +12,12 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// A flow is one connection or exchange of datagrams, from when the sandbox asks for it until nothing of it is left.
+// A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f      *Forwarder
-	what   caisson.Flow // with the names as they were at the start
+	what   caisson.Flow // with the names at the start
 	start  time.Time
-	local  bool // to a service of the wire's own
+	local  bool // to a service of the gateway
 	wide   bool // has large buffers
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -25,26 +25,26 @@ type flow struct {
 	out, in atomic.Int64 // bytes from and to the sandbox
 
 	mu       sync.Mutex
-	own      bool            // guarded by mu; the destination is the host's
-	verdict  caisson.Verdict // guarded by mu
-	accepted bool            // guarded by mu; reported as allowed
-	said     string          // guarded by mu; the last name said on it, "" if none was
+	own      bool            // the destination is an address of the host; guarded by mu
+	verdict  caisson.Verdict // the latest decision; guarded by mu
+	accepted bool            // reported as allowed; guarded by mu
+	said     string          // the last name that the sandbox sent, "" if none; guarded by mu
 	ended    bool            // guarded by mu
-	closers  []func()        // guarded by mu; end the flow abruptly
+	closers  []func()        // close both sides; guarded by mu
 }
 
-// begin decides on the flow for the first time. An error means that the policy allows it but the host has no way there.
+// begin makes the first decision about the flow. An error means that the policy allows it but the host has no route.
 func (c *flow) begin() (caisson.Verdict, error) {
 	c.what.Names = slices.Clone(c.f.cfg.Names(c.what.Dst.Addr()))
 	v := c.f.cfg.Decide(c.what)
 	if !v.Allowed {
-		return c.set(v, false), nil // without asking the kernel about every address that a sandbox tries
+		return c.set(v, false), nil // no route lookup for denied addresses
 	}
 	own, err := c.f.cfg.Dialer.Own(c.what.Dst.Addr())
 	return c.set(exactly(v, own), own), err
 }
 
-// again decides on it once more, after a while in which the policy may have changed.
+// again makes the decision once more, because the policy may have changed.
 func (c *flow) again() caisson.Verdict {
 	c.mu.Lock()
 	own := c.own
@@ -63,7 +63,7 @@ func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
 	return v
 }
 
-// accept reports that the flow is allowed. It returns false if it has ended meanwhile.
+// accept reports the flow as allowed. It returns false if the flow has ended already.
 func (c *flow) accept() bool {
 	c.mu.Lock()
 	if c.ended {
@@ -78,7 +78,8 @@ func (c *flow) accept() bool {
 	return true
 }
 
-// onEnd has fn called when the flow is ended before its time; at once if it has been. fn may be called more than once.
+// onEnd registers fn to be called when the flow is reset; if it has ended, fn is called immediately. fn may be called more than
+// once.
 func (c *flow) onEnd(fn func()) {
 	c.mu.Lock()
 	ended := c.ended
@@ -91,7 +92,7 @@ func (c *flow) onEnd(fn func()) {
 	}
 }
 
-// end resets the flow on both sides. A reason other than "" is reported, as a denial.
+// end resets the flow on both sides. A reason other than "" is reported as a denial.
 func (c *flow) end(reason string) {
 	c.mu.Lock()
 	first := !c.ended
@@ -114,7 +115,7 @@ func (c *flow) end(reason string) {
 	}
 }
 
-// done gives the flow's place back, and reports how much it has carried.
+// done removes the flow from the table and the limits, and reports its bytes.
 func (c *flow) done() {
 	c.end("")
 	out, in := c.out.Load(), c.in.Load()
@@ -150,7 +151,7 @@ func (c *flow) done() {
 	f.work.Done()
 }
 
-// recheck ends the flow if the policy, asked now, does not allow it.
+// recheck resets the flow if the current policy does not allow it.
 func (c *flow) recheck() {
 	c.mu.Lock()
 	before, own, said := c.verdict, c.own, c.said
@@ -168,8 +169,8 @@ func (c *flow) recheck() {
 	}
 }
 
-// say decides whether the sandbox may speak to name on this flow. A change of policy during the call is not missed:
-// the name is known to recheck first.
+// say decides whether the sandbox may use name on this flow. It stores the name first, so that a concurrent recheck of a changed
+// policy includes it.
 func (c *flow) say(name string) caisson.Verdict {
 	c.mu.Lock()
 	c.said = name
@@ -191,7 +192,7 @@ func (c *flow) decideName(name string, own bool) caisson.Verdict {
 	return exactly(c.f.cfg.Decide(what), own)
 }
 
-// refuse reports that what was said on the flow is not allowed.
+// refuse reports that a name or request on the flow is not allowed.
 func (c *flow) refuse(name string, v caisson.Verdict) {
 	v.Allowed = false
 	v.Name = name
@@ -199,7 +200,7 @@ func (c *flow) refuse(name string, v caisson.Verdict) {
 	c.f.report("request", c.what, v, "")
 }
 
-// plausibleName keeps what could not be a name on the internet out of reports and decisions. It wants lower case.
+// plausibleName reports whether s, in lower case, could be a host name. Others are kept out of reports and decisions.
 func plausibleName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false
@@ -213,7 +214,7 @@ func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
 }
 
-// exactly adds to a verdict what no rule can say: own means that the destination is the host's.
+// exactly denies an allowed flow to an address of the host (own) unless the rule names exactly that address.
 func exactly(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && own && !v.Exact {
 		v.Allowed = false

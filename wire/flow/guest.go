@@ -15,7 +15,7 @@ import (
 
 var errGuest = errors.New("the sandbox's side of the connection failed")
 
-// A guest is the sandbox's end of a TCP connection. It counts what passes.
+// A guest is the sandbox's end of a TCP connection. It counts the bytes in both directions.
 type guest struct {
 	*gonet.TCPConn
 	flow *flow
@@ -23,13 +23,13 @@ type guest struct {
 	wq   *waiter.Queue
 
 	hup   waiter.Entry
-	gone  chan struct{} // closed when the endpoint has ended, whether well or not
+	gone  chan struct{} // closed when the endpoint has ended, normally or with an error
 	once  sync.Once
 	shut  chan struct{} // closed by Close
 	close sync.Once
 
 	readMu sync.Mutex
-	head   []byte // guarded by readMu; has been read already, and is to be read again
+	head   []byte // data that is read again before the connection's; guarded by readMu
 }
 
 func newGuest(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guest {
@@ -38,7 +38,7 @@ func newGuest(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guest {
 		TCPConn: gonet.NewTCPConn(wq, ep), flow: c, ep: ep, wq: wq,
 		gone: make(chan struct{}), shut: make(chan struct{}),
 	}
-	// The queue may be notified with the endpoint locked: nothing but this may happen there.
+	// The queue may be notified while the endpoint is locked, so the callback must not use the endpoint.
 	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.once.Do(func() { close(g.gone) }) })
 	wq.EventRegister(&g.hup)
 	switch g.state() {
@@ -51,7 +51,7 @@ func newGuest(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guest {
 
 func (g *guest) state() tcp.EndpointState { return tcp.EndpointState(g.ep.State()) }
 
-// failed says that the connection has ended with a reset or timeout.
+// failed reports whether the connection ended with a reset or timeout.
 func (g *guest) failed() bool { return g.state() == tcp.StateError }
 
 // Read implements [net.Conn].
@@ -70,7 +70,7 @@ func (g *guest) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unread gives back what was read first, before anything else reads.
+// unread makes Read return p again before other data. It must be called before any other Read.
 func (g *guest) unread(p []byte) {
 	g.readMu.Lock()
 	g.head = p
@@ -84,7 +84,7 @@ func (g *guest) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements [net.Conn]. What was written is still sent.
+// Close implements [net.Conn]. Data that was written is still sent.
 func (g *guest) Close() error {
 	g.close.Do(func() {
 		close(g.shut)
@@ -93,8 +93,8 @@ func (g *guest) Close() error {
 	return nil
 }
 
-// Widen lets more be on its way on a connection to a service of the wire's own: a window of less than two segments makes a sender wait for timers. With
-// false it is as it was before. Whoever calls it bounds how many connections are wide at once.
+// Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
+// sender wait for timers. With false it restores them. The caller must limit the number of wide connections.
 func (g *guest) Widen(wide bool) {
 	o := g.ep.SocketOptions()
 	if wide {
@@ -112,7 +112,7 @@ func (g *guest) abort() {
 	g.Close()
 }
 
-// linger waits until the connection has been closed, and then until nothing of it is left; not for ever.
+// linger waits until the connection has been closed, and then for at most halfClosed until the endpoint is gone.
 func (g *guest) linger(c *flow) {
 	defer g.abort()
 	select {
@@ -129,8 +129,7 @@ func (g *guest) linger(c *flow) {
 	}
 }
 
-// receive reads into a chunk once there is something, and hands it to use, which must not keep it. The error is io.EOF at
-// the end.
+// receive reads into a chunk once data is available and passes it to use, which must not keep it. It returns io.EOF at the end.
 func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
 	chunks := g.flow.chunks()
 	for {
@@ -149,7 +148,7 @@ func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
 				return err
 			}
 		case *tcpip.ErrWouldBlock:
-			<-ready // comes at the latest when the flow is ended, which aborts the endpoint
+			<-ready // also notified when the flow is reset, which aborts the endpoint
 		case *tcpip.ErrClosedForReceive:
 			return io.EOF
 		default:

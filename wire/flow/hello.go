@@ -6,32 +6,32 @@ import (
 	"strings"
 )
 
-// maxSpeech bounds what is read before it must be clear what is spoken.
+// maxSpeech bounds the data that is read before the protocol must be known, in bytes.
 const maxSpeech = 64 << 10
 
-// A language is what is spoken on a connection.
+// A language is the protocol of a connection.
 type language int
 
 const (
-	unclear language = iota // more has to be read
+	unclear language = iota // more data is needed
 	langTLS
 	langHTTP
 	langOther
-	langBad // must not be carried
+	langBad // not allowed
 )
 
-// An ear listens to the first words on a connection. Its work is linear in what it hears, in however small pieces.
+// An ear detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
 type ear struct {
 	heard []byte
 
-	// Of TLS: records begin at next; msg is the handshake message so far.
+	// For TLS: the next record begins at next; msg is the handshake message so far.
 	next int
 	msg  []byte
-	// Of text: the first word begins at begin; the first line does not end before scanned.
+	// For text: the first word begins at begin; the first line does not end before scanned.
 	begin, scanned int
 	word           string
 
-	name   string // with langTLS: the server name, "" if there is none
+	name   string // server name with langTLS, "" if there is none
 	reason string // with langBad
 }
 
@@ -48,7 +48,7 @@ func (e *ear) bad(reason string) language {
 	return langBad
 }
 
-// listen says what is spoken, as far as that can be said of what was heard.
+// listen returns the protocol of the data so far.
 func (e *ear) listen() language {
 	if len(e.heard) == 0 {
 		return unclear
@@ -56,12 +56,12 @@ func (e *ear) listen() language {
 	lang := unclear
 	switch e.heard[0] {
 	case recordHandshake:
-		if len(e.heard) > 1 && e.heard[1] != 3 { // as that of every TLS is, but some servers do not look at it
+		if len(e.heard) > 1 && e.heard[1] != 3 { // 3 in all versions of TLS, but some servers do not check it
 			return e.bad("the version of the TLS record is none there is")
 		}
 		lang = e.listenTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		return e.bad("a TLS record that is no handshake came before the ClientHello") // some servers skip it
+		return e.bad("a TLS record that is no handshake came before the ClientHello") // some servers skip such a record
 	default:
 		lang = e.listenText()
 	}
@@ -75,13 +75,12 @@ func isToken(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
 
-// isSpace says whether any server could take b for white space: Python's reads latin-1 by the rules of Unicode.
+// isSpace reports whether any server might treat b as white space: Python applies Unicode's rules to latin-1.
 func isSpace(b byte) bool {
 	return b >= '\t' && b <= '\r' || b >= 0x1c && b <= ' ' || b == 0x85 || b == 0xa0
 }
 
-// listenText recognises HTTP more generously than any server would: by a method alone, or by a first line with a version in
-// it, after whatever white space.
+// listenText accepts more as HTTP than any server: a known method, or a first line with a version in it, after any white space.
 func (e *ear) listenText() language {
 	for e.word == "" {
 		if e.scanned == len(e.heard) {
@@ -117,7 +116,7 @@ func (e *ear) listenText() language {
 }
 
 func (e *ear) notHTTP() language {
-	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // the second version of the same header
+	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // version 2 of the PROXY header
 	if n := min(len(e.heard), len(proxy2)); string(e.heard[:n]) == proxy2[:n] {
 		if n < len(proxy2) {
 			return unclear
@@ -127,15 +126,15 @@ func (e *ear) notHTTP() language {
 	return langOther
 }
 
-// A firstLine watches what is said in no known language: another host could be asked for by a first line that is HTTP's to
-// some server, even if no method that we know begins it.
+// A firstLine searches the first line of an unknown protocol for HTTP: some server might accept it as a request to another host,
+// even if it does not begin with a known method.
 type firstLine struct {
-	tail []byte // the end of what was said, in upper case
+	tail []byte // the end of the data so far, in upper case
 	said int
 	over bool
 }
 
-// isHTTP says whether the line, of which p is the next part, names HTTP. What a line of text cannot hold ends it, too.
+// isHTTP reports whether the line, of which p is the next part, contains HTTP. A control character ends the line, too.
 func (l *firstLine) isHTTP(p []byte) bool {
 	const version = "HTTP/"
 	if l.over {
@@ -158,7 +157,7 @@ func (l *firstLine) isHTTP(p []byte) bool {
 	return false
 }
 
-// listenTLS puts the ClientHello together from the records that it may be spread over.
+// listenTLS assembles the ClientHello, which may be spread over several records.
 func (e *ear) listenTLS() language {
 	const (
 		recordHeader  = 5
@@ -187,7 +186,7 @@ func (e *ear) listenTLS() language {
 		switch {
 		case need > maxSpeech:
 			return e.bad("the TLS ClientHello is too large")
-		case len(e.msg) > need: // another message before the server's answer; no client does that
+		case len(e.msg) > need: // another message before the server's answer, which no client sends
 			return e.bad("the TLS ClientHello is followed by something else")
 		case len(e.msg) == need:
 			name, ok := serverName(e.msg[messageHeader:])
@@ -201,7 +200,7 @@ func (e *ear) listenTLS() language {
 	return unclear
 }
 
-// A cursor reads what its length precedes. After the first failure ok is false and everything is empty.
+// A cursor reads length-prefixed fields. After the first failure ok is false and all results are empty.
 type cursor struct {
 	rest []byte
 	ok   bool
@@ -224,11 +223,11 @@ func (c *cursor) number(size int) (n int) {
 	return n
 }
 
-// vector reads a length of size bytes, and then that many.
+// vector reads a length of size bytes, and then that many bytes.
 func (c *cursor) vector(size int) []byte { return c.take(c.number(size)) }
 
-// serverName returns the one host name in a ClientHello, in lower case, "" if there is none. Two of them, or anything else
-// that two readers could understand differently, is not ok.
+// serverName returns the host name in a ClientHello, in lower case, "" if there is none. It is not ok if there are two names, or
+// if two parsers could read the message differently.
 func serverName(hello []byte) (name string, ok bool) {
 	c := cursor{hello, true}
 	c.take(2 + 32) // version, random
@@ -236,7 +235,7 @@ func serverName(hello []byte) (name string, ok bool) {
 	c.vector(2)    // cipher suites
 	c.vector(1)    // compression methods
 	if !c.ok || len(c.rest) == 0 {
-		return "", c.ok // without extensions
+		return "", c.ok // no extensions
 	}
 	extensions := cursor{c.vector(2), c.ok}
 	if len(c.rest) != 0 {

@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// handleTCP gets segments that no endpoint wants. The stack resets what it returns false for.
+// handleTCP handles segments without an endpoint. The stack sends a reset if it returns false.
 func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	const opening = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	h := header.TCP(pkt.TransportHeader().Slice())
@@ -39,13 +39,13 @@ func (f *Forwarder) limit(what caisson.Flow, reason string) {
 	f.deny(what, reason)
 }
 
-// destination is where the sandbox wants to go. Addresses of IPv4 in the form of IPv6 stay what they are; nobody dials them.
+// destination returns the address to which the sandbox connects. IPv4-mapped addresses stay as they are; no dialer accepts them.
 func destination(id stack.TransportEndpointID) netip.AddrPort {
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
-// begin counts work that Close waits for; false when it is closing.
+// begin counts an operation that Close waits for. It returns false if the Forwarder is closing.
 func (f *Forwarder) begin() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,13 +55,13 @@ func (f *Forwarder) begin() bool {
 	return !f.closed
 }
 
-// connect serves one SYN, in a goroutine of its own.
+// connect handles one SYN, in a separate goroutine.
 func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	if !f.begin() {
 		r.Complete(true)
 		return
 	}
-	defer f.work.Done() // also of what is refused, whose end the sandbox sees a little before we have forgotten it
+	defer f.work.Done() // also for refused connections, whose end the sandbox sees before this
 	f.inFlight.Add(1)
 	c, g, up := f.accept(r)
 	f.inFlight.Add(-1)
@@ -82,8 +82,7 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	g.linger(c)
 }
 
-// accept decides, dials, and only then accepts. The guest is nil if there is no connection, and the flow if there was no
-// place for one.
+// accept decides, dials, and then accepts. The guest is nil if there is no connection, and the flow if a limit was reached.
 func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.TCPConn) {
 	dst := destination(r.ID())
 	c, limit := f.open("tcp", dst)
@@ -109,7 +108,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 		return c, g, up
 	case g != nil:
 		g.abort()
-	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not go on
+	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not complete the handshake
 		f.failed.Add(1)
 	}
 	if up != nil {
@@ -127,7 +126,7 @@ func (f *Forwarder) serves(c *flow) bool {
 	return true
 }
 
-// dial decides on c and connects to where it wants. It has reported if that did not work, and returns nil.
+// dial decides about c and connects to its destination. On failure it reports the reason and returns nil.
 func (f *Forwarder) dial(c *flow) *net.TCPConn {
 	v, err := c.begin()
 	if !v.Allowed {
@@ -147,11 +146,11 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 		return nil
 	}
 	c.onEnd(func() { reset(up) })
-	if !c.wide { // the kernel's buffers would grow to megabytes each; without them, setting a size cannot fail
+	if !c.wide { // the kernel's buffers would grow to megabytes each; setting their size cannot fail
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}
-	// What changed before the flow was in the table, Recheck has not seen.
+	// Recheck did not see policy changes before the flow was in the table.
 	if v := c.again(); !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.what, v, "")
@@ -161,7 +160,7 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 	return up
 }
 
-// undialled reports that an allowed flow could not be connected, unless it was ended meanwhile.
+// undialled reports that an allowed flow could not be connected, unless the flow has ended already.
 func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
 	c.mu.Lock()
 	ended := c.ended
@@ -177,7 +176,7 @@ func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
 	}
 }
 
-// why says in few words, and without addresses, why dialling failed.
+// why returns a short reason, without addresses, why a dial failed.
 func why(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -190,7 +189,7 @@ func why(err error) string {
 	}
 }
 
-// handshake accepts the connection, which is nil if the sandbox does not complete it.
+// handshake accepts the connection. It returns nil if the sandbox does not complete the handshake.
 func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
 	if c.ctx.Err() != nil {
 		return nil
@@ -203,13 +202,13 @@ func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
 	return newGuest(c, ep, wq)
 }
 
-// reset closes conn so that the peer sees that something is wrong.
+// reset closes conn with a TCP reset.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) // fails only if it is closed
 	conn.Close()
 }
 
-// prepare sets an endpoint's buffers and keepalive. None of these can fail on a connection; if one did, the defaults hold.
+// prepare sets an endpoint's buffers and keepalive. The calls cannot fail on a connection; otherwise the defaults would apply.
 func prepare(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)

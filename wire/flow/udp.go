@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// datagramBuffer, of an endpoint, holds a few of the largest datagrams.
+	// datagramBuffer is the size of an endpoint's buffers in bytes, enough for a few of the largest datagrams.
 	datagramBuffer = 256 << 10
-	// maxDatagram is what IPv4 can carry.
+	// maxDatagram is the largest payload of a datagram over IPv4, in bytes.
 	maxDatagram = 65507
 )
 
-// handleUDP gets datagrams that no flow has. The stack answers what it returns false for with a port unreachable, unless it
-// is malformed.
+// handleUDP handles datagrams without a flow. If it returns false, the stack answers with a port unreachable message unless the
+// datagram is malformed.
 func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if !validUDP(pkt) || f.isClosed() {
 		return false
@@ -59,7 +59,7 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	}
 	wq := new(waiter.Queue)
 	ep, err := udp.NewForwarderRequest(f.cfg.Stack, id, pkt.Clone()).CreateEndpoint(wq)
-	if err != nil { // another datagram was faster
+	if err != nil { // a concurrent datagram created the endpoint
 		up.Close()
 		c.done()
 		return true
@@ -88,7 +88,7 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 	return length && sum
 }
 
-// dialUDP decides on c and returns a socket for it. It has reported if there is none, and returns nil.
+// dialUDP decides about c and returns a socket for it. On failure it reports the reason and returns nil.
 func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 	v, err := c.begin()
 	if !v.Allowed {
@@ -105,7 +105,7 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 		f.undialled(c, v, err)
 		return nil
 	}
-	// What changed before the flow was in the table, Recheck has not seen.
+	// Recheck did not see policy changes before the flow was in the table.
 	if v := c.again(); !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.what, v, "")
@@ -115,14 +115,14 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 	return up
 }
 
-// An exchange carries datagrams between one port of the sandbox and one destination.
+// An exchange relays datagrams between one port of the sandbox and one destination.
 type exchange struct {
 	c  *flow
 	ep tcpip.Endpoint
 	wq *waiter.Queue
 	up *net.UDPConn
 
-	last    atomic.Int64 // when there was a datagram, in nanoseconds since 1970
+	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
 	packets atomic.Int64
 	once    sync.Once
 }
@@ -134,8 +134,7 @@ func (e *exchange) close() {
 	})
 }
 
-// run ends when there has been nothing to carry for a while, when the destination says that nobody is there, or when the
-// flow is ended.
+// run relays until no datagram was sent for a while, the destination reports the port as unreachable, or the flow is reset.
 func (e *exchange) run() {
 	defer e.c.done()
 	e.c.onEnd(e.close)
@@ -195,7 +194,7 @@ func (e *exchange) carryOut() {
 			}
 			continue
 		}
-		// One that is too large, or finds no room, is lost, as on any network.
+		// A datagram that is too large or exceeds the buffer is dropped, as on any network.
 		if terr != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNREFUSED) {
 			return
 		}
@@ -213,7 +212,7 @@ func (e *exchange) carryIn() {
 			e.count(&e.c.in, n)
 			var r bytes.Reader
 			r.Reset((*chunk)[:n])
-			e.ep.Write(&r, tcpip.WriteOptions{}) // what the wire has no room for is lost
+			e.ep.Write(&r, tcpip.WriteOptions{}) // a datagram that exceeds the buffer is dropped
 		}
 		datagramChunks.put(chunk)
 		if err != nil {
@@ -222,7 +221,7 @@ func (e *exchange) carryIn() {
 	}
 }
 
-// query has a service answer one datagram, unless there are too many already.
+// query passes one datagram to a service and sends its answer. It drops the datagram if too many queries are in progress.
 func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	select {
 	case f.queries <- struct{}{}:
@@ -244,14 +243,14 @@ func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 		defer f.work.Done()
 		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
-		<-f.queries // before the answer: who has it may ask again
+		<-f.queries // before the answer: its recipient may send the next query at once
 		if len(answer) > 0 && len(answer) <= maxDatagram {
 			f.answer(id, network, answer)
 		}
 	}()
 }
 
-// answer sends a datagram back where id's came from. One that cannot be sent is lost.
+// answer sends a datagram back to the source of id. Errors are ignored, as for a lost datagram.
 func (f *Forwarder) answer(id stack.TransportEndpointID, network tcpip.NetworkProtocolNumber, payload []byte) {
 	route, err := f.cfg.Stack.FindRoute(f.cfg.NIC, id.LocalAddress, id.RemoteAddress, network, false)
 	if err != nil {

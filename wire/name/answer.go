@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	maxQuery = 1232 // a question, and options that nobody looks at
-	maxUDP   = 4096 // of an answer, whatever the guest can take
+	maxQuery = 1232 // a question, and options that are ignored
+	maxUDP   = 4096 // of an answer, even if the guest accepts more
 
 	virtualTTL  = time.Minute
-	maxGuestTTL = 5 * time.Minute // a change of policy reaches guests in as long
+	maxGuestTTL = 5 * time.Minute // a policy change takes effect within this time
 )
 
-// A reply is an answer before it is a message. The zero reply says that the name exists and has no such records.
+// A reply is the content of an answer. The zero reply means that the name exists and has no such records.
 type reply struct {
 	rcode int
-	addrs []netip.Addr // of the type asked for
+	addrs []netip.Addr // of the requested type
 	ttl   time.Duration
-	// why, if code is not negative, is told to guests whose query can take an extended error.
+	// why is the text of an extended error for guests whose query accepts one, unless code is noError.
 	code int
 	why  string
 }
 
-const noError = -1 // as reply.code
+const noError = -1 // value of reply.code
 
-// Answer answers one query, which came over TCP or UDP. It returns nil if there is to be no answer: for what is no
-// query at all, and for some of what exceeds the limits. It takes as long as the lookup does, at most 5 seconds.
+// Answer answers one query, which was received over TCP or UDP. It returns nil if no answer must be sent: for malformed messages
+// that are not queries, and for some of the queries that exceed the limits. It takes as long as the lookup, at most 5 seconds.
 func (r *Resolver) Answer(ctx context.Context, query []byte, tcp bool) []byte {
 	const header = 12
 	if len(query) < header || query[2]&0x80 != 0 {
@@ -60,7 +60,7 @@ func (r *Resolver) Answer(ctx context.Context, query []byte, tcp bool) []byte {
 	return pack(q, r.answer(ctx, q.Question[0]), tcp)
 }
 
-// parseQuery reads a query. If it is not one that can be answered, rcode says why, and q is what of it can be sent back.
+// parseQuery parses a query. If it cannot be answered, rcode is the error, and q the part of it that the answer repeats.
 func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	id, flags := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	counts := [4]uint16{}
@@ -72,8 +72,8 @@ func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	switch {
 	case head.Opcode != dns.OpcodeQuery:
 		return head, dns.RcodeNotImplemented
-	// Besides an OPT record there may be a signature. All other records have no business in a query, and taking them
-	// apart costs more than refusing them.
+	// Besides an OPT record there may be a signature. All other records are invalid in a query, and parsing them costs more than
+	// refusing them.
 	case len(b) > maxQuery, counts[0] != 1, counts[1] != 0, counts[2] != 0, counts[3] > 2, flags&truncated != 0:
 		return head, dns.RcodeFormatError
 	}
@@ -100,7 +100,7 @@ func parseQuery(b []byte) (q *dns.Msg, rcode int) {
 	return q, dns.RcodeSuccess
 }
 
-// pack writes the answer to q. What does not fit is left out, and the answer says so.
+// pack encodes the answer to q. It omits records that do not fit and sets the truncation bit.
 func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	m := &dns.Msg{Question: q.Question, Compress: true}
 	m.MsgHdr = dns.MsgHdr{
@@ -131,14 +131,14 @@ func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	}
 	m.Truncate(size)
 	b, err := m.Pack()
-	if err != nil { // the question cannot be written back as it was read
+	if err != nil { // the question cannot be encoded as it was parsed
 		m = &dns.Msg{MsgHdr: dns.MsgHdr{Id: q.Id, Response: true, Opcode: q.Opcode, Rcode: dns.RcodeFormatError}}
-		b, _ = m.Pack() // a header alone always can be
+		b, _ = m.Pack() // encoding a header alone cannot fail
 	}
 	return b
 }
 
-// answer decides, and looks up what may be.
+// answer decides about a question, and looks the name up if the policy allows it.
 func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	name := lower(q.Name)
 	if name == "" {
@@ -164,7 +164,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
-		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser asks, and does without
+		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser sends these, and works without them
 			r.decided(name, netip.Addr{}, v)
 		}
 		return reply{code: int(dns.ExtendedErrorCodeNotSupported), why: v.Reason}
@@ -194,7 +194,7 @@ func (r *Resolver) tooManyLookups(name string, most int) reply {
 	return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
 }
 
-// lookup answers with those addresses of name, which allowed is about, that the policy allows.
+// lookup answers with the addresses of name that the policy allows; allowed is the verdict on the name.
 func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed caisson.Verdict) reply {
 	select {
 	case r.lookups <- struct{}{}:
@@ -214,7 +214,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 		return reply{rcode: dns.RcodeNameError, code: noError}
 	}
 	a := reply{ttl: min(found.TTL, maxGuestTTL), code: noError}
-	decider := r.c.Decider() // as it is after the lookup
+	decider := r.c.Decider() // the current policy, after the lookup
 	var refused caisson.Verdict
 	for _, addr := range found.Addrs {
 		v := r.decideAddress(decider, name, addr, t)
@@ -235,7 +235,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 
 func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr, t Type) caisson.Verdict {
 	switch {
-	case !isType(addr, t): // IPv4-mapped: nobody who means well writes these into an AAAA record
+	case !isType(addr, t): // IPv4-mapped: no legitimate AAAA record has these
 		return refusal("%s is not an address that a name may have", addr)
 	case addr == r.c.Gateway4 || addr == r.c.Gateway6:
 		return refusal("%s is this wire's own address", addr)
@@ -247,7 +247,7 @@ func isType(a netip.Addr, t Type) bool {
 	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
 }
 
-// failure is what a guest may know of err.
+// failure returns the text of err for a guest.
 func failure(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return "the lookup took too long"
@@ -260,13 +260,13 @@ func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 }
 
 const (
-	// maxText leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
+	// maxText, in bytes, leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
 	maxReason  = 120
 	maxSandbox = 40
 )
 
-// explain returns v's reason, and where to read more.
+// explain returns v's reason, and the command with which the operator can see details.
 func (r *Resolver) explain(v caisson.Verdict, name string) string {
 	why := short(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
 	if name != "" && len(why)+1+len(name) <= maxText {
@@ -275,7 +275,7 @@ func (r *Resolver) explain(v caisson.Verdict, name string) string {
 	return why
 }
 
-// short returns s as one line of at most max bytes.
+// short returns s, escaped, as one line of at most max bytes.
 func short(s string, max int) string {
 	const dots = "..."
 	if s = safetext.Escape(s); len(s) <= max {

@@ -2,8 +2,7 @@ package name
 
 import "time"
 
-// A bucket lets perSecond things through on average and burst at once. The zero of its state is a full bucket. It is
-// used by one goroutine at a time.
+// A bucket is a token bucket with the given rate and burst. The zero state is a full bucket. Not safe for concurrent use.
 type bucket struct {
 	perSecond, burst float64
 
@@ -11,7 +10,7 @@ type bucket struct {
 	last time.Time
 }
 
-// take reports whether one more may pass now.
+// take takes a token and reports whether one was available.
 func (b *bucket) take(now time.Time) bool {
 	if passed := now.Sub(b.last).Seconds(); passed > 0 {
 		b.used = max(0, b.used-passed*b.perSecond)

@@ -17,12 +17,12 @@ import (
 
 const (
 	rounds     = 2        // over all servers
-	udpSize    = 1232     // what passes everywhere without fragments
+	udpSize    = 1232     // passes every network without fragmentation
 	maxReply   = 16 << 10 // over TCP; no host needs more addresses
-	maxForeign = 64       // datagrams that are no answer to our query, before a server is given up
+	maxForeign = 64       // datagrams that do not answer the query, before the server is skipped
 )
 
-// ask asks the servers in turn until one knows.
+// ask queries the servers in turn until one returns a definite answer.
 func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, error) {
 	if len(servers) == 0 {
 		return Answer{}, caisson.Errorf(caisson.Unavailable, "this host has no name servers")
@@ -30,7 +30,7 @@ func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, err
 	var errs error
 	for round := range rounds {
 		for _, s := range servers {
-			// Servers that do not know EDNS get a second chance without.
+			// Servers that do not support EDNS are queried again without it.
 			a, err := askOne(ctx, s, q, round == 0)
 			if err == nil {
 				return a, nil
@@ -46,7 +46,7 @@ func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, err
 	return Answer{}, caisson.Wrap(errs, caisson.Unavailable, "no name server answers for %s", q.name)
 }
 
-// askOne asks one server, over UDP and if need be over TCP. Any answer but a definite one is an error.
+// askOne queries one server over UDP, and over TCP if the answer is truncated. Any indefinite answer is an error.
 func askOne(ctx context.Context, server netip.AddrPort, q question, edns bool) (Answer, error) {
 	query, id, err := newQuery(q, edns)
 	if err != nil {
@@ -65,8 +65,8 @@ func askOne(ctx context.Context, server netip.AddrPort, q question, edns bool) (
 	return Answer{}, err
 }
 
-// withConn calls do with a connection to server that ends with ctx. UDP sockets are connected, so that the kernel
-// drops what others send, and have a port of their own for each query.
+// withConn calls do with a connection to server that is closed when ctx ends or after tryTimeout. UDP sockets are connected, so
+// that the kernel drops datagrams of other hosts, and each query uses a separate port.
 func withConn(ctx context.Context, network string, server netip.AddrPort, do func(net.Conn) (Answer, error)) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -125,7 +125,7 @@ func overTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, error)
 	return a, err
 }
 
-// newQuery returns a query with an id that nobody can guess and nothing in it but the question.
+// newQuery returns a query with an unpredictable id and only the question.
 func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 	var random [2]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -146,11 +146,11 @@ var (
 )
 
 const (
-	maxChain = 16 // aliases followed
-	maxAddrs = 32 // addresses taken from an answer
+	maxChain = 16 // aliases followed at most
+	maxAddrs = 32 // addresses of an answer at most
 )
 
-// parseReply reads what claims to be the answer to q. errForeign means that it is to be ignored as if it had not come.
+// parseReply parses msg as the answer to q. It returns errForeign for a message that must be ignored.
 func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	const header = 12
 	if len(msg) < header || binary.BigEndian.Uint16(msg) != id || msg[2]&0x80 == 0 {
@@ -158,14 +158,14 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	}
 	var m dns.Msg
 	truncated := msg[2]&0x02 != 0
-	if err := m.Unpack(msg); err != nil && !truncated { // what is truncated may end anywhere
+	if err := m.Unpack(msg); err != nil && !truncated { // a truncated message may end anywhere
 		return Answer{}, errForeign
 	}
 	ours := len(m.Question) == 1 && lower(m.Question[0].Name) == q.name && m.Question[0].Qtype == uint16(q.typ) &&
 		m.Question[0].Qclass == dns.ClassINET && m.Opcode == dns.OpcodeQuery
 	definite := m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError
 	switch {
-	case !definite && (ours || len(m.Question) == 0): // servers that refuse may leave the question out
+	case !definite && (ours || len(m.Question) == 0): // servers that refuse a query may omit the question
 		return Answer{}, fmt.Errorf("the server answers %s", dns.RcodeToString[m.Rcode])
 	case !ours:
 		return Answer{}, errForeign
@@ -175,8 +175,8 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	return follow(&m, q)
 }
 
-// follow collects the addresses at the end of the chain of aliases that begins at the name asked for. Records beside that
-// chain are not looked at: nobody asked for them.
+// follow collects the addresses at the end of the chain of aliases that begins at the requested name. It ignores all other
+// records, which were not requested.
 func follow(m *dns.Msg, q question) (Answer, error) {
 	aliases := map[string]*dns.CNAME{}
 	addrs := map[string][]dns.RR{}
@@ -208,7 +208,7 @@ func follow(m *dns.Msg, q question) (Answer, error) {
 	return Answer{}, fmt.Errorf("more than %d aliases in a row", maxChain)
 }
 
-// atEnd returns the answer that rrs give, which the chain has led to in ttl.
+// atEnd returns the answer that consists of rrs; ttl is the minimum of the chain of aliases.
 func atEnd(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	a := Answer{Exists: m.Rcode == dns.RcodeSuccess}
 	if a.Exists {
@@ -232,12 +232,12 @@ func addressOf(rr dns.RR) (netip.Addr, bool) {
 		a, ok := netip.AddrFromSlice(rr.A.To4())
 		return a, ok
 	case *dns.AAAA:
-		return netip.AddrFromSlice(rr.AAAA) // not unmapped: what came as AAAA is judged as such
+		return netip.AddrFromSlice(rr.AAAA) // not unmapped: an IPv4-mapped address in an AAAA record is treated as IPv6
 	}
 	return netip.Addr{}, false
 }
 
-// negativeTTL is how long it holds that there is nothing (RFC 2308).
+// negativeTTL returns how long a negative answer may be cached (RFC 2308).
 func negativeTTL(m *dns.Msg) time.Duration {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok {
@@ -247,7 +247,7 @@ func negativeTTL(m *dns.Msg) time.Duration {
 	return minTTL
 }
 
-// seconds is a time to live; what is absurdly long is taken for zero (RFC 2181).
+// seconds converts a time to live; it treats values above 2³¹-1 as zero (RFC 2181).
 func seconds(ttl uint32) time.Duration {
 	if ttl > 1<<31-1 {
 		return 0

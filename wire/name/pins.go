@@ -15,12 +15,12 @@ const (
 	pinLifetime = 10 * time.Minute
 )
 
-// pins remember which names a guest was given an address for.
+// pins records for which names a guest received each address. Safe for concurrent use.
 type pins struct {
 	now func() time.Time
 
 	mu    sync.Mutex
-	addrs *lru.Map[netip.Addr, []pin] // the slices are replaced, never changed
+	addrs *lru.Map[netip.Addr, []pin] // the slices are replaced, never modified; guarded by mu
 }
 
 type pin struct {
@@ -32,8 +32,8 @@ func newPins(now func() time.Time) *pins {
 	return &pins{now: now, addrs: lru.New[netip.Addr, []pin](pinAddrs)}
 }
 
-// add remembers that name was answered with addrs for ttl. Programs keep addresses for longer than they are told, so it is
-// remembered for 10 minutes at least.
+// add records that name was answered with addrs for ttl. Programs use addresses for longer than their time to live, so the record
+// is kept for at least 10 minutes.
 func (p *pins) add(name string, addrs []netip.Addr, ttl time.Duration) {
 	now := p.now()
 	p.mu.Lock()

@@ -11,43 +11,42 @@ import (
 
 // Config configures a [Resolver].
 type Config struct {
-	Sandbox string // id of whose wire it is, for what operators are asked to run; required
+	Sandbox string // id of the wire's sandbox, for commands suggested to operators; required
 
-	Gateway4, Gateway6 netip.Addr // what virtual hosts are answered with; required
+	Gateway4, Gateway6 netip.Addr // addresses of virtual hosts; required
 
-	// Hosts reports whether a virtual host below caisson.internal, as "llm.caisson.internal", is granted on this wire; nil
-	// means none. It must be safe for concurrent use, as all of these must.
+	// Hosts reports whether a virtual host below caisson.internal, such as "llm.caisson.internal", is granted on this wire; nil:
+	// none is. It must be safe for concurrent use, as all functions of Config must.
 	Hosts func(name string) bool
-	// Decider returns the policy as it is now; required.
+	// Decider returns the current policy; required.
 	Decider func() caisson.Decider
-	// Usable reports whether this host can route to an address, so that guests are not sent where no way leads; nil means
-	// it always can.
+	// Usable reports whether this host has a route to an address; answers omit other addresses. nil: all addresses are usable.
 	Usable func(netip.Addr) bool
-	// Upstream looks up what is allowed; required. All wires share one.
+	// Upstream looks up the allowed names; required. All wires share one.
 	Upstream *Upstream
-	// Report is told of every decision, and must not block; required.
+	// Report receives every decision and must not block; required.
 	Report func(caisson.Decision)
 
 	Limits
 	Now func() time.Time // nil: time.Now
 }
 
-// Limits bound what one wire may ask. Zero values mean the defaults in brackets.
+// Limits are the limits of one wire. Zero values select the defaults in brackets.
 type Limits struct {
-	QueriesPerSecond int // answered, on average [200]
+	QueriesPerSecond int // answered, average rate [200]
 	QueryBurst       int // answered at once [400]
-	Lookups          int // under way upstream at the same time [32]
-	BusyLookups      int // the same while all wires together have very many [8]
-	Conns            int // TCP connections at the same time [16]
+	Lookups          int // concurrent upstream lookups [32]
+	BusyLookups      int // concurrent lookups while [Upstream.Busy] [8]
+	Conns            int // concurrent TCP connections [16]
 
-	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most
-	// GuestLength characters [100] and GuestBits bits [360], by the Shannon entropy of its characters times their number.
-	// The names that providers make up are below: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base 32
-	// or in hexadecimal about 240, a load balancer with two hashes and region about 300. Two of SHA-256 in one name are beyond.
+	// The part of a name that a rule leaves to the guest, "x.y" for x.y.example.com under *.example.com, has at most GuestLength
+	// characters [100] and GuestBits bits [360], by the Shannon entropy of its characters times their number. Generated names of
+	// providers are within the limits: a label of 32 hexadecimal digits has up to 128 bits, a SHA-256 in base 32 or in
+	// hexadecimal about 240, a load balancer with two hashes and a region about 300. Two SHA-256 in one name exceed them.
 	GuestLength int
 	GuestBits   int
-	// NewNames is how many names that were not asked for lately there may be under one wildcard, at once and on average in a
-	// minute [60].
+	// NewNames limits new names under one wildcard, at once and on average per minute [60]. A name is new if it is not among the
+	// recently requested ones.
 	NewNames int
 }
 
@@ -68,17 +67,17 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// A Resolver answers the DNS queries of one wire. It is safe for concurrent use, and has no goroutines of its own.
+// A Resolver answers the DNS queries of one wire. It is safe for concurrent use, and starts no goroutines.
 type Resolver struct {
 	c       Config
 	pins    *pins
 	wild    *wildcards
-	lookups chan struct{} // one for each lookup under way
+	lookups chan struct{} // holds a token for each lookup in progress
 	conns   chan struct{}
 
 	mu      sync.Mutex
-	queries bucket // guarded by mu, as is tooMany
-	tooMany bucket // queries beyond the limit that are told so
+	queries bucket // guarded by mu
+	tooMany bucket // limits error answers to excess queries; guarded by mu
 }
 
 // New returns a resolver for one wire.
@@ -114,11 +113,11 @@ func New(c Config) (*Resolver, error) {
 	}, nil
 }
 
-// Names returns the names that were answered with addr in the last 10 minutes, or for as long as their records said up to
-// an hour: at most 16, the last one first. IPv4-mapped addresses are those they map.
+// Names returns the names that were answered with addr in the last 10 minutes, or within the time to live of their records up to
+// an hour: at most 16, the latest first. IPv4-mapped addresses are treated as IPv4.
 func (r *Resolver) Names(addr netip.Addr) []string { return r.pins.names(addr) }
 
-// admit says what becomes of a query: it is answered, told that there are too many, or (neither) dropped.
+// admit returns whether a query is answered or, if not, whether an error is sent. With neither, the query is dropped.
 func (r *Resolver) admit() (answer, tell bool) {
 	now := r.c.Now()
 	r.mu.Lock()
@@ -129,7 +128,7 @@ func (r *Resolver) admit() (answer, tell bool) {
 	return false, r.tooMany.take(now)
 }
 
-// decided reports a decision about a name, or about an address that it was to be answered with.
+// decided reports a decision about a name, or about one of its addresses.
 func (r *Resolver) decided(name string, addr netip.Addr, v caisson.Verdict) {
 	d := caisson.Decision{
 		At: r.c.Now(), Kind: "name", Allowed: v.Allowed, Rule: v.Rule, Reason: v.Reason, Name: name, Count: 1,

@@ -10,7 +10,7 @@ import (
 // internalZone is the zone of virtual hosts.
 const internalZone = "caisson.internal"
 
-// A local is a name that is answered here, whatever the policy says.
+// A local is the answer for a name that is answered without an upstream lookup, regardless of the policy.
 type local struct {
 	exists  bool
 	addrs   []netip.Addr
@@ -18,8 +18,8 @@ type local struct {
 	quiet   bool
 }
 
-// special returns the answer for names that never leave: virtual hosts, and those that are not the global DNS's
-// (RFC 6761, and where named below).
+// special returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761, and
+// where noted below).
 func (r *Resolver) special(name string) (l local, ok bool) {
 	gone := func(format string, args ...any) (local, bool) { return local{verdict: refusal(format, args...)}, true }
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -35,13 +35,13 @@ func (r *Resolver) special(name string) (l local, ok bool) {
 		return local{exists: true, addrs: loopback, quiet: true}, true
 	case last == name:
 		return gone("names of one label lead nowhere here; ask for the full name")
-	case last == "arpa": // in-addr, ip6, and what resolvers tell about themselves; there is no reverse lookup
+	case last == "arpa": // in-addr, ip6, and resolver.arpa for the discovery of resolvers
 		return gone("there are no reverse lookups")
 	case last == "local", last == "onion", last == "alt", last == "invalid": // RFC 6762, RFC 7686, RFC 9476, RFC 6761
 		return gone(".%s is not in the public DNS", last)
 	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
-		return gone("an address is not a name") // whatever looks like one ends in a number
-	case within(name, "use-application-dns.net"): // by which browsers are told not to go around their resolver
+		return gone("an address is not a name") // whatever looks like an address ends in a number
+	case within(name, "use-application-dns.net"): // canary domain that disables DNS over HTTPS in browsers
 		return gone("there is no way around this resolver")
 	}
 	return local{}, false

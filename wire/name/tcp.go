@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	tcpIdle    = 10 * time.Second // for a whole query to arrive, and for an answer to be taken
-	tcpQueries = 1000             // on one connection
+	tcpIdle    = 10 * time.Second // for receiving a whole query, and for sending an answer
+	tcpQueries = 1000             // per connection
 )
 
-// ServeTCP answers the queries on conn, one after the other, and closes it: when the peer does, after 10 seconds without a
-// query, if there are too many connections, or while it looks something up, when ctx ends.
+// ServeTCP answers the queries on conn one after the other, and closes it: when the peer does, after 10 seconds without a query,
+// if there are too many connections, or, during a lookup, when ctx ends.
 func (r *Resolver) ServeTCP(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	select {

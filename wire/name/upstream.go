@@ -12,45 +12,46 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// A Type is a type of record that names are looked up for.
+// A Type is a record type of a lookup.
 type Type uint16
 
-// The types there are.
+// The supported types.
 const (
 	A    Type = 1
 	AAAA Type = 28
 )
 
 const (
-	lookupTimeout = 5 * time.Second // stubs ask again after as long
+	lookupTimeout = 5 * time.Second // stub resolvers retry after this time
 	tryTimeout    = 1500 * time.Millisecond
 	cacheSize     = 4096 // answers, of a few hundred bytes each
-	maxFlights    = 1024 // lookups under way, each with one socket
-	reserved      = 128  // of them, for the hosts of the configuration
+	maxFlights    = 1024 // concurrent lookups, each with one socket
+	reserved      = 128  // part of maxFlights for the hosts of the configuration
 	maxGuests     = maxFlights - reserved
 
-	minTTL      = 5 * time.Second // shorter ones would let a guest make us ask without end
+	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
 	maxNegative = 5 * time.Minute
-	failureTTL  = time.Second // RFC 9520: failures are remembered too
+	failureTTL  = time.Second // RFC 9520 requires that failures are cached
 )
 
 // UpstreamConfig configures an [Upstream].
 type UpstreamConfig struct {
-	Servers []netip.AddrPort // where to ask, in this order; may be set later
+	Servers []netip.AddrPort // in the order of use; may be set later
 	Now     func() time.Time // nil: time.Now
 }
 
-// An Upstream asks name servers for addresses and remembers the answers. One serves all wires. It is safe for concurrent
-// use and holds no resources between lookups.
+// An Upstream queries name servers for addresses and caches the answers. One serves all wires. It is safe for concurrent use and
+// holds no resources between lookups.
 type Upstream struct {
 	now func() time.Time
 
+	// mu guards the fields below.
 	mu      sync.Mutex
-	servers []netip.AddrPort             // replaced, never changed
-	cache   *lru.Map[question, answered] // of these servers
-	flights map[question]*flight         // to these servers
-	active  int                          // flights, those to earlier servers included
+	servers []netip.AddrPort             // replaced, never modified
+	cache   *lru.Map[question, answered] // answers of servers
+	flights map[question]*flight         // lookups in progress, from servers
+	active  int                          // number of lookups in progress, including those from earlier servers
 }
 
 type question struct {
@@ -58,21 +59,21 @@ type question struct {
 	typ  Type
 }
 
-// An Answer is what is known of a name.
+// An Answer is the result of a lookup.
 type Answer struct {
-	Exists bool // the name has records, though perhaps none of this type
+	Exists bool // the name exists, though perhaps without records of this type
 	Addrs  []netip.Addr
-	TTL    time.Duration // how long the answer holds from now; at least 5 s, at most an hour
+	TTL    time.Duration // validity from now; at least 5 s, at most an hour
 }
 
-// answered is an entry of the cache.
+// An answered is an entry of the cache.
 type answered struct {
 	answer  Answer
 	err     error
 	expires time.Time
 }
 
-// A flight is a lookup under way and all who wait for it.
+// A flight is a lookup in progress, which concurrent callers share.
 type flight struct {
 	done chan struct{} // closed when answered is set
 	answered
@@ -88,7 +89,7 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	return u, nil
 }
 
-// SetServers replaces the name servers. What earlier ones said is forgotten.
+// SetServers replaces the name servers and, if they differ, clears the cache.
 func (u *Upstream) SetServers(servers []netip.AddrPort) {
 	servers = slices.Clone(servers)
 	u.mu.Lock()
@@ -101,22 +102,22 @@ func (u *Upstream) SetServers(servers []netip.AddrPort) {
 	u.flights = map[question]*flight{}
 }
 
-// Lookup returns the addresses of name, which is in lower case and without the final dot. Lookups of the same question
-// share one exchange. It takes at most 5 seconds. Callers must not change the answer's addresses. It is for guests: some
-// lookups are reserved for [Upstream.Addrs].
-// Errors: Invalid for what is no host name, Unavailable if no server answers, Exhausted if too many lookups are under way.
+// Lookup returns the addresses of name, which must be in lower case and without the final dot. Concurrent lookups of the same
+// question share one exchange. It takes at most 5 seconds. Callers must not modify the answer's addresses. It is for guests: some
+// lookups are reserved for [Upstream.Addrs]. Returns Invalid if name is not a host name, Unavailable if no server answers, and
+// Exhausted if too many lookups are in progress.
 func (u *Upstream) Lookup(ctx context.Context, name string, t Type) (Answer, error) {
 	return u.lookup(ctx, name, t, maxGuests)
 }
 
-// Busy reports whether so many lookups are under way that each guest should be content with few.
+// Busy reports whether more than half of the possible lookups are in progress, so that the limit of each guest is reduced.
 func (u *Upstream) Busy() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.active > maxFlights/2
 }
 
-// lookup is Lookup if no more than most are under way.
+// lookup is like Lookup, with a limit of most lookups in progress.
 func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (Answer, error) {
 	if !validName(name) || (t != A && t != AAAA) {
 		return Answer{}, caisson.Invalidf("name", "%.80q is not a host name", name)
@@ -136,7 +137,7 @@ func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (A
 		f = &flight{done: make(chan struct{})}
 		u.flights[q] = f
 		u.active++
-		// The flight is on its own: it has its own end, and who comes later may wait for it longer than who began it.
+		// The flight does not depend on ctx: it has a timeout, and later callers may wait for it longer than the first.
 		go u.fly(q, f, u.servers)
 	}
 	u.mu.Unlock()
@@ -148,7 +149,7 @@ func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (A
 	}
 }
 
-// fly looks q up and lands f.
+// fly looks q up and completes f.
 func (u *Upstream) fly(q question, f *flight, servers []netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
@@ -160,7 +161,7 @@ func (u *Upstream) fly(q question, f *flight, servers []netip.AddrPort) {
 	u.mu.Lock()
 	f.expires = u.now().Add(ttl)
 	u.active--
-	if u.flights[q] == f { // else the servers have changed
+	if u.flights[q] == f { // otherwise the servers were replaced
 		delete(u.flights, q)
 		u.cache.Put(q, f.answered)
 	}
@@ -168,15 +169,15 @@ func (u *Upstream) fly(q question, f *flight, servers []netip.AddrPort) {
 	close(f.done)
 }
 
-// left returns a as it is at the time now.
+// left returns a with the time to live that remains at now.
 func (a answered) left(now time.Time) (Answer, error) {
 	a.answer.TTL = max(a.expires.Sub(now), minTTL)
 	return a.answer, a.err
 }
 
-// Addrs returns the addresses of host, those of IPv4 first: of a name, or the one that host itself is. "localhost" and what
-// is below it are this host. It is for the hosts of the configuration: guests cannot use up its lookups.
-// Errors: as for Lookup, and NotFound if the name has no address.
+// Addrs returns the addresses of host, IPv4 first. host is a name or an address. "localhost" and names below it are this host. It
+// is for the hosts of the configuration, for which some lookups are reserved. Errors are those of Lookup, and NotFound if the
+// name has no address.
 func (u *Upstream) Addrs(ctx context.Context, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil

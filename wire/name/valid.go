@@ -4,19 +4,19 @@ import "strings"
 
 const maxName = 253
 
-// lower returns name, as it is in a message, in lower case without the final dot.
+// lower returns name, as encoded in a message, in lower case without the final dot.
 func lower(name string) string {
 	b := []byte(strings.TrimSuffix(name, "."))
 	for i, c := range b {
-		if 'A' <= c && c <= 'Z' { // not strings.ToLower: bytes beyond ASCII are no letters here
+		if 'A' <= c && c <= 'Z' { // not strings.ToLower, which would change bytes beyond ASCII
 			b[i] = c | 0x20
 		}
 	}
 	return string(b)
 }
 
-// validName reports whether name, in lower case, is a host name: letters, digits, hyphens and, because they exist,
-// underscores. Names in other scripts come as xn--.
+// validName reports whether name, in lower case, is a host name: letters, digits, hyphens and, because such names exist,
+// underscores. Internationalized names are encoded as xn--.
 func validName(name string) bool {
 	if name == "" || len(name) > maxName {
 		return false

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	knownNames = 1024 // per wire: asking again for one of them tells nobody anything new
+	knownNames = 1024 // per wire: a repeated lookup of one of these discloses nothing new
 	knownZones = 256
 )
 
-// wildcards bound what a guest can say through the part of a name that it chooses itself.
+// wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.
 type wildcards struct {
 	limits Limits
 	now    func() time.Time
 
 	mu    sync.Mutex
 	known *lru.Map[string, struct{}]
-	zones *lru.Map[string, *bucket] // new names, by the rule's part
+	zones *lru.Map[string, *bucket] // rate of new names, by the zone of the rule
 }
 
 func newWildcards(l Limits, now func() time.Time) *wildcards {
 	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](knownNames), zones: lru.New[string, *bucket](knownZones)}
 }
 
-// refuse returns a verdict if name, which is allowed by *.zone, is too much; ok means that it is not.
+// refuse returns a denial and false if name, which *.zone allows, exceeds the limits; otherwise ok is true.
 func (w *wildcards) refuse(name, zone string) (v caisson.Verdict, ok bool) {
 	guest := strings.TrimSuffix(strings.TrimSuffix(name, zone), ".")
 	if n := len(guest); n > w.limits.GuestLength {
@@ -56,8 +56,8 @@ func (w *wildcards) refuse(name, zone string) (v caisson.Verdict, ok bool) {
 	return v, true
 }
 
-// entropy returns the Shannon entropy of the characters of s, times their number, in bits. It says nothing about short
-// strings that a program chose from a book of code words; these are bounded by their number.
+// entropy returns the Shannon entropy of the characters of s, times their number, in bits. It underestimates short strings from a
+// code book; these are limited by the number of new names.
 func entropy(s string) (bits float64) {
 	var count [256]int
 	for i := range len(s) {
