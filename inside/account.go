@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An identity is what a user name stands for inside.
+// An identity is the user and groups of a USER[:GROUP] specification in the sandbox.
 type identity struct {
 	uid, gid int
-	groups   []int // supplementary, gid among them
+	groups   []int // supplementary groups, including gid
 	home     string
 }
 
-const maxID = 1<<32 - 2 // -1 means "leave as it is"
+const maxID = 1<<32 - 2 // -1 means "do not change" in system calls
 
-// resolveUser finds out who spec, "USER[:GROUP]", is, from the passwd and group files in etc. Numbers need not be listed
-// there. With an explicit group there are no supplementary ones.
+// resolveUser resolves spec, "USER[:GROUP]", with the passwd and group files in etc. Numeric ids need no entry there. With an
+// explicit group there are no supplementary groups.
 func resolveUser(etc fs.FS, spec string) (*identity, error) {
 	user, group, explicit := strings.Cut(spec, ":")
 	if user == "" || (explicit && group == "") {
@@ -87,12 +87,12 @@ func parseID(s string) (int, bool) {
 	return int(n), err == nil && n <= maxID
 }
 
-// scan calls each with the fields of the lines of a file that have that many, until it returns false. A file that does
-// not exist is empty; lines that are too long to be sane are skipped.
+// scan calls each with the fields of every line that has that many fields, until it returns false. A missing file is treated as
+// empty; lines longer than 64 KiB are skipped.
 func scan(etc fs.FS, name string, fields int, each func([]string) bool) error {
 	f, err := etc.Open(name)
 	if err != nil {
-		return nil // an image without users; numbers still work
+		return nil // an image without users; numeric ids still work
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, 64<<10)

@@ -11,32 +11,32 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Start starts this program within a sandbox. args are what follows the program's name; stdin asks for a standard input.
-// ctx is for starting only: the process outlives it.
+// Start starts this program in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx
+// applies only to the start: the process continues after it has ended.
 type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
 
-// idleTime is how long a process without work is kept. Until then the next call saves starting one; after that the
-// sandbox has its memory back.
+// idleTime is how long an idle process is kept. A call within it need not start a process; afterwards the process's memory in the
+// sandbox is freed.
 const idleTime = 5 * time.Second
 
-// A Client is the use of one sandbox's files, by way of this program running inside: the methods are those of
-// [caisson.Files] without a reference. Paths are absolute; "." and ".." in them are resolved as text.
+// A Client accesses the files of one sandbox through this program, which runs in the sandbox. Its methods are those of
+// [caisson.Files] without a reference. Paths must be absolute; "." and ".." in them are resolved lexically.
 //
-// Nothing that the sandbox says makes a call wait beyond its ctx, or use more memory than a listing of 100,000 names. If
-// the answers make no sense the error is Unavailable. All methods are safe for concurrent use.
+// Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
+// The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
 type Client struct {
 	start Start
 
 	mu     sync.Mutex
 	idle   *conn       // guarded by mu
-	expire *time.Timer // guarded by mu; ends idle
+	expire *time.Timer // closes idle; guarded by mu
 	closed bool        // guarded by mu
 }
 
 // NewClient returns a client that starts its processes with start.
 func NewClient(start Start) *Client { return &Client{start: start} }
 
-// Close ends the process that waits for work, if there is one, and keeps none from now on. Calls under way go on.
+// Close kills the idle process, if any, and disables keeping one. Calls in progress continue.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// drop ends the idle process. Callers hold mu.
+// drop kills the idle process. The caller must hold mu.
 func (c *Client) drop() {
 	if c.idle != nil {
 		c.expire.Stop()
@@ -70,7 +70,7 @@ func (c *Client) take() *conn {
 	return k
 }
 
-// put keeps a process for the next call, or ends it.
+// put keeps a process for the next call, or kills it.
 func (c *Client) put(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,29 +88,29 @@ func (c *Client) put(k *conn) {
 	})
 }
 
-// A call is one operation under way.
+// A call is one operation in progress.
 type call struct {
 	*conn
 	client *Client
 	unbind func() bool
-	result *result // the first one
+	result *result // the first result
 }
 
-// done ends the call; the process can be used again unless it has been closed.
+// done ends the call; the process is reused unless it has been closed.
 func (c *call) done() {
 	if c.unbind() {
 		c.client.put(c.conn)
 	}
 }
 
-// call sends a request and waits for the result. If that is a refusal the error says so and the call is over.
+// call sends a request and waits for the result. If the request is refused, it ends the call and returns the error.
 func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	if k := c.take(); k != nil {
 		call, err := c.on(ctx, k, req)
 		if err == nil || ctx.Err() != nil || caisson.KindOf(err) != caisson.Unavailable || !repeatable(req.Op) {
 			return call, err
 		}
-		// The process may just have ended: with a pause and resume, say.
+		// The idle process may have exited, for example during a pause and resume, so the request is repeated.
 	}
 	proc, err := c.start(ctx, []string{"files"}, true)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	return c.on(ctx, k, req)
 }
 
-// repeatable reports whether a request whose result got lost may be sent again: not if it may have been done.
+// repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
 func (c *Client) on(ctx context.Context, k *conn, req request) (*call, error) {
@@ -153,7 +153,7 @@ func (c *Client) simple(ctx context.Context, req request) (*result, error) {
 	return t.result, nil
 }
 
-// cleanPath validates a path that a user gave.
+// cleanPath validates and cleans a path from a user.
 func cleanPath(field, p string) (string, error) {
 	switch {
 	case !strings.HasPrefix(p, "/"):
@@ -166,7 +166,7 @@ func cleanPath(field, p string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// StatFile describes a file, of a symlink the symlink itself.
+// StatFile returns information about a file. It does not follow a symlink.
 func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, 
 	return r.info(name)
 }
 
-// info returns the entry in r, which must have one.
+// info returns the entry of r. A missing or invalid entry is an Unavailable error.
 func (r *result) info(name string) (*caisson.FileInfo, error) {
 	err := errProtocol
 	if r.Entry != nil && len(r.Entry.Name) == 0 {
@@ -191,7 +191,7 @@ func (r *result) info(name string) (*caisson.FileInfo, error) {
 	return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox's description of %q makes no sense", name)
 }
 
-// MakeDir makes a directory, with parents also its missing parents; then it may exist already.
+// MakeDir creates a directory. With parents it also creates missing parents, and the directory may exist already.
 func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
 	return err
 }
 
-// MoveFile renames a file or directory. Conflict if there is something at to, or if that is on another file system.
+// MoveFile renames a file or directory. Returns Conflict if to exists or is on another file system.
 func (c *Client) MoveFile(ctx context.Context, from, to string) error {
 	from, err := cleanPath("from", from)
 	if err != nil {
@@ -215,7 +215,7 @@ func (c *Client) MoveFile(ctx context.Context, from, to string) error {
 	return err
 }
 
-// RemoveFile removes a file or an empty directory, with recursive also a full one.
+// RemoveFile removes a file or an empty directory; with recursive also a directory that is not empty.
 func (c *Client) RemoveFile(ctx context.Context, name string, recursive bool) error {
 	name, err := cleanPath("path", name)
 	if err != nil {

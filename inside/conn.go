@@ -12,26 +12,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A conn is one running "inside files" as the host sees it. Two goroutines of its own do all reading and writing, so that
-// no call ever waits for a stream whose other end chooses not to move; they end when the conn is closed and its streams
-// let go of them.
+// A conn is the host's end of a running "guestd files" process. Two goroutines do all reading and writing, so that a call never
+// blocks on a stream whose other end is stalled; they exit when the conn is closed and its streams return.
 //
 // A conn serves one call at a time.
 type conn struct {
 	proc   caisson.Process
-	frames chan frame    // from the process; closed when reading ended
-	out    chan []byte   // to the process; buffers go back through free
+	frames chan frame    // from the process; closed when reading has ended
+	out    chan []byte   // to the process; buffers are returned through free
 	free   chan []byte   // buffers for out
 	stop   chan struct{} // closed by close
-	broken chan struct{} // closed when writing failed
+	broken chan struct{} // closed when writing has failed
 	stderr excerpt
 
-	// writing is set while a file in the sandbox is half-written: then the process may clean up before it is killed.
+	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
+	// killed.
 	writing atomic.Bool
 
 	once sync.Once
-	why  error // set before stop is closed
-	read error // set before frames is closed
+	why  error // reason of close; set before stop is closed
+	read error // error of reading; set before frames is closed
 }
 
 func newConn(proc caisson.Process) (*conn, error) {
@@ -44,7 +44,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 		stop: make(chan struct{}), broken: make(chan struct{}),
 	}
 	for range cap(c.free) {
-		c.free <- nil // grown on first use
+		c.free <- nil // allocated on first use
 	}
 	go c.reads()
 	go c.writes()
@@ -89,7 +89,7 @@ func (c *conn) writes() {
 	}
 }
 
-// close ends the process. Whatever waits for it returns why.
+// close kills the process. Pending operations return why.
 func (c *conn) close(why error) {
 	c.once.Do(func() {
 		c.why = why
@@ -102,10 +102,10 @@ func (c *conn) close(why error) {
 	})
 }
 
-// graceTime is how long a process has to remove what it had half-written, once its input has ended.
+// graceTime is how long a process may take to remove an incomplete file after its input has ended.
 const graceTime = time.Second
 
-// kill ends the process when it has ended its output, or after graceTime.
+// kill kills the process when its output has ended, or after graceTime.
 func (c *conn) kill() {
 	defer c.proc.Close()
 	grace := time.NewTimer(graceTime)
@@ -122,10 +122,10 @@ func (c *conn) kill() {
 	}
 }
 
-// dead reports whether the process is known to have ended.
+// dead reports whether the process has exited or cannot be used any more.
 func (c *conn) dead() bool {
 	select {
-	case <-c.frames: // closed, or the process spoke without being asked, which is no better
+	case <-c.frames: // closed, or an unrequested frame, which is a protocol error
 		return true
 	case <-c.broken:
 		return true
@@ -136,7 +136,7 @@ func (c *conn) dead() bool {
 	}
 }
 
-// bad closes c for not keeping to the protocol and returns the error to say so.
+// bad closes c because of a protocol error and returns the error.
 func (c *conn) bad(cause error) error {
 	select {
 	case <-c.stop:
@@ -164,7 +164,7 @@ func (c *conn) recv() (frame, error) {
 	}
 }
 
-// result returns the next frame, which must be a result of that kind. The error is the connection's or the result's.
+// result returns the next frame, which must be a result of that kind. It returns the error of the connection, not of the result.
 func (c *conn) result(kind byte) (*result, error) {
 	f, err := c.recv()
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *conn) parse(f frame, kind byte) (*result, error) {
 	return &r, nil
 }
 
-// buffer returns an empty buffer for send, or an early frame of the process instead.
+// buffer returns an empty buffer for send, or a frame that the process sent early.
 func (c *conn) buffer() ([]byte, *frame, error) {
 	select {
 	case b := <-c.free:
@@ -201,7 +201,7 @@ func (c *conn) buffer() ([]byte, *frame, error) {
 	}
 }
 
-// send hands a buffer to the writer.
+// send passes a buffer to the writer.
 func (c *conn) send(b []byte) error {
 	select {
 	case c.out <- b:
@@ -229,18 +229,18 @@ func (c *conn) request(v request) error {
 	return c.send(appendFrame(b, frameRequest, payload))
 }
 
-// content sends what r yields as data, then an end. If the process does not want all of it, that is told it, and the rest
-// of r is not read. It returns the final result.
+// content sends the data of r, then an end frame. If the process refuses the rest, content sends an abort frame and reads no more
+// of r. It returns the final result.
 func (c *conn) content(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {
 		select {
-		case <-c.stop: // and stays so: the process is on its own now
+		case <-c.stop: // it remains set, because the process may still be removing the file
 		default:
 			c.writing.Store(false)
 		}
 	}()
-	var failed error // of r
+	var failed error // error of r
 	for done := false; !done; {
 		b, early, err := c.buffer()
 		if err != nil {
@@ -274,8 +274,8 @@ func (c *conn) content(r io.Reader) (*result, error) {
 	return res, err
 }
 
-// readFull fills b as far as r goes. Unlike io.ReadFull it never makes an error of its own: an io.ErrUnexpectedEOF is r's,
-// an upload that broke off say, and must not pass for an end.
+// readFull fills b with the data of r. Unlike io.ReadFull it returns the errors of r unchanged: an io.ErrUnexpectedEOF of r, for
+// example from an interrupted upload, must not be taken for an end.
 func readFull(r io.Reader, b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var m int
@@ -285,11 +285,11 @@ func readFull(r io.Reader, b []byte) (n int, err error) {
 	return n, err
 }
 
-// refused handles an end that came before the content did.
+// refused handles an end frame that the process sent before all content was sent.
 func (c *conn) refused(f *frame) (*result, error) {
 	res, err := c.parse(*f, frameEnd)
 	if err == nil && res.Kind == "" {
-		return nil, c.bad(errProtocol) // success without having seen the end
+		return nil, c.bad(errProtocol) // success without having received the end
 	}
 	if err == nil {
 		var b []byte
@@ -305,12 +305,12 @@ func (c *conn) refused(f *frame) (*result, error) {
 	return res, err
 }
 
-// bind closes c when ctx ends. The returned function undoes that.
+// bind closes c when ctx ends. The returned function cancels that.
 func (c *conn) bind(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { c.close(context.Cause(ctx)) })
 }
 
-// excerpt keeps the first few hundred bytes that are written to it.
+// excerpt keeps the first 512 bytes that are written to it. Safe for concurrent use.
 type excerpt struct {
 	mu  sync.Mutex
 	buf []byte // guarded by mu

@@ -16,7 +16,7 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// execute is the role "run": it becomes the command, or with --detach starts it and leaves.
+// execute implements the role "run": it replaces itself by the command, or with --detach starts it and exits.
 func execute(args []string) int {
 	l, err := ParseLaunch(args)
 	if err == nil {
@@ -33,13 +33,13 @@ func execute(args []string) int {
 			return 0
 		}
 	} else if err == nil {
-		err = syscall.Exec(program, l.Command, os.Environ()) // returns only if it cannot
+		err = syscall.Exec(program, l.Command, os.Environ()) // returns only on failure
 	}
 	io.WriteString(os.Stderr, "caisson-inside: "+l.Command[0]+": "+reason(err)+"\n")
 	return exitCode(err)
 }
 
-// exitCode is what shells return for a program that cannot be started.
+// exitCode returns the exit code of shells for a program that cannot be started.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errLog):
@@ -62,7 +62,7 @@ var (
 	errLog       = errors.New("cannot write its log")
 )
 
-// prepare makes this process what the command is to be: user first, so that everything else happens with its rights.
+// prepare sets the user, environment and directory of the command; the user first, so that the rest is done with its permissions.
 func (l *Launch) prepare() error {
 	if l.User != "" {
 		id, err := resolveUser(os.DirFS("/etc"), l.User)
@@ -94,7 +94,7 @@ func (l *Launch) prepare() error {
 	return nil
 }
 
-// assume makes id this process's identity. Who has that already needs no rights for it.
+// assume changes this process to id. No privileges are needed if that is already its identity.
 func (id *identity) assume() error {
 	if err := syscall.Setgroups(id.groups); err != nil && !(os.Getuid() == id.uid && os.Getgid() == id.gid) {
 		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, reason(err))
@@ -108,7 +108,8 @@ func (id *identity) assume() error {
 	return nil
 }
 
-// lookPath finds a program as execvp(3) does: without a slash in paths, and what cannot be executed only if nothing can.
+// lookPath finds a program as execvp(3) does: in paths if name has no slash. It returns EACCES only if a match exists and none
+// can be executed.
 func lookPath(name, paths string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, executable(name)
@@ -135,7 +136,7 @@ func lookPath(name, paths string) (string, error) {
 	return "", errNotInPath
 }
 
-// executable returns why a file cannot be executed.
+// executable returns nil, or the reason why a file cannot be executed.
 func executable(name string) error {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -149,7 +150,7 @@ func executable(name string) error {
 	return syscall.Access(name, xOK)
 }
 
-// detach starts the command in a session of its own and prints its pid. It becomes an orphan, which init adopts.
+// detach starts the command in a new session and prints its pid. The command is reparented to init.
 func (l *Launch) detach(program string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A filesystem is a directory used as "/": symlinks in it, absolute ones included, mean what they mean to programs that
-// have it as their root. Within a sandbox it is the root anyway; for a runtime in memory it is a directory of the host.
+// A filesystem is a directory used as "/": symlinks in it, including absolute ones, resolve as for programs with that directory
+// as their root. In a sandbox it is the root directory; for a runtime in memory it is a directory of the host.
 //
-// The kernel does the resolving (RESOLVE_IN_ROOT), in one system call that nothing can race with.
+// The kernel resolves paths (RESOLVE_IN_ROOT) in one system call, so that concurrent changes cannot cause an escape.
 type filesystem struct {
 	root *os.File
 }
 
-const maxLinks = 40 // as the kernel
+const maxLinks = 40 // the kernel's limit
 
 func openFilesystem(root *os.Root) (*filesystem, error) {
 	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -35,7 +35,7 @@ func openFilesystem(root *os.Root) (*filesystem, error) {
 
 func (s *filesystem) close() error { return s.root.Close() }
 
-// open opens the absolute path name, following symlinks unless flags say otherwise.
+// open opens the absolute path name, following symlinks unless flags prevent that.
 func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY), Mode: uint64(mode), Resolve: unix.RESOLVE_IN_ROOT}
 	if flags&unix.O_PATH != 0 {
@@ -46,14 +46,14 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 		if err == nil {
 			return os.NewFile(uintptr(fd), name), nil
 		}
-		// EAGAIN: something was renamed meanwhile, so that the kernel cannot say whether ".." stayed inside.
+		// EAGAIN: a concurrent rename kept the kernel from verifying that ".." stayed inside the root.
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
 	}
 }
 
-// A place is a name in an open directory; "." for the root.
+// A place is a name in an open directory; "." if the directory itself is meant.
 type place struct {
 	dir  *os.File // O_PATH
 	name string
@@ -71,7 +71,7 @@ func (p place) err(op string, err error) error {
 	return &fs.PathError{Op: op, Path: p.path, Err: err}
 }
 
-// locate opens the directory that the last element of name is in. That element itself is not looked at.
+// locate opens the directory of the last element of name. It does not access that element.
 func (s *filesystem) locate(name string) (place, error) {
 	name = path.Clean("/" + name)
 	base := path.Base(name)
@@ -92,7 +92,7 @@ func (p place) stat() (*entry, error) {
 	}
 	target := ""
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		target, _ = p.readlink() // unreadable links of /proc have none
+		target, _ = p.readlink() // the target stays "" for unreadable links of /proc
 	}
 	return describe("", &st, target), nil
 }
@@ -106,8 +106,8 @@ func (p place) readlink() (string, error) {
 	return string(buf[:n]), nil
 }
 
-// target follows symlinks from name to the place where a file is, or would be made by open(2) with O_CREAT.
-// Missing parents of name, though not of what it may link to, are made.
+// target follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
+// parents of name, but not those of the target of a symlink.
 func (s *filesystem) target(name string) (place, error) {
 	name = path.Clean("/" + name)
 	if err := s.mkdirAll(path.Dir(name)); err != nil {
@@ -115,7 +115,7 @@ func (s *filesystem) target(name string) (place, error) {
 	}
 	for range maxLinks {
 		dir, base := path.Dir(name), path.Base(name)
-		if i := strings.LastIndexByte(name, '/'); i > 0 { // not cleaned: the kernel knows where ".." behind a symlink leads
+		if i := strings.LastIndexByte(name, '/'); i > 0 { // not cleaned, because the kernel must resolve ".." after a symlink
 			dir, base = name[:i], name[i+1:]
 		}
 		if base == "" || base == "." || base == ".." || base == "/" {
@@ -127,7 +127,7 @@ func (s *filesystem) target(name string) (place, error) {
 		}
 		p := place{dir: d, name: base, path: name}
 		link, err := p.readlink()
-		if err != nil { // EINVAL: not a symlink; ENOENT: nothing there
+		if err != nil { // EINVAL: not a symlink; ENOENT: does not exist
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 				return p, nil
 			}
@@ -143,7 +143,7 @@ func (s *filesystem) target(name string) (place, error) {
 	return place{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
 }
 
-// mkdirAll makes the directory name and its parents where they are missing.
+// mkdirAll creates the directory name and its missing parents.
 func (s *filesystem) mkdirAll(name string) error {
 	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
@@ -163,7 +163,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	if err := unix.Mkdirat(p.fd(), p.name, 0o755); err != nil && err != unix.EEXIST {
 		return p.err("mkdir", err)
 	}
-	// What exists now may be a dangling symlink, or a file.
+	// The name may now be a dangling symlink, or a file.
 	d, err = s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (s *filesystem) mkdirAll(name string) error {
 	return d.Close()
 }
 
-// subtree returns the directory name as a root of its own, in which symlinks that lead out do not work.
+// subtree returns the directory name as an os.Root, in which symlinks that leave the directory do not work.
 func (s *filesystem) subtree(name string) (*os.Root, error) {
 	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -181,10 +181,10 @@ func (s *filesystem) subtree(name string) (*os.Root, error) {
 	return os.OpenRoot(procPath(d))
 }
 
-// procPath is a name for what f is, for system calls that take nothing but names.
+// procPath returns a path of f for system calls that accept only paths.
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// A draft is a file being written that replaces the one at its place when it is complete.
+// A draft is a temporary file that replaces the file at its place when it is complete.
 type draft struct {
 	*os.File
 	place
@@ -192,8 +192,8 @@ type draft struct {
 	mode uint32
 }
 
-// draft starts a new version of the file at name. mode 0 means the old one's, or 0644. The owner stays, where the rights
-// suffice for that.
+// draft starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
+// permissions allow that.
 func (s *filesystem) draft(name string, mode uint32) (*draft, error) {
 	p, err := s.target(name)
 	if err != nil {
@@ -234,8 +234,8 @@ func (p place) draft(mode uint32) (*draft, error) {
 	switch err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err {
 	case nil:
 	case unix.EPERM:
-		// Without the right to give files away the new owner is who writes, as with every editor that saves this way.
-		// What the old owner lent to whoever runs the file is not the new one's to lend.
+		// Without permission for chown the writer becomes the owner, as with editors that save this way. Set-id bits of the old
+		// owner must not apply to the new one.
 		if d.mode == old.Mode&0o7777 {
 			d.mode &^= unix.S_ISUID | unix.S_ISGID
 		}
@@ -246,7 +246,7 @@ func (p place) draft(mode uint32) (*draft, error) {
 	return d, nil
 }
 
-// discard removes the draft.
+// discard removes the temporary file and closes the place.
 func (d *draft) discard() {
 	unlinkDraft(d)
 	d.place.close()
@@ -257,16 +257,16 @@ func unlinkDraft(d *draft) {
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
-// commit puts the draft in its place.
+// commit renames the draft to its place.
 func (d *draft) commit() (*entry, error) {
 	defer d.place.close()
-	// The mode comes last: chown and, without privileges, write clear set-id bits.
+	// The mode is set last: chown and, without privileges, write clear set-id bits.
 	err := d.place.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
 	if err == nil {
 		err = d.Sync()
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
-		err = nil // a file system without anything to sync
+		err = nil // the file system does not support sync
 	}
 	if err = errors.Join(err, d.File.Close()); err == nil {
 		err = d.place.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.place.name))
@@ -278,7 +278,7 @@ func (d *draft) commit() (*entry, error) {
 	return d.stat()
 }
 
-// move renames a file; EEXIST if there is something at to.
+// move renames a file. It returns EEXIST if to exists.
 func (s *filesystem) move(from, to string) error {
 	src, err := s.locate(from)
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *filesystem) move(from, to string) error {
 	}
 	defer dst.close()
 	err = unix.Renameat2(src.fd(), src.name, dst.fd(), dst.name, unix.RENAME_NOREPLACE)
-	if err == unix.EINVAL || err == unix.ENOSYS { // a file system that cannot do that in one step
+	if err == unix.EINVAL || err == unix.ENOSYS { // the file system does not support RENAME_NOREPLACE
 		var st unix.Stat_t
 		if unix.Fstatat(dst.fd(), dst.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 			return dst.err("rename", unix.EEXIST)
@@ -307,7 +307,7 @@ func (s *filesystem) move(from, to string) error {
 	return src.err("rename", err)
 }
 
-// remove removes a file or an empty directory, or with all whatever is there.
+// remove removes a file or an empty directory, and with all also a directory that is not empty.
 func (s *filesystem) remove(name string, all bool) error {
 	p, err := s.locate(name)
 	if err != nil {
@@ -337,7 +337,7 @@ func (s *filesystem) remove(name string, all bool) error {
 	return root.RemoveAll(p.name)
 }
 
-// list calls each with the entries of the directory name.
+// list calls each for every entry of the directory name.
 func (s *filesystem) list(name string, each func(*entry) error) error {
 	d, err := s.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {

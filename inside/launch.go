@@ -6,16 +6,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Launch is what the role "run" is asked to start.
+// A Launch has the arguments of the role "run".
 type Launch struct {
-	User    string // name or uid, with an optional ":" and group name or gid; "" is the present one
-	Dir     string // "" is the present one
-	Log     string // for Detach: where output is appended; "" discards it
-	Detach  bool   // in a session of its own, not waited for
+	User    string // name or uid, with an optional ":" and group name or gid; "" is the current one
+	Dir     string // "" is the current one
+	Log     string // with Detach: file to which output is appended; "" discards it
+	Detach  bool   // start in a new session and do not wait
 	Command []string
 }
 
-// ParseLaunch reads the arguments of the role "run". Invalid if they are not understood.
+// ParseLaunch parses the arguments of the role "run". Returns Invalid if they are malformed.
 func ParseLaunch(args []string) (*Launch, error) {
 	var l Launch
 	texts := map[string]*string{"--user": &l.User, "--cwd": &l.Dir, "--log": &l.Log}

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a [Proc] has of its process when it really is one.
+// The functions of a [Proc] that runs as a process.
 
 func notify(signals ...syscall.Signal) <-chan syscall.Signal {
 	in, out := make(chan os.Signal, 16), make(chan syscall.Signal)
 	for _, s := range signals {
 		signal.Notify(in, s)
 	}
-	go func() { // for as long as the process lives
+	go func() { // runs until the process exits
 		for s := range in {
 			out <- s.(syscall.Signal)
 		}
@@ -31,8 +31,8 @@ func terminalSize() (rows, cols uint16, err error) {
 	return size.Row, size.Col, nil
 }
 
-// spawn forks a child that sleeps. It forks without starting a program, since that would need threads on both sides, and
-// a Go program without the right to start one dies; what the limit on processes does is just what is being tested.
+// spawn forks a child that sleeps. It does not execute a program, because that would need threads in both processes, and a Go
+// program that cannot start a thread crashes, while the tests exhaust the limit on processes.
 func spawn() (kill func(), err error) {
 	parent := os.Getpid()
 	pid := fork(uintptr(parent))
@@ -50,8 +50,8 @@ func spawn() (kill func(), err error) {
 	}, nil
 }
 
-// fork returns the child's pid or a negative error number. The child has only this thread and never returns: it makes
-// nothing but raw system calls, as the Go runtime does not survive a fork.
+// fork returns the child's pid or a negative errno. The child has only this thread and never returns: it makes only raw system
+// calls, because the Go runtime does not work after a fork.
 //
 //go:norace
 //go:noinline

@@ -17,10 +17,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// A program is one that runtimes are tested with.
+// A program is a command for tests of runtimes.
 type program struct {
-	args string // what it takes, for the usage message
-	min  int    // how many of them it needs
+	args string // its arguments, for the usage message
+	min  int    // minimum number of arguments
 	run  func(context.Context, *Proc) int
 }
 
@@ -41,7 +41,7 @@ func programs() map[string]program {
 	}
 }
 
-// test is the role "test".
+// test implements the role "test".
 func test(ctx context.Context, p *Proc) int {
 	if len(p.Args) == 0 {
 		return p.fail(exitUsage, "test: no program given")
@@ -66,7 +66,7 @@ func (p *Proc) fail(code int, why string) int {
 
 func (p *Proc) print(line string) { io.WriteString(p.Out, line+"\n") }
 
-// number returns argument i, at most limit; ok is false, and the user has been told, if it is none.
+// number returns argument i as a number from 0 to limit. Otherwise it prints an error and ok is false.
 func (p *Proc) number(i int, limit int64) (n int64, ok bool) {
 	n, err := strconv.ParseInt(p.Args[i], 10, 64)
 	if err != nil || n < 0 || n > limit {
@@ -90,7 +90,7 @@ func cat(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// exit exits with a code.
+// exit exits with the given code.
 func exit(_ context.Context, p *Proc) int {
 	n, ok := p.number(0, 255)
 	if !ok {
@@ -99,7 +99,7 @@ func exit(_ context.Context, p *Proc) int {
 	return int(n)
 }
 
-// env prints its environment, one variable a line.
+// env prints its environment, one variable per line.
 func env(_ context.Context, p *Proc) int {
 	for _, kv := range p.Env {
 		p.print(kv)
@@ -107,7 +107,7 @@ func env(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// sleep sleeps.
+// sleep sleeps for the given duration.
 func sleep(ctx context.Context, p *Proc) int {
 	d, err := time.ParseDuration(p.Args[0])
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 	}
 }
 
-// counter counts in memory only: every line of input is answered by the next number. With a file it counts by itself and
-// keeps the number in there.
+// counter answers every line of input with the next number, which it keeps in memory. With a file it counts on a timer and writes
+// the number to the file.
 func counter(ctx context.Context, p *Proc) int {
 	if len(p.Args) > 0 {
 		return countInto(ctx, p, p.abs(p.Args[0]))
@@ -170,7 +170,7 @@ func countInto(ctx context.Context, p *Proc, file string) int {
 	}
 }
 
-// stat prints type, mode, uid, gid and size of a file, not following a symlink; then the symlink's target.
+// stat prints the type, mode, uid, gid and size of a file, without following a symlink, and the target of a symlink.
 func stat(_ context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -195,7 +195,7 @@ func stat(_ context.Context, p *Proc) int {
 	return 0
 }
 
-// fill writes zeros to a file until there are enough or it fails, and prints how many there were and what failed.
+// fill writes zeros to a file until it has the given size or writing fails, and prints the number of bytes and the error.
 func fill(ctx context.Context, p *Proc) int {
 	want, ok := p.number(1, math.MaxInt64)
 	if !ok {
@@ -233,7 +233,7 @@ func fillFile(ctx context.Context, p *Proc, name string, want int64) (done int64
 	return done, ctx.Err()
 }
 
-// alloc uses memory, every page of it, prints how much when it has it all, and keeps it until its input ends.
+// alloc allocates memory and touches every page of it, prints the size when done, and keeps it until its input ends.
 func alloc(ctx context.Context, p *Proc) int {
 	want, ok := p.number(0, math.MaxInt64)
 	if !ok {
@@ -254,7 +254,7 @@ func alloc(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// spawnMany starts children and prints how many it could; then it ends them.
+// spawnMany starts children, prints the number that could be started, and kills them.
 func spawnMany(ctx context.Context, p *Proc) int {
 	want, ok := p.number(0, 1<<20)
 	if !ok {
@@ -272,7 +272,7 @@ func spawnMany(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// tty prints the size of its terminal as "ROWS COLS", and again after every SIGWINCH.
+// tty prints the size of its terminal as "ROWS COLS", first at once and then after every SIGWINCH.
 func tty(ctx context.Context, p *Proc) int {
 	if p.TerminalSize == nil || p.Notify == nil {
 		return p.fail(exitFailure, "not a terminal")
@@ -292,7 +292,7 @@ func tty(ctx context.Context, p *Proc) int {
 	}
 }
 
-// ignoreTerm prints "ready", and "ignored" for every SIGTERM; only SIGKILL ends it.
+// ignoreTerm prints "ready", and "ignored" for every SIGTERM; only SIGKILL stops it.
 func ignoreTerm(ctx context.Context, p *Proc) int {
 	var terminated <-chan syscall.Signal
 	if p.Notify != nil {

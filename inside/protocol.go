@@ -18,17 +18,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The protocol, on one pair of streams. Both directions are frames: a byte for the kind, four for the length (big endian),
-// then that many bytes.
+// The protocol, on one pair of streams. Both directions consist of frames: a byte for the kind, four bytes for the length (big
+// endian), then the payload.
 //
 //	client: request                        one [request]
-//	server: result                         the request was refused, or is done, or is being worked on
+//	server: result                         the request was refused, is done, or is in progress
 //	both:   data… or items…                content in one direction, depending on the operation
 //	client: end or abort (after content)
 //	server: end (after content)            a [result]
 //
-// Then the next request may follow. A server that cannot go on taking content says so at once by its end; the client
-// finishes by an abort. A watch ends by the end of the client's stream only.
+// The next request may follow. A server that cannot accept more content sends its end at once; the client answers with an abort.
+// A watch ends only when the client's stream ends.
 const (
 	frameRequest = 'Q'
 	frameResult  = 'R'
@@ -40,16 +40,16 @@ const (
 
 const (
 	frameHead = 1 + 4
-	chunkSize = 64 << 10 // what one data frame carries, at most
-	itemsSize = 64 << 10 // what one items frame carries, at most
-	jsonSize  = 64 << 10 // request, result, end: two paths in base64 and some
+	chunkSize = 64 << 10 // maximum of one data frame, in bytes
+	itemsSize = 64 << 10 // maximum of one items frame, in bytes
+	jsonSize  = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
 	maxBatch  = 1024     // items in one frame
 	maxList   = 100_000  // entries of a listing
 	maxPath   = 4096
 	maxName   = 255
 )
 
-// limit returns the greatest length of a frame of that kind.
+// limit returns the maximum payload of a frame of that kind, in bytes.
 func limit(kind byte) int {
 	switch kind {
 	case frameData:
@@ -87,7 +87,7 @@ func readFrame(r io.Reader) (frame, error) {
 	return f, nil
 }
 
-// noEOF makes the end of a stream where it must not end an error that nobody takes for a regular end.
+// noEOF replaces io.EOF within a frame by an error that is not taken for a regular end.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -102,13 +102,13 @@ func appendFrame(b []byte, kind byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// putHead writes the head of a frame with a payload of n bytes to the beginning of b.
+// putHead writes the header of a frame with a payload of n bytes to the beginning of b.
 func putHead(b []byte, kind byte, n int) {
 	b[0] = kind
 	binary.BigEndian.PutUint32(b[1:], uint32(n))
 }
 
-// writeFrame writes a frame whose payload is v in JSON.
+// writeFrame writes a frame with v as JSON and flushes w.
 func writeFrame(w *bufio.Writer, kind byte, v any) error {
 	payload, err := json.Marshal(v)
 	if err != nil {
@@ -120,7 +120,7 @@ func writeFrame(w *bufio.Writer, kind byte, v any) error {
 	return w.Flush()
 }
 
-// decode reads JSON strictly: one value, known fields only.
+// decode decodes exactly one JSON value and rejects unknown fields.
 func decode(payload []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields()
@@ -144,12 +144,12 @@ const (
 	opMkdir     op = "mkdir"     // Path, All: parents
 	opMove      op = "move"      // Path, To
 	opRemove    op = "remove"    // Path, All: recursive
-	opWatch     op = "watch"     // Path, All: recursive; then items from the server, for ever
+	opWatch     op = "watch"     // Path, All: recursive; then items from the server until the watch ends
 	opReadTree  op = "readtree"  // Path; then data from the server
 	opWriteTree op = "writetree" // Path; then data from the client
 )
 
-// A request asks for one operation. Paths are bytes, as JSON strings cannot hold every name that a file can have.
+// A request requests one operation. Paths are bytes, because JSON strings cannot represent every file name.
 type request struct {
 	Op     op     `json:"op"`
 	Path   []byte `json:"path"`
@@ -160,7 +160,7 @@ type request struct {
 	All    bool   `json:"all,omitempty"`
 }
 
-// A result is how far an operation got. Kind is empty for success.
+// A result is the outcome of an operation. Kind is empty for success.
 type result struct {
 	Kind    caisson.Kind `json:"kind,omitempty"`
 	Message string       `json:"message,omitempty"`
@@ -175,18 +175,18 @@ type entry struct {
 	Mode   uint32 `json:"mode"`
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
-	Sec    int64  `json:"sec"` // time of last modification
+	Sec    int64  `json:"sec"` // modification time
 	Nsec   int32  `json:"nsec"`
 	Target []byte `json:"target,omitempty"`
 }
 
-// A change is what a watch saw. Path is relative to the path being watched; empty for that itself.
+// A change is an event of a watch. Path is relative to the watched path; empty for that path itself.
 type change struct {
 	Op   string `json:"op"`
 	Path []byte `json:"path,omitempty"`
 }
 
-// err returns the error that r stands for, or nil. What is said in it may have been made up.
+// err returns the error of r, or nil. Its text is untrusted.
 func (r *result) err() error {
 	switch r.Kind {
 	case "":
@@ -199,7 +199,7 @@ func (r *result) err() error {
 	return caisson.Errorf(caisson.Unavailable, "the sandbox's files cannot be used: %s", plain(r.Message))
 }
 
-// plain returns a line of printable text that is not too long for a message.
+// plain returns s as one line of printable text of at most 300 bytes.
 func plain(s string) string {
 	const most = 300
 	if len(s) > most {
@@ -213,7 +213,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// info validates e and returns it as the file at path.
+// info validates e and returns it as the information about the file at path.
 func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 	mtime := time.Unix(e.Sec, int64(e.Nsec)).UTC()
 	switch {
@@ -221,7 +221,7 @@ func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 		return nil, errProtocol
 	case e.Type != "symlink" && len(e.Target) > 0:
 		return nil, errProtocol
-	case e.UID == math.MaxUint32, e.GID == math.MaxUint32: // -1 means "leave as it is" to chown
+	case e.UID == math.MaxUint32, e.GID == math.MaxUint32: // -1 means "do not change" to chown
 		return nil, errProtocol
 	}
 	switch e.Type {
@@ -230,7 +230,7 @@ func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 		return nil, errProtocol
 	}
 	if e.Nsec < 0 || e.Nsec >= 1e9 || mtime.Year() < 0 || mtime.Year() > 9999 {
-		mtime = time.Unix(0, 0).UTC() // file systems can hold times that JSON cannot
+		mtime = time.Unix(0, 0).UTC() // file systems can store times that JSON cannot represent
 	}
 	return &caisson.FileInfo{
 		Name: name, Path: path, Type: e.Type, Size: e.Size, Mode: fmt.Sprintf("%04o", e.Mode), UID: int(e.UID), GID: int(e.GID),
@@ -238,7 +238,7 @@ func (e *entry) info(path, name string) (*caisson.FileInfo, error) {
 	}, nil
 }
 
-// validName reports whether name can be a file's name in a directory.
+// validName reports whether name is valid as the name of a directory entry.
 func validName(name []byte) bool {
 	return len(name) > 0 && len(name) <= maxName && bytes.IndexByte(name, 0) < 0 && bytes.IndexByte(name, '/') < 0 &&
 		string(name) != "." && string(name) != ".."
@@ -257,7 +257,7 @@ func validBelow(p []byte) bool {
 	return true
 }
 
-// describe makes an entry of what the kernel says.
+// describe returns an entry with the data of st.
 func describe(name string, st *unix.Stat_t, target string) *entry {
 	e := &entry{
 		Name: []byte(name), Size: st.Size, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid,

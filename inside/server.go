@@ -17,20 +17,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// errAborted says that the client gave up sending content.
+// errAborted reports that the client aborted the content.
 var errAborted = errors.New("aborted by the client")
 
-// rootName is what an archive calls the tree at "/", which has no name of its own.
+// rootName is the name of the tree at "/" in an archive, because "/" has no name.
 const rootName = "rootfs"
 
-// A server executes requests one after another.
+// A server executes requests, one at a time.
 type server struct {
 	fs  *filesystem
 	in  *bufio.Reader
 	out *bufio.Writer
 }
 
-// serve is the role "files": requests until end of file.
+// serve implements the role "files": it executes requests until end of file.
 func serve(ctx context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
@@ -50,7 +50,7 @@ func serve(ctx context.Context, p *Proc) int {
 	return 0
 }
 
-// one executes one request. Its error is of the connection; what goes wrong with the operation is in the answer.
+// one executes one request. It returns errors of the connection; errors of the operation are sent in the answer.
 func (s *server) one(ctx context.Context) error {
 	f, err := readFrame(s.in)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *server) one(ctx context.Context) error {
 	return s.answer(frameResult, e, err)
 }
 
-// simple executes the operations that have no content.
+// simple executes operations without content.
 func (s *server) simple(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
@@ -110,7 +110,7 @@ func (s *server) simple(req request, name string) (*entry, error) {
 	return nil, caisson.Errorf(caisson.Invalid, "no operation %.40q", string(req.Op))
 }
 
-// answer sends a result or an end.
+// answer sends a result or an end frame.
 func (s *server) answer(kind byte, e *entry, err error) error {
 	r := result{Entry: e}
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *server) answer(kind byte, e *entry, err error) error {
 	return writeFrame(s.out, kind, r)
 }
 
-// message is what the client hears of err: there are no secrets here, and no log either.
+// message returns the text of err for the client, without filtering: it contains no secrets.
 func message(err error) string {
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
 		return strings.ToValidUTF8(e.Msg, "?")
@@ -128,7 +128,7 @@ func message(err error) string {
 	return strings.ToValidUTF8(err.Error(), "?")
 }
 
-// Write sends content.
+// Write sends content in data frames.
 func (s *server) Write(b []byte) (int, error) {
 	for done := 0; done < len(b); {
 		n := min(len(b)-done, chunkSize)
@@ -140,7 +140,7 @@ func (s *server) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// send sends a frame without flushing: content is followed by an end.
+// send sends a frame without flushing, because an end frame follows the content.
 func (s *server) send(kind byte, payload []byte) error {
 	var head [frameHead]byte
 	putHead(head[:], kind, len(payload))
@@ -174,7 +174,7 @@ func (s *server) read(name string, offset, limit int64) error {
 	})
 }
 
-// openRegular opens a file that can be read to its end. O_NONBLOCK: opening a FIFO must not wait for its writer.
+// openRegular opens a regular file. O_NONBLOCK, because opening a FIFO would wait for a writer.
 func (s *server) openRegular(name string) (*os.File, error) {
 	f, err := s.fs.open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENXIO) {
@@ -194,7 +194,7 @@ func (s *server) openRegular(name string) (*os.File, error) {
 	return f, nil
 }
 
-// stream sends what produce writes, and the end. It returns errors of the connection, not of produce.
+// stream sends the data that produce writes, and the end. It returns errors of the connection, not of produce.
 func (s *server) stream(produce func(io.Writer) error) error {
 	w := &tracked{w: s}
 	err := produce(w)
@@ -204,7 +204,7 @@ func (s *server) stream(produce func(io.Writer) error) error {
 	return s.answer(frameEnd, nil, err)
 }
 
-// tracked remembers that writing failed.
+// tracked records the error of a failed write.
 type tracked struct {
 	w   io.Writer
 	err error
@@ -242,8 +242,8 @@ type batch struct {
 	s      *server
 	buf    []byte
 	n      int
-	any    bool  // the result that comes before the first items has been sent
-	failed error // of the connection
+	any    bool  // the result before the first items has been sent
+	failed error // error of the connection
 }
 
 func (b *batch) begin() error {
@@ -303,7 +303,7 @@ func (s *server) readTree(name string) error {
 	return s.stream(func(w io.Writer) error { return tree.Pack(root, base(name), as, w) })
 }
 
-// base is the last element of name, as a name in its directory.
+// base returns the last element of name, and "." for "/".
 func base(name string) string {
 	if name == "/" {
 		return "."
@@ -341,7 +341,7 @@ func (s *server) writeTree(name string) error {
 	return s.finish(c, nil, err)
 }
 
-// finish says how taking content ended, and takes what is left of it.
+// finish sends the outcome of an upload, and discards the rest of its content.
 func (s *server) finish(c *content, e *entry, err error) error {
 	if c.failed() {
 		return c.err
@@ -356,14 +356,14 @@ func (s *server) finish(c *content, e *entry, err error) error {
 	return nil
 }
 
-// content reads data frames up to the end.
+// content reads the payload of data frames until the end frame.
 type content struct {
 	r    io.Reader
 	rest []byte
-	err  error // io.EOF, errAborted, or what went wrong with the connection
+	err  error // io.EOF, errAborted, or an error of the connection
 }
 
-// failed reports whether the connection is of no further use.
+// failed reports whether the connection cannot be used any more.
 func (c *content) failed() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
 
 func (c *content) Read(b []byte) (int, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// ReadFile streams a regular file from offset, at most limit bytes (0: no limit). The stream ends with ctx.
+// ReadFile streams a regular file from offset, at most limit bytes (0: no limit). The stream is closed when ctx ends.
 func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -32,10 +32,10 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 	return &reader{call: t, most: limit}, nil
 }
 
-// A reader is content on its way from the sandbox.
+// A reader streams content from the sandbox.
 type reader struct {
 	call *call
-	most int64 // how much there may be; 0: no limit
+	most int64 // maximum number of bytes; 0: no limit
 	n    int64
 	rest []byte
 	err  error
@@ -77,7 +77,7 @@ func (r *reader) next() error {
 	return io.EOF
 }
 
-// Close ends the stream wherever it is. It may be called while another goroutine reads.
+// Close ends the stream. It may be called concurrently with Read.
 func (r *reader) Close() error {
 	r.once.Do(func() {
 		r.call.unbind()
@@ -86,8 +86,8 @@ func (r *reader) Close() error {
 	return nil
 }
 
-// WriteFile replaces a file atomically by what r yields, and makes missing parents. mode 0 keeps the old mode, or is 0644.
-// If r fails, its error is returned and nothing has changed.
+// WriteFile atomically replaces a file with the data of r, and creates missing parents. mode 0 keeps the mode of the old file, or
+// is 0644. If r returns an error, WriteFile returns it and the file is unchanged.
 func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -103,8 +103,8 @@ func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.R
 	return res.info(name)
 }
 
-// WriteTree unpacks the tar archive r below the directory name, inside the sandbox, and as its user. See
-// [tree.Unpack] for what may be in it. If that fails half of it may be there.
+// WriteTree unpacks the tar archive r below the directory name, in the sandbox and as its user. See [tree.Unpack] for the
+// permitted content. After an error a part of it may have been unpacked.
 func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error 
 	return err
 }
 
-// send makes a call with content for the sandbox.
+// send makes a call with content from r.
 func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {
@@ -128,8 +128,8 @@ func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, e
 	return res, res.err()
 }
 
-// ReadTree streams the file, directory or symlink at name as a tar archive of the form that package tree describes, its
-// names relative to name's parent; "/" itself is called rootfs. The stream ends with ctx.
+// ReadTree streams the file, directory or symlink at name as a tar archive in the format of package tree. Its names are relative
+// to name's parent; "/" itself is called rootfs. The stream is closed when ctx ends.
 func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	go func() { // until the archive ends, or Close
 		err := tree.Copy(w, in, base)
 		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
-			// Not what was asked for is invalid, and not what the server says: its archive is.
+			// Invalid here concerns the archive from the sandbox, neither the caller's request nor an answer of the server.
 			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, plain(caisson.MessageOf(err)))
 		}
 		in.Close()
@@ -167,7 +167,7 @@ func (r *treeReader) Close() error {
 	return r.PipeReader.Close()
 }
 
-// ListFiles describes what is in a directory, by name. Exhausted if that is more than 100,000 entries.
+// ListFiles lists a directory, sorted by name. Returns Exhausted if it has more than 100,000 entries.
 func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -223,7 +223,7 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	}
 }
 
-// maxListBytes bounds the names, paths and link targets of a listing together.
+// maxListBytes bounds the total size of the names, paths and link targets of a listing, in bytes.
 const maxListBytes = 16 << 20
 
 // listed validates e as an entry of dir.
@@ -234,9 +234,9 @@ func (e *entry) listed(dir string) (*caisson.FileInfo, error) {
 	return e.info(path.Join(dir, string(e.Name)), string(e.Name))
 }
 
-// decodeItems reads the payload of an items frame.
+// decodeItems decodes the payload of an items frame.
 func decodeItems[T any](payload []byte, items *[]T) error {
-	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before they are made: "{}" is small, what it stands for is not
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before decoding: "{}" is much smaller than an item
 		return errProtocol
 	}
 	if err := decode(payload, items); err != nil {
@@ -248,10 +248,10 @@ func decodeItems[T any](payload []byte, items *[]T) error {
 	return nil
 }
 
-// WatchFiles reports changes of and in the file or directory at name, with recursive also in directories below, until ctx
-// ends, or what is being watched or the sandbox does; then the channel is closed. It returns when the watch is in place. A
-// program may be quicker than the watch of a directory it just made: what is in there by then is reported as created, some
-// of it twice. Whoever reads too slowly gets an overflow.
+// WatchFiles reports changes to the file or directory at name and its entries, with recursive also in directories below, until
+// ctx ends, the watched path is removed or the sandbox stops; then the channel is closed. It returns when the watch is set up.
+// Files may be created in a new directory before it is watched: they are reported as created, some of them twice. A receiver that
+// is too slow gets an overflow event.
 func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<-chan caisson.FileEvent, error) {
 	name, err := cleanPath("path", name)
 	if err != nil {
@@ -272,7 +272,7 @@ func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<
 	return events, nil
 }
 
-// changes passes one frame's changes on, and reports whether there may be more.
+// changes sends the changes of one frame to events, and reports whether more may follow.
 func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
 	f, err := c.recv()
 	if err != nil || f.kind != frameItems {

@@ -28,12 +28,12 @@ const (
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
 
-// A watcher turns inotify's events into changes.
+// A watcher converts inotify events to changes.
 type watcher struct {
 	fs        *filesystem
 	notify    *os.File
 	fd        int
-	root      string // the absolute path being watched
+	root      string // the watched absolute path
 	recursive bool
 	paths     map[int32]string // by watch descriptor: the path relative to root, "" for root
 	changes   []change         // not yet sent
@@ -47,8 +47,8 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 	}
 	defer w.notify.Close()
 	ended := make(chan struct{})
-	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: a closed number may soon be another file
-	go func() {                                                  // ends with the client's stream, after which nothing else reads it
+	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: the descriptor could be reused meanwhile
+	go func() {                                                  // until the client's stream ends
 		defer close(ended)
 		s.in.ReadByte()
 		wake()
@@ -78,7 +78,7 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 			return err
 		}
 		if len(w.paths) == 0 {
-			// What was watched is gone.
+			// The watched path was removed.
 			if err := s.answer(frameEnd, nil, nil); err != nil {
 				return err
 			}
@@ -102,8 +102,8 @@ func (s *filesystem) newWatcher(name string, recursive bool) (*watcher, error) {
 	return w, nil
 }
 
-// add watches rel and, if recursive, the directories below. With report, what is there already counts as created: it was
-// before anybody could see it happen.
+// add watches rel and, if recursive, the directories below. With report, existing entries are reported as created, because they
+// may have been created before the watch.
 func (w *watcher) add(rel string, report bool) error {
 	flags := unix.O_PATH
 	if rel != "" {
@@ -122,7 +122,7 @@ func (w *watcher) add(rel string, report bool) error {
 	if !w.recursive {
 		return nil
 	}
-	// The directory may have another name by now; then its events will say so.
+	// The directory may have been renamed meanwhile; its events will then report that.
 	d, err := w.fs.open(path.Join(w.root, rel), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if rel == "" && errors.Is(err, unix.ENOTDIR) {
@@ -147,7 +147,7 @@ func (w *watcher) add(rel string, report bool) error {
 	return nil
 }
 
-// descend adds a directory below the root. One that cannot be watched is either gone or a loss to be told.
+// descend adds a directory below the root. If it cannot be watched although it exists, descend reports an overflow.
 func (w *watcher) descend(rel string, report bool) {
 	err := w.add(rel, report)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
@@ -165,7 +165,7 @@ func (w *watcher) forget(rel string) {
 	}
 }
 
-// take turns the events in buf into changes.
+// take converts the events in buf to changes.
 func (w *watcher) take(buf []byte) {
 	for len(buf) >= unix.SizeofInotifyEvent {
 		ev := *(*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
@@ -185,13 +185,13 @@ func (w *watcher) take(buf []byte) {
 	}
 }
 
-// event handles one event at rel; self means that it is about what is being watched, not about something in it.
+// event handles one event at rel; self means that it concerns a watched path itself and not one of its entries.
 func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	dir := ev.Mask&unix.IN_ISDIR != 0
 	switch {
 	case ev.Mask&unix.IN_IGNORED != 0:
 		delete(w.paths, ev.Wd)
-	case self && rel != "": // its parent tells of it too
+	case self && rel != "": // the watch of its parent reports it too
 	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		w.report(changeCreate, rel)
 		if dir && w.recursive {
@@ -204,7 +204,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 		}
 	case ev.Mask&unix.IN_MOVE_SELF != 0:
 		w.report(changeRename, rel)
-		clear(w.paths) // where it is now is not known
+		clear(w.paths) // the new path is unknown
 	case ev.Mask&(unix.IN_DELETE|unix.IN_DELETE_SELF) != 0:
 		w.report(changeRemove, rel)
 	case ev.Mask&unix.IN_MODIFY != 0:
@@ -214,7 +214,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	}
 }
 
-// report adds a change, unless it is the last one again: programs write in small pieces.
+// report adds a change unless it equals the last one, because programs write in small pieces.
 func (w *watcher) report(op, rel string) {
 	if n := len(w.changes); n > 0 && w.changes[n-1].Op == op && string(w.changes[n-1].Path) == rel {
 		return
