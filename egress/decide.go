@@ -14,7 +14,7 @@ const (
 	protocols
 )
 
-// Reasons of verdicts that no rule decided.
+// Reasons of verdicts without a rule.
 const (
 	noRule  = "no rule allows it"
 	noName  = "it is not a host name"
@@ -22,8 +22,8 @@ const (
 	ownRule = "names at and below " + ownName + " are Caisson's own, whatever the policy says"
 )
 
-// DecideName implements [caisson.Decider]. Rules about addresses have no say: a name is resolved for the sake of a rule
-// that names it, and whether its addresses may be reached is for [Policy.DecideAddress].
+// DecideName implements [caisson.Decider]. It ignores rules about addresses: a name is resolved only if a rule names it, and
+// [Policy.DecideAddress] decides whether its addresses may be reached.
 func (p *Policy) DecideName(name string) (v caisson.Verdict, wildcard string) {
 	switch {
 	case !validName(name):
@@ -60,7 +60,7 @@ func (p *Policy) DecideAddress(name string, addr netip.Addr) caisson.Verdict {
 	return caisson.Verdict{Allowed: allowed, Rule: rule, Name: p.matched(rule, names), Reason: p.rules[rule].reason}
 }
 
-// DecideFlow implements [caisson.Decider]. It allocates nothing.
+// DecideFlow implements [caisson.Decider]. It does not allocate memory.
 func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
 	addr := f.Dst.Addr().Unmap().WithZone("")
 	protocol, known := parseProtocol(f.Protocol)
@@ -96,7 +96,7 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	}
 	b, isSpecial := special(addr)
 	if isSpecial {
-		m = m.minus(&p.allowing) // a name is no permission for such an address
+		m = m.minus(&p.allowing) // a rule for a name does not allow such an address
 	}
 	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
 		r := &p.rules[i]
@@ -134,7 +134,7 @@ func (p *Policy) matchName(m *set, name string) {
 	m.union(&all)
 }
 
-// first returns the first of the rules in m that is about protocol and port, -1 if none is.
+// first returns the first rule in m for protocol and port, -1 if there is none.
 func (p *Policy) first(m *set, protocol int, port uint16) int {
 	for i := m.next(0); i >= 0; i = m.next(i + 1) {
 		if r := &p.rules[i]; r.protocol[protocol] && r.ports.contains(port) {
@@ -144,8 +144,8 @@ func (p *Policy) first(m *set, protocol int, port uint16) int {
 	return -1
 }
 
-// open returns the first of the rules in m that allows some protocol and port that none before it denies; if there is no
-// such rule, the first that denies; else -1.
+// open returns the first rule in m that allows a protocol and port that no earlier rule denies; if there is none, the first rule
+// that denies; otherwise -1.
 func (p *Policy) open(m *set) (rule int, allowed bool) {
 	rule = -1
 	var shut [protocols]portSet
@@ -182,7 +182,7 @@ func (p *Policy) matched(rule int, names []string) string {
 	return ""
 }
 
-// wildcard returns what follows the "*." by which a rule matches name, "" if it matches it in another way.
+// wildcard returns the suffix after the "*." with which a rule matches name, "" if it matches in another way.
 func (p *Policy) wildcard(rule int, name string) string {
 	if s, ok := p.exact[name]; ok && s.has(rule) {
 		return ""

@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Explain says what p does with target, as [caisson.Policies] describes it, without Recent. It looks up nothing: for a
-// name it answers as far as the name and the port decide, and says in its steps what depends on the addresses. A target that
-// cannot be read is Invalid.
+// Explain returns the verdict of p on target, as [caisson.Policies] describes it, without Recent. It performs no lookups: for a
+// name, the verdict depends on the name and the port only, and the steps describe what depends on the addresses. Returns Invalid
+// if target cannot be parsed.
 func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 	t, err := parseTarget(target)
 	if err != nil {
@@ -44,8 +44,8 @@ func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 
 var protocolNames = [protocols]string{tcp: "tcp", udp: "udp"}
 
-// explainName returns the verdict on a connection to a name whose addresses are of the public internet and in no CIDR of
-// a rule.
+// explainName returns the verdict on a connection to a name whose addresses are on the public internet and not in a CIDR of a
+// rule.
 func (p *Policy) explainName(t target) caisson.Verdict {
 	var m set
 	p.matchName(&m, t.name)
@@ -57,7 +57,7 @@ func (p *Policy) explainName(t target) caisson.Verdict {
 	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: t.name, Reason: r.reason}
 }
 
-// privateHint says what no look at a name can tell.
+// privateHint returns a step about the addresses of a name, which Explain does not look up.
 func privateHint(t target) string {
 	if localName(t.name) {
 		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own that names the address or CIDR"
@@ -66,7 +66,7 @@ func privateHint(t target) string {
 		"that names the address or CIDR"
 }
 
-// outcome says what rule i makes of t.
+// outcome returns how rule i applies to t.
 func (p *Policy) outcome(i int, t target) string {
 	r := &p.rules[i]
 	if t.name != "" {
@@ -91,7 +91,7 @@ func (p *Policy) outcome(i int, t target) string {
 	return "denies it"
 }
 
-// missesName says why rule i does not match a name, "" if it does.
+// missesName returns why rule i does not match a name, "" if it does.
 func (p *Policy) missesName(i int, name string) string {
 	if p.prefixes.has(i) {
 		return "decides only on addresses, should the name have one in it"
@@ -107,7 +107,7 @@ func (p *Policy) missesName(i int, name string) string {
 	return "does not match the name"
 }
 
-// missesAddr says why rule i does not match an address, "" if it does.
+// missesAddr returns why rule i does not match an address, "" if it does.
 func (p *Policy) missesAddr(i int, addr netip.Addr) string {
 	if !p.prefixes.has(i) {
 		return "matches names, and this is an address"
