@@ -15,11 +15,11 @@ import (
 
 const (
 	commandTimeout = 10 * time.Second
-	commandGrace   = time.Second // for pipes that a grandchild keeps open
+	commandGrace   = time.Second // for pipes that a grandchild holds open
 )
 
-// runKeyCommand returns what a program prints that knows the key. Neither its output nor its arguments get into errors:
-// they may be the key, or what gives access to it.
+// runKeyCommand runs a program and returns the key that it prints. Errors include neither its output nor its arguments, because
+// they may be the key, or grant access to it.
 func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -30,7 +30,7 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	cmd.Dir = "/"
 	cmd.Stdout = out
 	cmd.WaitDelay = commandGrace
-	// A group of its own, so that its children end with it.
+	// A separate process group, so that its children are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Run()
@@ -54,7 +54,7 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	return key, nil
 }
 
-// bounded is a buffer that ends what writes too much into it.
+// bounded is a buffer that calls full and returns an error if the output exceeds limit bytes.
 type bounded struct {
 	b     bytes.Buffer
 	limit int

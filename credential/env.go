@@ -10,26 +10,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxEnvFile bounds the size of a file of variables in bytes.
+// maxEnvFile bounds the size of an environment file in bytes.
 const maxEnvFile = 1 << 20
 
-// A Variable is an assignment in a file of variables.
+// A Variable is an assignment in an environment file.
 type Variable struct {
 	Name    string
-	Value   caisson.Secret // none if it is empty
-	Line    int            // where it begins, from 1
-	Earlier int            // the line where the same name was assigned before, 0 if it was not
+	Value   caisson.Secret // the zero Secret if it is empty
+	Line    int            // line where the assignment begins, from 1
+	Earlier int            // line of the previous assignment of the same name, 0 if there is none
 }
 
-// ParseEnv reads a file of variables, as .env files are written: lines of NAME=VALUE, perhaps with "export " in front,
-// empty lines, and comments from a # at the beginning of a line or after a space.
+// ParseEnv parses an environment file (.env): lines of NAME=VALUE with an optional "export " prefix, empty lines, and comments
+// that begin with a # at the beginning of a line or after a space.
 //
-// Programs that read such files disagree about them, and a secret should not depend on who reads it. So what every one of
-// them reads alike is accepted, and the rest is an Invalid error with the number of the line and none of its content.
-// A value is bare (no spaces, quotes, backslashes or #), in single quotes (everything is itself), or in double quotes (\n,
-// \r, \t, \", \$ and \\ are escapes). Quoted values may have more than one line. Nothing is interpolated: $NAME, ${ and $(
-// outside single quotes are refused.
-// Line ends may be LF or CRLF, and a byte order mark in front is skipped.
+// Parsers of such files differ, and a secret must not depend on the parser. ParseEnv therefore accepts only syntax that all
+// parsers read alike, and returns an Invalid error with the line number and no content for the rest. A value is bare (no spaces,
+// quotes, backslashes or #), in single quotes (no escapes), or in double quotes (\n, \r, \t, \", \$ and \\ are escapes). Quoted
+// values may span several lines. Nothing is interpolated: $NAME, ${ and $( outside single quotes are refused. Line ends may be LF
+// or CRLF, and a byte order mark at the beginning is skipped.
 func ParseEnv(r io.Reader) ([]Variable, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxEnvFile+1))
 	defer clear(b)
@@ -63,21 +62,21 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 	return all, nil
 }
 
-// envParser reads a file from the beginning of a line on.
+// envParser parses a file; rest is at the beginning of a line.
 type envParser struct {
 	rest string
 	line int
 }
 
-// assignment is the part of a line before its value.
+// assignment matches the part of a line before its value.
 var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
 
-// interpolation is what some readers would replace. (In double quotes \$ is not.)
+// interpolation matches references that some parsers replace. (In double quotes \$ is not one.)
 var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 
 const interpolated = "has a $ that some readers would replace by something; put the value in single quotes"
 
-// next reads one assignment, or one line without one.
+// next parses one assignment, or one line without one.
 func (p *envParser) next() (Variable, error) {
 	v := Variable{Line: p.line}
 	if first := strings.TrimLeft(p.rest, " \t"); first == "" || first[0] == '\n' || first[0] == '#' {
@@ -110,7 +109,7 @@ func (p *envParser) next() (Variable, error) {
 	return v, err
 }
 
-// single reads a value in single quotes.
+// single parses a value in single quotes.
 func (p *envParser) single() (string, error) {
 	value, rest, ok := strings.Cut(p.rest[1:], "'")
 	if !ok {
@@ -121,7 +120,7 @@ func (p *envParser) single() (string, error) {
 	return value, nil
 }
 
-// double reads a value in double quotes.
+// double parses a value in double quotes.
 func (p *envParser) double() (string, error) {
 	var value strings.Builder
 	for i := 1; i < len(p.rest); i++ {
@@ -151,7 +150,7 @@ func (p *envParser) double() (string, error) {
 	return "", p.fault(`opens a " that is never closed`)
 }
 
-// bare reads a value without quotes.
+// bare parses a value without quotes.
 func (p *envParser) bare() (string, error) {
 	n := strings.IndexAny(p.rest, " \t\n")
 	if n < 0 {
@@ -168,7 +167,7 @@ func (p *envParser) bare() (string, error) {
 	return value, nil
 }
 
-// end reads the rest of a line behind a value.
+// end parses the rest of a line after a value.
 func (p *envParser) end() error {
 	line, rest, _ := strings.Cut(p.rest, "\n")
 	tail := strings.TrimLeft(line, " \t")
@@ -184,5 +183,5 @@ func (p *envParser) fault(what string) error {
 	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
 }
 
-// isControl reports what has no place in a value besides the ends of lines and tabs.
+// isControl reports whether c is a control character other than a line end or tab.
 func isControl(c rune) bool { return c < ' ' && c != '\n' && c != '\t' && c != '\r' || c == 0x7f }
