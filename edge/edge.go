@@ -1,5 +1,5 @@
-// Package edge constructs what runs in the wire process: policies, the model gateway, the tools of agents, the relay's front, and the ledger's meter. It is to that
-// process what package engine is to the daemon, and decides nothing itself.
+// Package edge constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's front
+// end, and the ledger's meter. It is to that process what package engine is to the daemon, and makes no decisions.
 package edge
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// Process returns what the wire process is made of.
+// Process returns the configuration of the wire process.
 func Process() wire.Process {
 	return wire.Process{
 		Compile: func(p caisson.Policy) (caisson.Decider, error) { return egress.Compile(p) },
@@ -35,10 +35,10 @@ type gateway struct {
 	env    wire.Env
 	llm    *llm.Gateway
 	others *others
-	pages  chan ledger.Page // journals that the engine has given, for the meter that asks
+	pages  chan ledger.Page // journal segments that the engine has sent, for the meter's next
 
 	mu    sync.Mutex
-	meter *ledger.Meter // guarded by mu; nil until there is a journal
+	meter *ledger.Meter // nil until there is a journal; guarded by mu
 }
 
 func newGateway(env wire.Env) (*gateway, error) {
@@ -60,7 +60,8 @@ func newGateway(env wire.Env) (*gateway, error) {
 	return g, err
 }
 
-// grant says what the guest of a request may use: his run's if he is on another machine, else what his wire's spec says.
+// grant returns the models that the guest of a request may use: those of its run if it is on another machine, otherwise those of
+// its wire's spec.
 func (g *gateway) grant(ctx context.Context, guest caisson.Guest) *caisson.ModelGrant {
 	if grant, theirs := g.others.grant(ctx, guest); theirs {
 		return grant
@@ -68,7 +69,7 @@ func (g *gateway) grant(ctx context.Context, guest caisson.Guest) *caisson.Model
 	return g.env.Grant(ctx)
 }
 
-// local answers for providers that follow a script.
+// local returns the handler of providers that follow a script.
 func local(_ caisson.Provider, script string) (http.Handler, error) {
 	if script == "" {
 		script = scripted.Default
@@ -94,7 +95,7 @@ func (g *gateway) Forget(budgets []string) {
 	}
 }
 
-// Journal implements [wire.Gateway]. The first journal makes the meter; further ones are for when it asks.
+// Journal implements [wire.Gateway]. The first journal creates the meter; further ones are passed to it on request.
 func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 	page := ledger.Page{
 		Journal: &announced{f, g.env.Grew}, Lessor: g.env.Lessor(id),
@@ -112,7 +113,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 			return err
 		}
 		g.meter = m
-		go m.Run(context.Background()) // as long as the process lives
+		go m.Run(context.Background()) // until the process exits
 		return nil
 	}
 	select {
@@ -124,7 +125,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 	}
 }
 
-// next asks the engine for another journal and waits for it.
+// next requests another journal from the engine and waits for it.
 func (g *gateway) next(ctx context.Context) (ledger.Page, error) {
 	g.env.Rotate()
 	select {
@@ -150,7 +151,7 @@ func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 	return m.Reserve(ctx, call, d)
 }
 
-// announced is a journal of which the engine hears when it grows.
+// announced is a journal that notifies the engine when it grows.
 type announced struct {
 	file *os.File
 	grew func()

@@ -17,23 +17,24 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// others is what there is to gateways on other machines, both ways: it serves their sandboxes here, and has the sandboxes here
-// served there.
+// others connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the sandboxes
+// here to the gateway of another machine.
 type others struct {
 	env      wire.Env
 	registry *remote.Registry
 	server   *remote.Server
 	front    *remote.Front
-	client   atomic.Pointer[remote.Client] // nil: the gateway here serves the sandboxes here
+	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
 	mu   sync.Mutex // held by configure
 	last caisson.RemoteConfig
 }
 
-// cameOver is in the context of requests from other machines. Nobody else's grant is looked up among their runs.
+// cameOver is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
 type cameOver struct{}
 
-// newOthers returns others that serve nobody until they are configured. gateway serves, with the guest in the context.
+// newOthers returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
+// context.
 func newOthers(env wire.Env, gateway http.Handler) (*others, error) {
 	o := &others{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
@@ -54,8 +55,8 @@ func (o *others) grant(ctx context.Context, g caisson.Guest) (grant *caisson.Mod
 	return o.registry.Grant(ctx, g), true
 }
 
-// configure changes keys, certificate and where the gateway is. What makes no sense serves nobody, and the log says why: the
-// rest of the settings is in force all the same.
+// configure sets the keys, the certificate and the URL of the gateway. An invalid setting disables what depends on it and is
+// logged; the other settings apply.
 func (o *others) configure(c caisson.RemoteConfig) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +87,7 @@ func (o *others) configure(c caisson.RemoteConfig) {
 	client, err := o.newClient(c, tokens)
 	if err != nil {
 		o.env.Log.Error("the model gateway on another machine cannot be used", "err", err)
-		client = &remote.Client{} // the gateway here is not meant instead
+		client = &remote.Client{} // rejects requests: the gateway on this machine must not replace the configured one
 	}
 	if o.client.Store(client); old != nil {
 		old.CloseIdleConnections()
@@ -105,7 +106,7 @@ func (o *others) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	return &cert
 }
 
-// How the gateway on another machine is connected to.
+// Timeouts of connections to the gateway on another machine.
 const (
 	connectTime = 10 * time.Second
 	unusedTime  = 90 * time.Second
@@ -137,7 +138,7 @@ func (o *others) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*re
 	})
 }
 
-// before returns a handler that has requests of sandboxes served where the configuration says.
+// before returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
 func (o *others) before(here http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if there := o.client.Load(); there != nil {
@@ -163,7 +164,7 @@ func (g *gateway) Runs(c caisson.GatewayRunChange) error {
 
 // Listen implements [wire.Gateway].
 func (g *gateway) Listen(f *os.File) error {
-	defer f.Close() // the listener has a duplicate
+	defer f.Close() // net.FileListener duplicates the descriptor
 	l, err := net.FileListener(f)
 	if err != nil {
 		return err
