@@ -106,7 +106,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// What the wire process says over the feed is a stranger's until it is proved otherwise.
+// Messages of the wire process over the feed are untrusted.
 func FuzzFeedMessage(f *testing.F) {
 	f.Add([]byte(`{"n":1,"lease":{"budget":"account/local","need":{"usd":0.1,"tokens":1,"calls":1},"want":{"usd":1,"tokens":1,"calls":1}}}`))
 	f.Add([]byte(`{"sandbox":"sb-aaaaaaaaaaaaaaaa","decisions":[{"kind":"flow"}]}`))

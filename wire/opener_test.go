@@ -9,7 +9,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// TestStreamsWait: a question waits for a place, for so long, and not if it is for nothing.
+// TestStreamsWait checks that a request waits until a stream ends, until its timeout, or until its context ends.
 func TestStreamsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestStreamsWait(t *testing.T) {
 		for range 3 {
 			go func() {
 				time.Sleep(time.Second)
-				s.end(b) // of no use
+				s.end(b) // does not help: another sandbox's stream
 				s.uses.begin(b)
 				time.Sleep(time.Second)
 				s.end(a)
@@ -48,7 +48,7 @@ func TestStreamsWait(t *testing.T) {
 	})
 }
 
-// TestAllStreamsAreBounded: all sandboxes together have no more than so many.
+// TestAllStreamsAreBounded checks the limit of all sandboxes together.
 func TestAllStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	u := newStreamUses()

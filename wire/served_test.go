@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/report"
 )
 
-// TestStopSettlesLater: a call of a model that does not end keeps nobody waiting for long, and what there is to tell is
-// told once it has.
+// TestStopSettlesLater checks that the removal of a wire does not wait long for a model call, and that the remaining reports are
+// sent when the call has ended.
 func TestStopSettlesLater(t *testing.T) {
 	t.Parallel()
 	told := make(chan []caisson.Decision, 1)
@@ -38,8 +38,8 @@ func TestStopSettlesLater(t *testing.T) {
 	}
 }
 
-// TestDetachDoesNotWaitForNames: the wire process answers one request at a time, so that a sandbox whose queries are not
-// answered must not hold up the end of its wire.
+// TestDetachDoesNotWaitForNames checks that pending DNS queries do not delay the removal of a wire, because the wire process
+// handles one request at a time.
 func TestDetachDoesNotWaitForNames(t *testing.T) {
 	t.Parallel()
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/socketpair"
 )
 
-// streamPair returns both ends of a stream as an engine makes them.
+// streamPair returns both ends of a stream as an engine creates them.
 func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
 	t.Helper()
 	near, f, err := socketpair.New()
@@ -34,7 +34,7 @@ func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
 	return near, c.(*net.UnixConn)
 }
 
-// echoes are jobs that each answer what they are sent once they have all of it.
+// echoes are jobs that return their input once they have received all of it.
 type echoes struct {
 	t      testing.TB
 	now    atomic.Int64
@@ -94,7 +94,7 @@ func talk(c net.Conn, text string) (string, error) {
 	return string(b), err
 }
 
-// none waits until no job is under way.
+// none waits until no job is running.
 func (e *echoes) none(t testing.TB) {
 	t.Helper()
 	eventually(t, func() error {
@@ -159,7 +159,8 @@ func TestStreamsOfWhom(t *testing.T) {
 	}
 }
 
-// TestStreamsAtTheirLimit: a sandbox that always has as many streams as it may have is refused none, and never has more.
+// TestStreamsAtTheirLimit checks that a sandbox that always has the maximum number of streams is never refused one, and never has
+// more.
 func TestStreamsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
@@ -200,7 +201,8 @@ func TestStreamsAtTheirLimit(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: one more is refused by the wire process; by the engine, if that lost count; and a wire process that floods is ended.
+// TestStreamsAreBounded checks that the wire process refuses an additional stream, that the engine does so if the wire process
+// does not count, and that a wire process that floods is stopped.
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
@@ -214,12 +216,12 @@ func TestStreamsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() // and so the collector does not close it
+		defer c.Close() // keeps the garbage collector from closing it
 	}
 	if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("one more: %v", err)
 	}
-	// The count of one that has none: the engine makes it wait.
+	// As from a wire process that does not count: the engine makes the request wait.
 	other, cancel := context.WithCancel(ctx)
 	late := make(chan error, 1)
 	go func() {
@@ -233,7 +235,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	if n := e.most.Load(); n > maxStreams {
 		t.Errorf("%d jobs at once", n)
 	}
-	// And one that floods is understood no more.
+	// A process that floods violates the protocol.
 	ses := &session{m: m, asked: newStreamUses()}
 	for n := range maxStreams + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Stream: &streamBody{}}
@@ -242,14 +244,14 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 	}
 	m.mu.Lock()
-	m.wires[g.Sandbox].leave() // and what waits for a place goes
+	m.wires[g.Sandbox].leave() // a waiting request then fails
 	m.mu.Unlock()
 	process.Close()
 	<-done
 	e.none(t)
 }
 
-// TestStreamOfNobody: an answer that nobody waits for any more leaves nothing behind.
+// TestStreamOfNobody checks that an answer after the caller's context has ended leaves no resources.
 func TestStreamOfNobody(t *testing.T) {
 	e := newEchoes(t)
 	hold := make(chan struct{})
@@ -284,7 +286,7 @@ func TestStreamOfNobody(t *testing.T) {
 	})
 }
 
-// TestUnexpectedDescriptors: what comes with an answer that has no use for it is closed.
+// TestUnexpectedDescriptors checks that a descriptor is closed if the answer must not have one.
 func TestUnexpectedDescriptors(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -346,7 +348,7 @@ func TestUnexpectedDescriptors(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutDescriptors: a wire process that has no room for one refuses the request, and goes on.
+// TestStreamWithoutDescriptors checks that a wire process without free descriptors refuses the request and continues.
 func TestStreamWithoutDescriptors(t *testing.T) {
 	engine, process := connected(t)
 	f := newFeed(process)
@@ -383,7 +385,7 @@ func TestStreamWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// descriptorsOf returns what a process has open.
+// descriptorsOf returns the number of open descriptors of a process.
 func descriptorsOf(t testing.TB, pid int) int {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -12,7 +12,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// toolGuest attaches a sandbox to the engine's end of a feed.
+// toolGuest adds a sandbox to the engine's end of a feed.
 func toolGuest(m *Manager) caisson.Guest {
 	g := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: "r", Trace: "t"}
 	m.mu.Lock()
@@ -21,7 +21,8 @@ func toolGuest(m *Manager) caisson.Guest {
 	return g
 }
 
-// TestToolsAtTheirLimit: a sandbox that always has as many uses of tools under way as it may have is no fault of the wire process's.
+// TestToolsAtTheirLimit checks that a sandbox that always has the maximum number of tool calls in progress causes no protocol
+// error.
 func TestToolsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -61,7 +62,8 @@ func TestToolsAtTheirLimit(t *testing.T) {
 	}
 }
 
-// TestToolsAreBounded: more uses than a sandbox may have are refused by the wire process, and one that lets them through has gone wrong.
+// TestToolsAreBounded checks that the wire process refuses additional tool calls, and that exceeding the limit is a protocol
+// error.
 func TestToolsAreBounded(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
@@ -73,7 +75,7 @@ func TestToolsAreBounded(t *testing.T) {
 	f, uses := newFeed(process), newToolUses()
 	go f.run()
 	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
-	leave() // nobody waits, and it counts all the same
+	leave() // the call still counts after its context has ended
 	for range maxTools {
 		if _, err := f.tool(ctx, uses, "run", nil); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -85,7 +87,7 @@ func TestToolsAreBounded(t *testing.T) {
 	if _, err := f.tool(caisson.WithGuest(t.Context(), g), uses, "run", json.RawMessage(strings.Repeat("7", maxFeed/2+1))); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("too long a question: %v", err)
 	}
-	// And one that does not count is understood no more.
+	// A process that does not count violates the protocol.
 	s := &session{m: m, tools: newToolUses()}
 	for n := range maxTools + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
@@ -98,7 +100,7 @@ func TestToolsAreBounded(t *testing.T) {
 	<-done
 }
 
-// TestToolsOfWhom: who asks is decided by the wire that it came over, as the engine knows it.
+// TestToolsOfWhom checks that the engine's record of the wire determines the guest of a request.
 func TestToolsOfWhom(t *testing.T) {
 	t.Parallel()
 	big := json.RawMessage(`"` + strings.Repeat("x", maxFeed) + `"`)

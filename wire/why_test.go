@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A sandbox that asks for pages and does not read them has one made, and keeps nobody else from theirs.
+// A sandbox that requests pages and does not read them blocks only its own next page, not those of others.
 func TestUnreadPages(t *testing.T) {
 	t.Parallel()
 	h := newHosts(nil)
@@ -49,7 +49,7 @@ func TestUnreadPages(t *testing.T) {
 		dial(served1)
 	}
 	c := dial(served2)
-	go io.WriteString(c, ask) // another on the same connection is not answered
+	go io.WriteString(c, ask) // a second request on the same connection is not answered
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil || !resp.Close {
@@ -62,5 +62,5 @@ func TestUnreadPages(t *testing.T) {
 		t.Errorf("%d pages were made for who does not read, want 1", n)
 	}
 	first.Close()
-	<-begun // the next one has its turn
+	<-begun // the next request is served
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// clientHello is what Go's own client says first.
+// clientHello returns the first message of Go's client.
 func clientHello(t testing.TB, name string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,7 +57,7 @@ func withExtension(hello []byte, kind uint16, data []byte) []byte {
 	c.vector(1)
 	c.vector(2)
 	c.vector(1)
-	at := len(hello) - len(c.rest) // of the length of all extensions
+	at := len(hello) - len(c.rest) // position of the length of all extensions
 	binary.BigEndian.PutUint16(out[at:], binary.BigEndian.Uint16(hello[at:])+uint16(more))
 	binary.BigEndian.PutUint16(out[3:], uint16(len(out)-5))
 	binary.BigEndian.PutUint16(out[7:], uint16(len(out)-9)) // the lower two of three bytes
@@ -72,7 +72,7 @@ func sni(names ...string) (data []byte) {
 	return append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 }
 
-// speeches are first words, and what they are.
+// speeches are the first bytes of connections, with the expected protocol.
 func speeches(t testing.TB) map[string]struct {
 	text []byte
 	lang language
@@ -169,7 +169,7 @@ func TestFirstLine(t *testing.T) {
 	} {
 		for _, step := range []int{len(c.text), 1} {
 			if len(c.text) > maxSpeech && step == 1 {
-				continue // that much is text, in small pieces
+				continue // a long text, in small pieces
 			}
 			l, got := &firstLine{}, false
 			for i := 0; i < len(c.text) && !got; i += step {
@@ -182,7 +182,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// However the words come, they mean the same; and what is a handshake to Go's server has the name that we saw.
+// The result does not depend on how the bytes are split; and a handshake that Go's server accepts has the server name that it
+// sees.
 func FuzzEar(f *testing.F) {
 	for _, s := range speeches(f) {
 		if len(s.text) < 4096 {
@@ -203,7 +204,7 @@ func FuzzEar(f *testing.F) {
 			heard = next
 			got = parts.listen()
 		}
-		// Less may already be enough to refuse it.
+		// A part may already be enough to refuse it.
 		if got != want && !(got == langBad || want == langBad) || got == langTLS && want == langTLS && parts.name != whole.name {
 			t.Errorf("in parts %v %q, as a whole %v %q", got, parts.name, want, whole.name)
 		}
@@ -216,7 +217,7 @@ func FuzzEar(f *testing.F) {
 	})
 }
 
-// goServerName returns what Go's server takes for the name in hello.
+// goServerName returns the server name that Go's server finds in hello.
 func goServerName(hello []byte) (name string, ok bool) {
 	conn := tls.Server(&script{bytes.NewReader(hello)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		name, ok = h.ServerName, true
@@ -226,7 +227,7 @@ func goServerName(hello []byte) (name string, ok bool) {
 	return name, ok
 }
 
-// A script is a connection that says what it is to say and hears nothing.
+// A script is a connection that sends predefined data and receives nothing.
 type script struct{ io.Reader }
 
 func (script) Write(p []byte) (int, error)      { return len(p), nil }
@@ -243,7 +244,7 @@ func TestTLS(t *testing.T) {
 		name   string
 		hello  []byte
 		step   int
-		reason string // "" if it is carried
+		reason string // "" if it is relayed
 	}{
 		{"good", good, 1 << 20, ""},
 		{"one byte at a time", good, 1, ""},
@@ -273,7 +274,7 @@ func TestTLS(t *testing.T) {
 				for rest := c.hello; len(rest) > 0; {
 					n := min(c.step, len(rest))
 					if _, err := conn.Write(rest[:n]); err != nil {
-						break // refused before its end
+						break // refused before all was sent
 					}
 					rest = rest[n:]
 				}
@@ -294,7 +295,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A name that is not allowed any more ends what was said to it.
+// A connection to a name that is no longer allowed is reset.
 func TestTLSRecheck(t *testing.T) {
 	w := newWorld(t)
 	w.listen("192.0.2.1:443", echo)

@@ -39,7 +39,7 @@ func rawServer(t *testing.T, reply func(query []byte) [][]byte) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// TestSpoofedAnswers: an answer to another question, or with another id, is as if it had not come.
+// TestSpoofedAnswers checks that an answer to another question, or with another id, is ignored.
 func TestSpoofedAnswers(t *testing.T) {
 	pack := func(m *dns.Msg) []byte {
 		b, err := m.Pack()
@@ -95,7 +95,7 @@ func TestSpoofedAnswers(t *testing.T) {
 	}
 }
 
-// TestFloodOfForeignAnswers: a server that only sends what is no answer is given up, not read from for ever.
+// TestFloodOfForeignAnswers checks that a server that sends only other messages is skipped after a limited number of them.
 func TestFloodOfForeignAnswers(t *testing.T) {
 	addr := rawServer(t, func(query []byte) [][]byte {
 		query[0]++
@@ -107,7 +107,7 @@ func TestFloodOfForeignAnswers(t *testing.T) {
 	}
 }
 
-// TestForeignRecords: records that were not asked for do not enter the answer.
+// TestForeignRecords checks that records that were not requested are not in the answer.
 func TestForeignRecords(t *testing.T) {
 	for name, row := range map[string]struct {
 		lines []string

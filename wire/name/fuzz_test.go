@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzAnswer: whatever a guest sends, an answer is well formed, its own, and within the size that was asked for.
+// FuzzAnswer checks that every answer is well formed, matches its query, and is not larger than the query allows.
 func FuzzAnswer(f *testing.F) {
 	seed := func(m *dns.Msg) {
 		b, err := m.Pack()
@@ -65,7 +65,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzParseReply: whatever a server sends, addresses are of the type asked for, few, and do not hold for ever.
+// FuzzParseReply checks that addresses from a server are of the requested type, limited in number, and expire.
 func FuzzParseReply(f *testing.F) {
 	q := new(dns.Msg).SetQuestion("e.example.", dns.TypeA)
 	q.Id = 7

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone is a real DNS server on loopback, over UDP and TCP, that answers from records in presentation form.
+// zone is a real DNS server on loopback, over UDP and TCP, with records in presentation form.
 type zone struct {
 	addr netip.AddrPort
 
@@ -49,7 +49,7 @@ func newZone(t *testing.T, records map[string][]string) *zone {
 	return z
 }
 
-// listenBoth listens on a port that is free for both protocols: one that is free for TCP may be somebody's for UDP.
+// listenBoth listens on a port that is free for both protocols: a port that is free for TCP may be in use for UDP.
 func listenBoth(t *testing.T) (tcp net.Listener, udp net.PacketConn) {
 	t.Helper()
 	for range 20 {
@@ -60,7 +60,7 @@ func listenBoth(t *testing.T) (tcp net.Listener, udp net.PacketConn) {
 		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
 			return tcp, udp
 		}
-		defer tcp.Close() // not at once, or it might be the next one again
+		defer tcp.Close() // not at once, or the same port might be selected again
 	}
 	t.Fatal("no port is free for TCP and UDP")
 	return nil, nil
@@ -114,7 +114,7 @@ func (z *zone) answerWith(reply func(q *dns.Msg, tcp bool) *dns.Msg) {
 	z.reply = reply
 }
 
-// allowing is a policy: names, "*.zone" among them, and no address that is private except those of lan.
+// allowing is a policy that allows names, "*.zone" among them, and no private address except those of lan.
 type allowing struct {
 	names []string
 	lan   string
@@ -151,7 +151,7 @@ func (p allowing) DecideFlow(f caisson.Flow) caisson.Verdict {
 
 var _ caisson.Decider = allowing{}
 
-// clock is a time that tests set.
+// clock is a clock that tests set.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -169,7 +169,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// bench is a resolver and what it reported.
+// bench is a resolver and its reports.
 type bench struct {
 	*Resolver
 	*clock
@@ -218,7 +218,7 @@ func (b *bench) reported() []caisson.Decision {
 	return slices.Clone(b.reports)
 }
 
-// ask asks over UDP with EDNS.
+// ask sends a query over UDP with EDNS.
 func (b *bench) ask(t testing.TB, name string, qtype uint16) *dns.Msg {
 	t.Helper()
 	return b.send(t, new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype).SetEdns0(1232, false), false)
@@ -244,7 +244,7 @@ func (b *bench) send(t testing.TB, q *dns.Msg, tcp bool) *dns.Msg {
 	return m
 }
 
-// addrs are the addresses in m, all of which must be the question's.
+// addrs returns the addresses in m, all of which must belong to the question.
 func addrs(t testing.TB, m *dns.Msg) (all []string) {
 	t.Helper()
 	for _, rr := range m.Answer {
@@ -258,7 +258,7 @@ func addrs(t testing.TB, m *dns.Msg) (all []string) {
 	return all
 }
 
-// ede is the extended error in m: its code and text; -1 if there is none.
+// ede returns the code and text of the extended error in m; -1 if there is none.
 func ede(m *dns.Msg) (int, string) {
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {

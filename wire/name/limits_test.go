@@ -78,7 +78,7 @@ func TestLookupsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLookupsOfBusyUpstream: while all wires together have very many lookups, each may have but few.
+// TestLookupsOfBusyUpstream checks that the limit of each wire is lower while all wires together have very many lookups.
 func TestLookupsOfBusyUpstream(t *testing.T) {
 	z := newZone(t, nil)
 	arrived, release := make(chan struct{}, 100), make(chan struct{})
@@ -102,7 +102,7 @@ func TestLookupsOfBusyUpstream(t *testing.T) {
 	wg.Wait()
 }
 
-// TestWildcardNames: names that real services make up pass, data does not.
+// TestWildcardNames checks that generated names of real services are allowed, and encoded data is not.
 func TestWildcardNames(t *testing.T) {
 	sum := sha256.Sum256([]byte("x"))
 	b32 := strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
@@ -169,14 +169,14 @@ func TestNewNamesAreBounded(t *testing.T) {
 	if code, text := ede(m); code != 15 || !strings.Contains(text, "more than 60 new names below *.example.com") {
 		t.Errorf("the refusal says %d %q", code, text)
 	}
-	ask("exact.example.com") // matched by its full name
-	ask("n0.example.net")    // another wildcard
+	ask("exact.example.com") // matches by its full name
+	ask("n0.example.net")    // matches another wildcard
 	if got := upstream(); got != 62 {
 		t.Errorf("%d queries upstream, want 62", got)
 	}
-	b.advance(10 * time.Minute) // beyond the time to live of what is known
+	b.advance(10 * time.Minute) // longer than the time to live of the cached answers
 	for i := range 60 {
-		ask(fmt.Sprintf("n%d.example.com", i)) // known: free
+		ask(fmt.Sprintf("n%d.example.com", i)) // known names do not count
 	}
 	for i := range 200 {
 		ask(fmt.Sprintf("m%d.example.com", i))
@@ -186,7 +186,7 @@ func TestNewNamesAreBounded(t *testing.T) {
 	}
 }
 
-// TestNoTunnelThroughTypes: the type of a query does not pass what its name does not.
+// TestNoTunnelThroughTypes checks that no query type transports data that a name does not.
 func TestNoTunnelThroughTypes(t *testing.T) {
 	z := newZone(t, nil)
 	b := newBench(t, allowing{names: []string{"*.example.com"}}, []netip.AddrPort{z.addr}, func(c *Config) { c.QueryBurst = 100000 })

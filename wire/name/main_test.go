@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestMain fails if a lookup is still under way when all tests are over and its time is up.
+// TestMain fails if a lookup is still in progress after all tests and its timeout.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	deadline := time.Now().Add(lookupTimeout + time.Second)

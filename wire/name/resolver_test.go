@@ -36,8 +36,8 @@ func TestAnswer(t *testing.T) {
 		addrs []string
 		ttl   uint32
 		ede   int    // 0: none
-		text  string // is in the text
-		asked bool   // upstream
+		text  string // part of the text
+		asked bool   // an upstream query is sent
 	}
 	const blocked, filtered, unsupported = 15, 17, 21
 	for _, r := range []row{
@@ -63,7 +63,7 @@ func TestAnswer(t *testing.T) {
 		{"nobody.example", dns.TypeA, dns.RcodeNameError, nil, 0, 0, "", true},
 		{"denied.test", dns.TypeA, dns.RcodeNameError, nil, 0, blocked, "no rule allows it; the operator can see more with: caisson policy explain sb-1 denied.test", false},
 		{"denied.test", dns.TypeTXT, dns.RcodeNameError, nil, 0, blocked, "no rule", false},
-		// What never leaves, though the policy names it.
+		// Names that are never sent upstream, even if the policy names them.
 		{"localhost", dns.TypeA, 0, []string{"127.0.0.1"}, 60, 0, "", false},
 		{"x.localhost", dns.TypeAAAA, 0, []string{"::1"}, 60, 0, "", false},
 		{"db.corp.local", dns.TypeA, dns.RcodeNameError, nil, 0, blocked, "public DNS", false},
@@ -122,7 +122,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestMappedAddresses: an IPv4 address in IPv6 clothes is not an answer, public or not.
+// TestMappedAddresses checks that IPv4-mapped addresses are not answered, public or not.
 func TestMappedAddresses(t *testing.T) {
 	z := newZone(t, nil)
 	z.answerWith(func(q *dns.Msg, _ bool) *dns.Msg {
@@ -163,7 +163,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestMalformed: what is not a plain question gets an error that fits, without a lookup.
+// TestMalformed checks that malformed queries receive the matching error, without a lookup.
 func TestMalformed(t *testing.T) {
 	z := newZone(t, map[string][]string{"e.example.": {"e.example. 60 A 192.0.2.1"}})
 	b := newBench(t, allowing{names: []string{"*"}}, []netip.AddrPort{z.addr}, func(c *Config) { c.QueryBurst = 1000 })
@@ -215,7 +215,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestNothingOfTheGuestTravels: what goes upstream is a query of our own.
+// TestNothingOfTheGuestTravels checks that queries are constructed anew for the upstream.
 func TestNothingOfTheGuestTravels(t *testing.T) {
 	z := newZone(t, nil)
 	seen := make(chan *dns.Msg, 1)
@@ -257,12 +257,12 @@ func TestTruncation(t *testing.T) {
 	if m := b.ask(t, "big.example", dns.TypeA); m.Truncated || len(m.Answer) != maxAddrs {
 		t.Errorf("with EDNS: truncated %v, %d addresses", m.Truncated, len(m.Answer))
 	}
-	if got := len(z.queries()); got != 2 { // UDP, truncated, and TCP: then from the cache
+	if got := len(z.queries()); got != 2 { // UDP (truncated) and TCP; then from the cache
 		t.Errorf("%d queries upstream: %v", got, z.queries())
 	}
 }
 
-// TestLongestRefusal: the reason fits into 512 bytes beside the longest name.
+// TestLongestRefusal checks that the reason and the longest name fit into 512 bytes.
 func TestLongestRefusal(t *testing.T) {
 	label := strings.Repeat("a", 63)
 	long := label + "." + label + "." + label + "." + label[:61]
@@ -282,7 +282,7 @@ func TestLongestRefusal(t *testing.T) {
 	}
 }
 
-// reasoned denies with a reason.
+// reasoned is a policy that denies with a reason.
 type reasoned struct{ reason string }
 
 func (r reasoned) verdict() caisson.Verdict                         { return caisson.Verdict{Rule: 0, Reason: r.reason} }
@@ -290,8 +290,8 @@ func (r reasoned) DecideName(string) (caisson.Verdict, string)      { return r.v
 func (r reasoned) DecideAddress(string, netip.Addr) caisson.Verdict { return r.verdict() }
 func (r reasoned) DecideFlow(caisson.Flow) caisson.Verdict          { return r.verdict() }
 
-// TestPolicyIsLive: what is asked next is decided by the policy as it is then, also about what is known already, and also
-// if it changes during a lookup.
+// TestPolicyIsLive checks that the current policy decides each query, also about cached names, and also if it changes during a
+// lookup.
 func TestPolicyIsLive(t *testing.T) {
 	z := newZone(t, map[string][]string{"e.example.": {"e.example. 60 A 10.0.0.1"}})
 	var mu sync.Mutex
@@ -323,7 +323,7 @@ func TestPolicyIsLive(t *testing.T) {
 			t.Errorf("%+v: %v", step, m)
 		}
 	}
-	b.up.SetServers(nil) // forget
+	b.up.SetServers(nil) // clears the cache
 	b.up.SetServers([]netip.AddrPort{z.addr})
 	set(allowing{names: []string{"e.example"}, lan: "10.0.0.0/8"})
 	z.answerWith(func(q *dns.Msg, tcp bool) *dns.Msg {
@@ -335,7 +335,7 @@ func TestPolicyIsLive(t *testing.T) {
 	}
 }
 
-// TestReports: one decision for each query that was decided, with its rule and reason.
+// TestReports checks that there is one decision for each query, with its rule and reason.
 func TestReports(t *testing.T) {
 	z := newZone(t, map[string][]string{"b.example.": {"b.example. 60 A 10.0.0.1", "b.example. 60 A 192.0.2.1"}})
 	b := newBench(t, allowing{names: []string{"a.example", "b.example"}}, []netip.AddrPort{z.addr})

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// serveTCP returns a client's end of a connection that r serves, and a channel that is closed when it no longer does.
+// serveTCP returns a client's end of a connection that r serves, and a channel that is closed when r has stopped serving it.
 func serveTCP(t *testing.T, r *Resolver) (net.Conn, <-chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,7 +56,7 @@ func TestServeTCP(t *testing.T) {
 	<-done
 }
 
-// TestServeTCPEndsWithContext: no name server makes a wire that goes wait.
+// TestServeTCPEndsWithContext checks that the removal of a wire does not wait for name servers.
 func TestServeTCPEndsWithContext(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +72,7 @@ func TestServeTCPEndsWithContext(t *testing.T) {
 	if err := (&dns.Conn{Conn: client}).WriteMsg(new(dns.Msg).SetQuestion("e.example.", dns.TypeA)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := silent.ReadFrom(make([]byte, maxQuery)); err != nil { // it looks it up
+	if _, _, err := silent.ReadFrom(make([]byte, maxQuery)); err != nil { // the lookup has started
 		t.Fatal(err)
 	}
 	cancel()
@@ -84,7 +84,7 @@ func TestServeTCPEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestServeTCPEndsJunk: what is no query ends the connection.
+// TestServeTCPEndsJunk checks that a malformed query closes the connection.
 func TestServeTCPEndsJunk(t *testing.T) {
 	b := newBench(t, allowing{}, nil)
 	for _, junk := range []string{"\xff\xff", "\x00\x00", "\x00\x03abc", "GET / HTTP/1.1\r\n\r\n"} {
@@ -100,7 +100,7 @@ func TestServeTCPIsBounded(t *testing.T) {
 	b := newBench(t, allowing{}, nil, func(c *Config) { c.Conns = 2 })
 	q, _ := new(dns.Msg).SetQuestion("e.example.", dns.TypeA).Pack()
 	query := append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)
-	for range 2 { // an answer proves that the connection is served
+	for range 2 { // an answer shows that the connection is served
 		conn, _ := serveTCP(t, b.Resolver)
 		if _, err := conn.Write(query); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestServeTCPIsBounded(t *testing.T) {
 	<-done
 }
 
-// TestManyAtOnce is for the race detector.
+// TestManyAtOnce runs concurrent queries for the race detector.
 func TestManyAtOnce(t *testing.T) {
 	z := newZone(t, nil)
 	z.answerWith(one("192.0.2.1"))

@@ -185,7 +185,7 @@ func TestAddrs(t *testing.T) {
 	}
 }
 
-// TestNextServer: servers that are dead, silent in one word or refuse are passed over.
+// TestNextServer checks that servers that are unreachable, do not answer or refuse are skipped.
 func TestNextServer(t *testing.T) {
 	gone, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -214,7 +214,7 @@ func TestNextServer(t *testing.T) {
 	}
 }
 
-// TestOneExchangeForMany: equal lookups share an exchange, and one that gives up does not end it for the others.
+// TestOneExchangeForMany checks that equal lookups share an exchange, which continues if one caller's context ends.
 func TestOneExchangeForMany(t *testing.T) {
 	z := newZone(t, nil)
 	arrived, release := make(chan struct{}, 10), make(chan struct{})
@@ -258,7 +258,7 @@ func TestFlightsAreBounded(t *testing.T) {
 	if _, err := u.Lookup(t.Context(), "e.example", A); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("%v", err)
 	}
-	// The hosts of the configuration have lookups of their own.
+	// Lookups are reserved for the hosts of the configuration.
 	if _, err := u.Addrs(t.Context(), "provider.example"); caisson.KindOf(err) != caisson.Unavailable {
 		t.Errorf("%v", err)
 	}
