@@ -17,13 +17,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// run runs the binary and returns what it wrote and its exit code.
+// run runs the binary and returns its output and its exit code.
 func run(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs strings.Builder
 	cmd := exec.CommandContext(testContext(t), helper, args...)
 	if env == nil {
-		env = []string{} // not ours
+		env = []string{} // not that of the test
 	}
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.Dir = env, &out, &errs, "/"
 	err := cmd.Run()
@@ -94,7 +94,7 @@ func TestRunAsUser(t *testing.T) {
 	if out, _, _ := run(t, []string{"HOME=/mine"}, "run", "--user", "nobody", "--", "sh", "-c", "echo $HOME"); out != "/mine\n" {
 		t.Errorf("HOME became %q", out)
 	}
-	// Only who may change identities can.
+	// Only a privileged user can change identities.
 	cmd := exec.Command(helper, "run", "--user", "0", "--", "true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}}
 	out, err := cmd.CombinedOutput()
@@ -112,7 +112,7 @@ func TestRunDetached(t *testing.T) {
 	if err != nil || code != 0 {
 		t.Fatalf("%q, %q, %d", out, errs, code)
 	}
-	want := fmt.Sprintf("before\nout\nerr\n%d %d\n", pid, pid) // the leader of a session of its own
+	want := fmt.Sprintf("before\nout\nerr\n%d %d\n", pid, pid) // the command leads a new session
 	poll(t, "the log is complete", func() bool {
 		b, _ := os.ReadFile(log)
 		return string(b) == want

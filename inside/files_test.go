@@ -61,7 +61,7 @@ func TestWriteKeepsModeAndFollowsLinks(t *testing.T) {
 		if info = must[*caisson.FileInfo](t)(g.WriteFile(ctx, g.path("x"), 0, strings.NewReader("y"))); info.Mode != "4750" {
 			t.Errorf("writing again changed the mode to %s", info.Mode)
 		}
-		// An absolute symlink means the guest's root, a relative one its own directory.
+		// An absolute symlink is relative to the guest's root, a relative one to its directory.
 		for link, target := range map[string]string{"abs": g.path("dir/../x"), "rel": "./x", "new": "sub/../made"} {
 			os.Mkdir(g.file("sub"), 0o777)
 			os.Chmod(g.file("sub"), 0o777)
@@ -228,7 +228,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// throughLink is an archive of a symlink and of a file that would be behind it.
+// throughLink returns an archive of a symlink and of a file behind it.
 func throughLink(t *testing.T, target string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -256,7 +256,7 @@ func TestDenied(t *testing.T) {
 	_, err = g.WriteFile(ctx, "/usr/x", 0, strings.NewReader(""))
 	wantKind(t, err, caisson.Denied)
 	wantKind(t, g.RemoveFile(ctx, "/usr/bin", true), caisson.Denied)
-	// Only the right to pass is needed of directories on the way.
+	// Directories on the path need only search permission.
 	os.Mkdir(g.file("pass"), 0o711)
 	os.WriteFile(g.file("pass/x"), []byte("y"), 0o644)
 	if got := read(t, g, "pass/x", 0, 0); got != "y" {
@@ -359,7 +359,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// calling is called by the first Read, and yields zeros for ever.
+// calling is called by the first Read, and then yields zeros without end.
 type calling func()
 
 func (c calling) Read(b []byte) (int, error) { c(); clear(b); return len(b), nil }
@@ -367,7 +367,7 @@ func (c calling) Read(b []byte) (int, error) { c(); clear(b); return len(b), nil
 func TestStreamsEndWithContext(t *testing.T) {
 	guests(t, func(t *testing.T, g guest) {
 		write(t, g, "x", strings.Repeat("x", 1<<20))
-		// Much more of nothing: it takes longer to read than for ctx to be heard to have ended.
+		// A large sparse file, which takes longer to read than the cancellation of ctx.
 		if err := os.Truncate(g.file("x"), 4<<30); err != nil {
 			t.Fatal(err)
 		}
@@ -383,7 +383,7 @@ func TestStreamsEndWithContext(t *testing.T) {
 				t.Errorf("after cancelling: %v", err)
 			}
 		}
-		// An abandoned stream does no harm to the next call.
+		// An abandoned stream does not affect the next call.
 		r = must[io.ReadCloser](t)(g.ReadFile(testContext(t), g.path("x"), 0, 0))
 		r.Close()
 		if got := read(t, g, "x", 0, 3); got != "xxx" {

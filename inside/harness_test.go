@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// helper is the static helper, built once.
+// helper is the path of the static helper, which is built once.
 var helper string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -43,13 +43,13 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// leaks fails the run if goroutines of this package are still there.
+// leaks fails the run if goroutines of this package still exist.
 func leaks() int {
 	var stacks string
 	for range 1000 {
 		buf := make([]byte, 1<<20)
 		stacks = string(buf[:runtime.Stack(buf, true)])
-		if strings.Count(stacks, "caisson/inside.") <= 2 { // this one: leaks and testMain and TestMain are in its stack
+		if strings.Count(stacks, "caisson/inside.") <= 2 { // this one has leaks, testMain and TestMain in its stack
 			return 0
 		}
 		if !strings.Contains(strings.Join(strings.Split(stacks, "\n\n")[1:], "\n"), "caisson/inside.") {
@@ -61,7 +61,7 @@ func leaks() int {
 	return 1
 }
 
-// poll waits until ok.
+// poll waits until ok returns true.
 func poll(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -79,14 +79,14 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pipes is a caisson.Process made of functions.
+// pipes implements caisson.Process with functions.
 type pipes struct {
 	stdin          io.WriteCloser
 	stdout, stderr io.Reader
 	end            func() // kills; idempotent
 	done           chan struct{}
 	code           int
-	wait           func() int // of a real process, once its output has ended
+	wait           func() int // waits for a real process after its output has ended
 }
 
 func (p *pipes) PID() int                          { return 1 }

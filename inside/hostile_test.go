@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// liar is a client whose every process answers with what say writes, whatever it is asked; but not before it is asked, as that
-// is refused at once, on a loaded machine in the place of what is tested.
+// liar returns a client whose processes answer every request with the output of say; not before the request, because an early
+// answer is refused at once, which on a loaded machine would hide the tested behaviour.
 func liar(t *testing.T, say func(in io.Reader, out io.Writer)) *Client {
 	c := NewClient(func(context.Context, []string, bool) (caisson.Process, error) {
 		return fakeProcess(t, func(in io.Reader, out, errs io.Writer) int {
@@ -39,7 +39,7 @@ func jsonFrame(kind byte, v any) []byte {
 	return appendFrame(nil, kind, b)
 }
 
-// calls makes every call of a client, and returns the errors by name.
+// calls makes every call of a client and returns the errors by name.
 func calls(ctx context.Context, c *Client) map[string]error {
 	errs := map[string]error{}
 	_, errs["stat"] = c.StatFile(ctx, "/x")
@@ -147,7 +147,7 @@ func TestStrangeTimesCanBeMarshalled(t *testing.T) {
 	}
 }
 
-// A peer that stalls holds nobody longer than ctx, even if its streams stay open for ever.
+// A stalled peer blocks no call after its ctx has ended, even if its streams stay open.
 func TestStalling(t *testing.T) {
 	for name, said := range map[string][]byte{
 		"silent":     nil,
@@ -162,7 +162,7 @@ func TestStalling(t *testing.T) {
 				outR, outW := io.Pipe()
 				inR, inW := io.Pipe()
 				go func() {
-					// An answer to a question that was not asked yet is refused at once, which is not what is tested here.
+					// An early answer is refused at once, which is not tested here.
 					io.ReadFull(inR, make([]byte, 1))
 					outW.Write(said)
 				}()
@@ -178,14 +178,14 @@ func TestStalling(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if name == "after okay" {
-				// Also in the middle of taking content.
+				// Also while content is sent.
 				_, err := c.WriteFile(ctx, "/x", 0, zeroReader{})
 				if !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("write: %v", err)
 				}
 			}
 			for call, err := range calls(ctx, c) {
-				answered := call == "stat" && caisson.KindOf(err) == caisson.Unavailable // with nothing in it
+				answered := call == "stat" && caisson.KindOf(err) == caisson.Unavailable // without an entry
 				if !errors.Is(err, context.DeadlineExceeded) && !answered {
 					t.Errorf("%s: %v", call, err)
 				}
@@ -296,7 +296,7 @@ func TestServerRefusesGarbage(t *testing.T) {
 	}
 }
 
-// FuzzClient feeds a client with answers.
+// FuzzClient sends arbitrary answers to a client.
 func FuzzClient(f *testing.F) {
 	f.Add(ok)
 	f.Add(append(bytes.Clone(ok), jsonFrame(frameItems, []entry{{Name: []byte("x"), Type: "file"}})...))
@@ -322,7 +322,7 @@ func FuzzClient(f *testing.F) {
 	})
 }
 
-// FuzzServer feeds a server with requests, in an empty directory that it must not leave.
+// FuzzServer sends arbitrary requests to a server, in an empty directory that it must not leave.
 func FuzzServer(f *testing.F) {
 	for _, r := range []request{
 		{Op: opStat, Path: []byte("/")}, {Op: opList, Path: []byte("/")}, {Op: opRead, Path: []byte("/x"), Offset: 1 << 62},

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// startTest starts a test program and stops it with t.
+// startTest starts a test program and stops it at the end of t.
 func startTest(t *testing.T, start Start, args ...string) caisson.Process {
 	t.Helper()
 	p := must[caisson.Process](t)(start(t.Context(), append([]string{"test"}, args...), true))
@@ -26,7 +26,7 @@ func startTest(t *testing.T, start Start, args ...string) caisson.Process {
 	return p
 }
 
-// both runs test with the programs in process and as processes.
+// both runs test with the programs as functions and as processes.
 func both(t *testing.T, test func(t *testing.T, start Start, dir string)) {
 	t.Run("in process", func(t *testing.T) { test(t, inProcess(t, t.TempDir()), "") })
 	t.Run("process", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestSpawn(t *testing.T) {
 	if out, errs, code := run(t, nil, "test", "spawn", "20"); out != "20\n" || code != 0 {
 		t.Errorf("%q, %q, %d", out, errs, code)
 	}
-	testneed.Root(t) // to become a user who has no processes yet
+	testneed.Root(t) // to become a user without processes
 	script := `ulimit -u 40; exec "$0" test spawn 200`
 	cmd := exec.CommandContext(testContext(t), "bash", "-c", script, helper)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID + 1, Gid: otherUID}}

@@ -62,14 +62,14 @@ func TestWatch(t *testing.T) {
 		os.WriteFile(g.file("w/old/x"), []byte("22"), 0o600)
 		expect(t, events, "write", g.path("w/old/x"))
 
-		// New directories are watched too, however quickly they fill.
+		// New directories are watched too, even if they are filled at once.
 		os.MkdirAll(g.file("w/n/e/w"), 0o755)
 		os.WriteFile(g.file("w/n/e/w/f"), nil, 0o600)
 		expect(t, events, "create", g.path("w/n/e/w/f"))
 		os.WriteFile(g.file("w/n/e/w/f"), []byte("1"), 0o600)
 		expect(t, events, "write", g.path("w/n/e/w/f"))
 
-		// A directory that moves is reported by its new name from then on.
+		// A directory that is renamed is reported by its new name afterwards.
 		os.Rename(g.file("w/n"), g.file("w/m"))
 		expect(t, events, "rename", g.path("w/n"))
 		expect(t, events, "create", g.path("w/m"))
@@ -77,7 +77,7 @@ func TestWatch(t *testing.T) {
 		os.WriteFile(g.file("w/m/e/w/g"), nil, 0o600)
 		expect(t, events, "create", g.path("w/m/e/w/g"))
 
-		// One that leaves is not reported any longer.
+		// A directory that is moved out is not reported any more.
 		os.Rename(g.file("w/m"), g.file("gone"))
 		expect(t, events, "rename", g.path("w/m"))
 		os.WriteFile(g.file("gone/e/w/silent"), nil, 0o600)
@@ -110,7 +110,7 @@ func TestWatchNotRecursive(t *testing.T) {
 		expect(t, single, "write", g.path("w/sub/x"))
 		os.RemoveAll(g.file("w"))
 		expect(t, events, "remove", g.path("w"))
-		ended(t, events) // what was watched is gone
+		ended(t, events) // the watched path was removed
 		ended(t, single)
 	})
 }
@@ -120,7 +120,7 @@ func TestWatchOverflow(t *testing.T) {
 	ev := make([]byte, 16)
 	ev[0], ev[1], ev[2], ev[3] = 0xff, 0xff, 0xff, 0xff // descriptor -1
 	ev[5] = 0x40                                        // IN_Q_OVERFLOW
-	w.take(append(ev, 1, 2, 3))                         // and a piece of an event
+	w.take(append(ev, 1, 2, 3))                         // and an incomplete event
 	if len(w.changes) != 1 || w.changes[0].Op != changeOverflow {
 		t.Errorf("changes: %v", w.changes)
 	}
@@ -137,7 +137,7 @@ func TestWatchOfSlowReader(t *testing.T) {
 	}
 	events := must[<-chan caisson.FileEvent](t)(c.WatchFiles(testContext(t), "/", false))
 	names := []string{g.file("a"), g.file("b")}
-	for i := range 15_000 { // nobody reads meanwhile
+	for i := range 15_000 { // no receiver reads meanwhile
 		os.WriteFile(names[i%2], nil, 0o600)
 		os.Remove(names[i%2])
 	}
