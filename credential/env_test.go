@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// shown is a variable as tests compare it.
+// shown formats variables for comparison.
 func shown(vars []Variable) (out []string) {
 	for _, v := range vars {
 		s := fmt.Sprintf("%d %s=%s", v.Line, v.Name, v.Value.Reveal())
@@ -79,7 +79,8 @@ func TestParseEnvRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseEnv: whatever is accepted has proper names and values, in order, and means the same when it is written again.
+// FuzzParseEnv checks that accepted files have valid names and values, in order, and that they parse the same when they are
+// written again.
 func FuzzParseEnv(f *testing.F) {
 	for _, s := range []string{
 		"A=1\n", "export A='x\ny' # c\nB=\"\\n\\\"\"", "A=\"\\", "A='", "\r\n\r\nA=\r\n", "\uFEFF", "A=1\nA=2", "A=$B", "# x", "A=\"$\"", "=", "\x00",
