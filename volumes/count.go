@@ -12,32 +12,32 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// Bounds of counting what is in a volume.
+// Limits of counting the files in a volume.
 const (
-	countEvery = time.Minute // a volume is counted at most once in this
+	countEvery = time.Minute // a volume is counted at most once per interval
 	countTime  = time.Second
-	countDepth = 128 // of directories, each of which is open meanwhile
-	countSame  = 2   // counts at the same time
+	countDepth = 128 // nested directories, each of which holds an open file descriptor
+	countSame  = 2   // concurrent counts
 	usageTime  = 5 * time.Second
 )
 
-// errTooMuch ends a count that is not worth its time.
+// errTooMuch is returned when a count exceeds its limits of time or depth.
 var errTooMuch = errors.New("there is too much to count")
 
-// counts knows when which volumes were looked at.
+// counts limits how often and how many volumes are counted.
 type counts struct {
-	places chan struct{} // a token for each count under way
-	bound  time.Duration // of one count
+	places chan struct{} // semaphore: one token per count in progress
+	bound  time.Duration // time limit of one count
 
 	mu    sync.Mutex
-	tried map[caisson.ID]time.Time // when a count was begun, which perhaps did not come to its end; guarded by mu
+	tried map[caisson.ID]time.Time // start of the last count, even if it did not finish; guarded by mu
 }
 
 func newCounts() *counts {
 	return &counts{places: make(chan struct{}, countSame), bound: countTime, tried: map[caisson.ID]time.Time{}}
 }
 
-// begin reports whether a volume is to be counted now, by who asks. If so, call end.
+// begin reports whether the caller is to count the volume now. If so, the caller must call end afterwards.
 func (c *counts) begin(v *caisson.Volume) (end func(), ok bool) {
 	at := now()
 	if at.Sub(v.CountedAt) < countEvery {
@@ -53,18 +53,18 @@ func (c *counts) begin(v *caisson.Volume) (end func(), ok bool) {
 		c.tried[v.ID] = at
 		return func() { <-c.places }, true
 	default:
-		return nil, false // others are at it, and the next who asks gets to know
+		return nil, false // all places are in use; a later call counts the volume
 	}
 }
 
-// forget forgets a volume that is gone.
+// forget deletes the entry of a removed volume.
 func (c *counts) forget(id caisson.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.tried, id)
 }
 
-// counted returns v with what is in it, as it is now or was when it was last counted.
+// counted returns v with its size: counted now, or as it was last counted if a new count is not due or does not finish.
 func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	end, ok := c.counts.begin(v)
 	if !ok {
@@ -91,8 +91,8 @@ func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	return v
 }
 
-// Usage returns what all volumes take on the disk, as far as it can be counted in a few seconds: the rest is what it was when it was last
-// counted.
+// Usage returns the disk usage of all volumes. It counts for at most usageTime; the sizes of the remaining volumes are those of
+// their last count.
 func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: topDir}
 	soon, cancel := context.WithTimeout(ctx, usageTime)
@@ -108,7 +108,7 @@ func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	return u, err
 }
 
-// count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.
+// count counts the files in a volume, to which guests may be writing. Returns errTooMuch if the count exceeds its limits.
 func (c *Core) count(ctx context.Context, id caisson.ID) (t guesttree.Tally, at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.counts.bound)
 	defer cancel()

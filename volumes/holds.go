@@ -16,10 +16,10 @@ type Holds struct{ c *Core }
 
 var _ caisson.VolumeHolds = (*Holds)(nil)
 
-// errUnchanged ends an update that finds nothing to do.
+// errUnchanged aborts an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// maxTurns bounds how often a hold starts over because somebody else makes and removes the volume at the same time.
+// maxTurns bounds how often Attach retries because other callers create and remove the volume at the same time.
 const maxTurns = 10
 
 // Hold implements [caisson.VolumeHolds].
@@ -34,7 +34,7 @@ func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.I
 			}
 			v, err = h.c.create(ctx, account, caisson.VolumeRequest{Name: ref})
 			if caisson.KindOf(err) == caisson.Conflict {
-				continue // somebody else was faster
+				continue // another caller has created it
 			}
 		}
 		if err != nil {
@@ -43,12 +43,12 @@ func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.I
 		if v, err = h.take(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
 			return v, err
 		}
-		// It has been removed since.
+		// The volume has been removed since it was read.
 	}
 	return nil, caisson.Errorf(caisson.Conflict, "volume %s is being made and removed all the time; try again", ref)
 }
 
-// take gives a volume to a sandbox, unless another has it.
+// take attaches a volume to a sandbox. Returns Conflict if another sandbox has it attached.
 func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
 	release, err := h.c.locks.Acquire(ctx, string(id))
 	if err != nil {
@@ -56,7 +56,7 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 	}
 	defer release()
 	if data, err := h.open(ctx, id); err != nil {
-		return nil, err // a sandbox that has it could not start
+		return nil, err // a sandbox with this volume could not start
 	} else if err := data.Close(); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.Run
 	return caisson.RuntimeMount{Source: f, Writable: true}, err
 }
 
-// open opens what guests see of a volume.
+// open opens the data directory of a volume, which guests see.
 func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	f, err := h.c.openData(id, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -108,7 +108,7 @@ func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	}
 	v, gerr := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	if gerr != nil {
-		return nil, gerr // it has just been removed
+		return nil, gerr // the volume has been removed in the meantime
 	}
 	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }

@@ -73,7 +73,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestOwner: a volume belongs to its account's guests whatever the umask, and nobody else on the host comes near it.
+// TestOwner checks that a volume belongs to its account's guests regardless of the umask, and is inaccessible to other users of
+// the host.
 func TestOwner(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	w := newWorld(t)
@@ -101,7 +102,7 @@ func TestHolds(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	one, two := w.sandbox("a", nil), w.sandbox("a", nil)
-	v := got(w.holds.Hold(ctx, "a", "data", one))(t) // made by asking for it
+	v := got(w.holds.Hold(ctx, "a", "data", one))(t) // created by attaching it
 	if v.Account != "a" || v.Name != "data" || v.Sandbox != one || v.UsedAt.IsZero() {
 		t.Errorf("held %+v", v)
 	}
@@ -130,7 +131,7 @@ func TestHolds(t *testing.T) {
 	_, err = w.holds.Open(ctx, "vl-aaaaaaaaaaaaaaaa", one)
 	wants(t, err, caisson.Conflict, "not exist")
 
-	must(t, w.holds.Leave(ctx, v.ID, two)) // not its business
+	must(t, w.holds.Leave(ctx, v.ID, two)) // no effect: the volume is not attached to this sandbox
 	if w.get("a", "data").Sandbox != one {
 		t.Error("a sandbox left another's volume")
 	}
@@ -149,8 +150,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestHoldAtOnce: of many sandboxes that ask for one volume, new or not, one gets it; who asks for the removal at the same time removes it
-// or does not.
+// TestHoldAtOnce checks that exactly one of many concurrent requests for a volume, new or not, gets it, and that a concurrent
+// removal either removes it or fails.
 func TestHoldAtOnce(t *testing.T) {
 	w := newWorld(t)
 	for round, name := range []string{"new", "old", "removed"} {
