@@ -11,10 +11,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxNesting bounds how deep values may be within one another.
+// maxNesting bounds the nesting depth of JSON values.
 const maxNesting = 32
 
-// decode reads b, which has to be one value that can be understood in one way only. With strict, every field has to be known.
+// decode decodes b, which must be one JSON value without duplicate names. If strict is set, unknown fields are errors.
 func decode(b []byte, strict bool, v any) error {
 	if err := wellFormed(b); err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the body is not one JSON value: %v", err)
@@ -29,8 +29,8 @@ func decode(b []byte, strict bool, v any) error {
 	return nil
 }
 
-// wellFormed reports what is wrong with b as JSON. A name that is there twice is refused: whoever else reads the value may take the
-// other one.
+// wellFormed returns an error if b is not one well-formed JSON value. Duplicate names are errors, because another parser may use
+// the other of the two values.
 func wellFormed(b []byte) error {
 	if !utf8.Valid(b) {
 		return errors.New("it is not UTF-8")
@@ -46,7 +46,7 @@ func wellFormed(b []byte) error {
 	return nil
 }
 
-// walk reads a value.
+// walk reads one value, which is nested depth levels deep.
 func walk(d *json.Decoder, depth int) error {
 	t, err := d.Token()
 	if err != nil {
@@ -69,7 +69,7 @@ func walk(d *json.Decoder, depth int) error {
 			if err != nil {
 				return err
 			}
-			name, _ := t.(string) // the decoder takes nothing else as a name
+			name, _ := t.(string) // the decoder accepts only strings as names
 			if names[name] {
 				return fmt.Errorf("%.40q is there twice", name)
 			}

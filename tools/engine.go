@@ -9,31 +9,31 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An engine is the engine as one guest has it.
+// An engine is a client of the engine on behalf of one guest.
 type engine struct {
 	call Call
 	seat *seat
 }
 
-// An agent is what the engine says of one that may be asked.
+// An agent describes an agent that the guest may start runs of.
 type agent struct {
 	ID          string `json:"id"`
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 }
 
-// A run is what the engine says of a run that was started from within the guest's.
+// A run describes a run that was started by the guest's run or by one of its sub-runs.
 type run struct {
 	ID     caisson.ID        `json:"id"`
 	Agent  string            `json:"agent"`
 	State  caisson.RunState  `json:"state"`
 	Answer string            `json:"answer,omitempty"`
-	Cut    bool              `json:"cut,omitempty"` // the answer was longer
+	Cut    bool              `json:"cut,omitempty"` // the answer is truncated
 	Error  *caisson.RunError `json:"error,omitempty"`
 	Cost   string            `json:"cost,omitempty"`
 }
 
-// A start is what a guest may say of a run that it starts.
+// A start is a guest's request to start a run.
 type start struct {
 	Agent   string              `json:"agent"`
 	Prompt  string              `json:"prompt"`
@@ -44,7 +44,7 @@ type start struct {
 	Limits  caisson.AgentLimits `json:"limits,omitzero"`
 }
 
-// spent is said instead of a run that nothing is left for.
+// spent is the engine's response instead of a run if a budget is used up.
 type spent struct {
 	Spent string `json:"spent"`
 }
@@ -59,13 +59,13 @@ func (s *start) check() error {
 	return nil
 }
 
-// A spentError says that a budget that the run would be charged to has nothing left.
+// A spentError reports that a budget that the run would be charged to is used up.
 type spentError struct{ msg string }
 
 func (e *spentError) Error() string { return e.msg }
 
-// ask asks the engine for something. An answer that is on its way is waited for, also if nobody listens any more: the engine
-// counts the question until then.
+// ask sends a request to the engine and decodes its response into out. Once the request is sent, ask waits for the response even
+// if ctx is cancelled, because the engine counts the request against its limit until then.
 func (e *engine) ask(ctx context.Context, name string, in, out any) error {
 	b, err := json.Marshal(in)
 	if err != nil {
@@ -89,7 +89,8 @@ func (e *engine) agents(ctx context.Context) (list []agent, err error) {
 	return list, e.ask(ctx, "agents", nil, &list)
 }
 
-// start starts a run. One that nobody waits for any more when it has started is cancelled: nobody knows of it.
+// start starts a run. If ctx is cancelled before the run has started, start cancels the run, because the client has not received
+// its id.
 func (e *engine) start(ctx context.Context, s start) (*run, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -121,20 +122,20 @@ func (e *engine) cancel(ctx context.Context, id caisson.ID) (r *run, err error) 
 	return r, e.ask(ctx, "cancel", id, r)
 }
 
-// abandon cancels a run whose answer has nowhere to go. If that fails it ends with the run that has started it.
+// abandon cancels a run whose result no client can receive. If that fails, the run ends with its parent run.
 func (e *engine) abandon(ctx context.Context, id caisson.ID) {
 	_, _ = e.cancel(context.WithoutCancel(ctx), id)
 }
 
-// How soon the engine is asked about a run again, and how many times in a row it may fail to answer.
+// Intervals between the requests for the state of a run, and the number of consecutive failures that are retried.
 const (
 	askFirst  = 50 * time.Millisecond
 	askLast   = time.Second
 	askFaults = 30
 )
 
-// await waits until r has ended or ctx has, and returns what was known last. See is called each time that the engine has answered; nil for
-// nobody.
+// await polls the engine until r has ended or ctx is done, and returns the last known state of the run. If see is not nil, it is
+// called after each successful poll; an error from see stops the polling.
 func (e *engine) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
 	faults := 0
 	for wait := askFirst; !r.State.Ended(); wait = min(wait*3/2, askLast) {

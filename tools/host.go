@@ -10,22 +10,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Host is the engine's end: it does what agents in sandboxes ask for. What is asked comes from a process that reads what
-// strangers wrote.
+// A Host is the engine's side of sub-runs: it executes the requests of agents in sandboxes. The requests are untrusted; they
+// arrive from a process that parses untrusted input.
 type Host struct {
 	Guests  caisson.GuestRuns
 	Budgets Budgets
-	Ingest  func(ctx context.Context) error // reads the calls that have ended into the ledger
+	Ingest  func(ctx context.Context) error // reads finished model calls into the ledger
 	Log     *slog.Logger
 }
 
-// Budgets are what calls of models are charged to; see [caisson.LedgerStore].
+// Budgets reads the budgets that model calls are charged to; see [caisson.LedgerStore].
 type Budgets interface {
 	GetBudget(ctx context.Context, in caisson.Scope, key string) (*caisson.Budget, error)
 }
 
-// Bounds of what one agent is told of others. A message to the wire process has 120 KiB at most, and bytes count as they are written in
-// JSON: an answer that is nothing but angle brackets is six times as long there.
+// Limits of the descriptions of runs and agents in a response. A message to the wire process holds at most 120 KiB, and the
+// limits count bytes in JSON encoding: a text of angle brackets only is six times as long when encoded.
 const (
 	mostAnswer = 72 << 10
 	mostError  = 8 << 10
@@ -37,12 +37,12 @@ const (
 func tell(r *caisson.Run) run {
 	g := run{ID: r.ID, Agent: r.Agent, State: r.State}
 	if r.Result != nil && r.State.Ended() {
-		g.Cost = max(r.Usage.Cost, r.Result.Usage.Cost).String() // of all attempts
+		g.Cost = max(r.Usage.Cost, r.Result.Usage.Cost).String() // cost of all attempts
 		g.Answer, g.Cut = cutJSON(r.Result.Answer, mostAnswer)
 		if e := r.Result.Error; e != nil {
 			msg, _ := cutJSON(e.Message, mostError)
 			if e.Code == caisson.RunProvider {
-				// It names hosts and credentials, which are nothing for a sandbox.
+				// The message contains hosts and credentials, which must not reach a sandbox.
 				msg = "a provider of models failed; whoever started the first run finds out more with caisson runs show " + string(r.ID)
 			}
 			g.Error = &caisson.RunError{Code: e.Code, Message: msg}
@@ -51,7 +51,7 @@ func tell(r *caisson.Run) run {
 	return g
 }
 
-// cutJSON returns the beginning of s that takes at most n bytes as JSON, and whether something is missing.
+// cutJSON returns the longest prefix of s that takes at most n bytes in JSON encoding, and whether it is shorter than s.
 func cutJSON(s string, n int) (string, bool) {
 	took := 0
 	for i, r := range s {
@@ -80,7 +80,7 @@ func tellAgents(list []*caisson.Agent) []agent {
 	return agents
 }
 
-// Call implements [Call] for the guest in ctx. It never waits for a run.
+// Call implements [Call] for the guest in ctx. It does not wait for runs to end.
 func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 	var out any
 	switch name {
@@ -119,9 +119,9 @@ func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.
 	return json.Marshal(out)
 }
 
-// start starts a run, unless a budget that its calls would come out of has nothing left.
+// start starts a run, unless a budget that its calls would be charged to is used up.
 func (h *Host) start(ctx context.Context, req *start) (any, error) {
-	// Whether the guest may start any comes first: only who may is told of budgets.
+	// Check first that the guest may start runs at all; only such guests may learn about budgets.
 	if _, err := h.Guests.GuestAgents(ctx); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (h *Host) start(ctx context.Context, req *start) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is not read counts when the first call is made: then the budget says so.
+	// An error is not fatal: calls that could not be read are charged later, and the budget then refuses the run's first call.
 	if err := h.Ingest(ctx); err != nil {
 		h.Log.WarnContext(ctx, "the calls of a run cannot be read before it starts another", "run", g.Run, "err", err)
 	}
@@ -154,7 +154,7 @@ func (h *Host) start(ctx context.Context, req *start) (any, error) {
 	return tell(r), nil
 }
 
-// usedUp says which of a budget's limits has nothing left, "" for none.
+// usedUp returns the name of the first limit of a budget that is used up, or "" if none is.
 func usedUp(b *caisson.Budget) string {
 	switch l := b.Limits; {
 	case l.USD != nil && b.Used.USD >= *l.USD:

@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An answer that is said to an agent fits into a message to the wire process, whatever it is made of.
+// An answer for an agent fits into a message to the wire process, whatever its contents.
 func TestGuestAnswersFit(t *testing.T) {
-	const room = 119 << 10 // of a message, less what is around the answer
+	const room = 119 << 10 // size of a message, less what surrounds the answer
 	for _, part := range []string{"a", "<", "\x00", "\"", "\u2028", "\xff", "é", "🦀", "\\"} {
 		text := strings.Repeat(part, 200<<10)
 		g := tell(&caisson.Run{

@@ -11,17 +11,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The revisions of the Model Context Protocol that are spoken, newest first. No session is kept: the wire says whose a request is.
+// The supported revisions of the Model Context Protocol, newest first. There are no sessions: the wire identifies the sandbox of
+// each request.
 const (
 	revision2025June  = "2025-06-18"
-	revision2025March = "2025-03-26" // that of requests that name none
+	revision2025March = "2025-03-26" // assumed for requests that name no revision
 )
 
 var revisions = []string{revision2025June, revision2025March}
 
-const maxBatch = 16 // messages at once, which the older revision allows
+const maxBatch = 16 // messages in one batch; only the older revision has batches
 
-// The codes of JSON-RPC's errors.
+// Error codes of JSON-RPC.
 const (
 	rpcNotJSON       = -32700
 	rpcInvalid       = -32600
@@ -30,7 +31,7 @@ const (
 	rpcRefused       = -32000
 )
 
-// A message is one of JSON-RPC, of any sort.
+// A message is a JSON-RPC message of any kind.
 type message struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -40,13 +41,13 @@ type message struct {
 	Error   json.RawMessage `json:"error"`
 }
 
-// An rpcError is why a request has no result.
+// An rpcError is the error object of a JSON-RPC response.
 type rpcError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 
-// A response answers a request. ID is null if the request could not be read.
+// A response answers a request. ID is null if the request could not be parsed.
 type response struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -61,21 +62,21 @@ func respond(id json.RawMessage, result any, err *rpcError) *response {
 	return &response{"2.0", id, result, err}
 }
 
-// The sorts of messages.
+// Kinds of messages.
 type sort int
 
 const (
 	invalid sort = iota
 	request
 	notification
-	reply // to a request of ours, of which there are none
+	reply // a response; this server sends no requests, so it expects none
 )
 
-// sort says what m is. The ids of requests are strings or whole numbers.
+// sort returns the kind of m. The ids of requests are strings or integers.
 func (m *message) sort() sort {
 	whole := len(m.ID) > 0 && isToken(m.ID)
 	if string(m.Params) == "null" {
-		m.Params = nil // as some clients say that there are none
+		m.Params = nil // some clients send null for no params
 	}
 	switch answered := m.Result != nil || m.Error != nil; {
 	case m.Version != "2.0" || m.Params != nil && m.Params[0] != '{' && m.Params[0] != '[':
@@ -90,7 +91,7 @@ func (m *message) sort() sort {
 	return invalid
 }
 
-// isToken reports whether v is a string or a whole number, of no great length.
+// isToken reports whether v is a string of at most 256 bytes or an integer of at most 20 characters.
 func isToken(v json.RawMessage) bool {
 	if len(v) > 256 {
 		return false
@@ -98,7 +99,7 @@ func isToken(v json.RawMessage) bool {
 	return v[0] == '"' || len(v) <= 20 && len(bytes.Trim(v, "-0123456789")) == 0
 }
 
-// mcp answers a POST: one message, or several in the older revision.
+// mcp handles a POST request, whose body is one message or, in the older revision, a batch.
 func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID) {
 	body, err := readBody(w, r)
 	if err != nil {
@@ -127,7 +128,7 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox
 		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
 		return
 	}
-	// A client that asks which revision to speak cannot know yet.
+	// An initialize request negotiates the revision, so it may name an unsupported one.
 	if !known && m.Method != "initialize" {
 		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcRefused, "unsupported protocol version: there are " + strings.Join(revisions, " and ")}))
 		return
@@ -151,7 +152,7 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox
 	s.end(got)
 }
 
-// batch answers several messages in one go.
+// batch handles a batch of messages and writes the responses in one array.
 func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID, body []byte) {
 	var list []message
 	if err := json.Unmarshal(body, &list); err != nil || len(list) == 0 || len(list) > maxBatch {
@@ -180,7 +181,7 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engine, sandb
 	answer(w, http.StatusOK, out)
 }
 
-// notified hears what needs no answer.
+// notified handles a message that needs no response. It cancels a request if the message is such a notification.
 func (h *handler) notified(sandbox caisson.ID, m *message) {
 	var p struct {
 		Request json.RawMessage `json:"requestId"`
@@ -190,7 +191,7 @@ func (h *handler) notified(sandbox caisson.ID, m *message) {
 	}
 }
 
-// do answers one request. s is where its progress goes, nil for nowhere.
+// do executes one request. Its progress is reported to s unless s is nil.
 func (h *handler) do(ctx context.Context, e *engine, m *message, s *stream) *response {
 	var result any
 	var err *rpcError
@@ -225,7 +226,7 @@ func initialize(params json.RawMessage) (any, *rpcError) {
 		return nil, &rpcError{rpcInvalidParams, "protocolVersion is missing"}
 	}
 	if !slices.Contains(revisions, p.Version) {
-		p.Version = revisions[0] // whether it can go on with that, the client decides
+		p.Version = revisions[0] // the client decides whether it supports this revision
 	}
 	type info struct {
 		Name    string `json:"name"`
@@ -239,7 +240,7 @@ func initialize(params json.RawMessage) (any, *rpcError) {
 	}{p.Version, map[string]map[string]struct{}{"tools": {}}, info{"caisson", "1"}, instructions}, nil
 }
 
-// clip returns at most n bytes of s, as text.
+// clip returns the first n bytes of s at most, without invalid UTF-8.
 func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:min(len(s), n)], "")
 }

@@ -34,7 +34,7 @@ func TestMCP(t *testing.T) {
 		revision string
 		body     string
 		status   int
-		want     string // in the answer; "" means that there is none
+		want     string // expected in the response; "" means no response
 	}{
 		{"initialize", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`, 200, `"id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"caisson"`},
 		{"the older revision", "", `{"jsonrpc":"2.0","id":"a","method":"initialize","params":{"protocolVersion":"2025-03-26"}}`, 200, `"id":"a","result":{"protocolVersion":"2025-03-26"`},
@@ -98,7 +98,7 @@ func TestMCP(t *testing.T) {
 	}
 }
 
-// An event is one of a stream.
+// An event is an event of a stream.
 type event struct {
 	ID     int    `json:"id"`
 	Method string `json:"method"`
@@ -113,7 +113,7 @@ type event struct {
 	} `json:"result"`
 }
 
-// open posts a message and returns the answer, which has to be a stream.
+// open posts a message and returns the response, which must be a stream.
 func open(t testing.TB, ctx context.Context, srv *httptest.Server, body string) *bufio.Scanner {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, "POST", srv.URL+"/mcp", strings.NewReader(body))
@@ -133,7 +133,7 @@ func open(t testing.TB, ctx context.Context, srv *httptest.Server, body string) 
 	return bufio.NewScanner(resp.Body)
 }
 
-// next returns the next event; nil at the end.
+// next returns the next event, or nil at the end.
 func next(t testing.TB, in *bufio.Scanner) *event {
 	t.Helper()
 	for in.Scan() {
@@ -179,14 +179,14 @@ func TestStreamedRun(t *testing.T) {
 	if more := next(t, in); more != nil {
 		t.Errorf("there is more: %+v", more)
 	}
-	// Who wants to hear of no progress hears of none.
+	// A client that requests no progress gets none.
 	in = open(t, ctx, srv, callOf("1", "agent_result", `{"id":"rn-aaaaaaaaaaaaaaaa","wait":5}`))
 	if got := next(t, in); got == nil || got.Result == nil {
 		t.Errorf("%+v", got)
 	}
 }
 
-// A run that a client has waited for and does not any more is cancelled: its answer has nowhere to go.
+// A run whose client disconnects while it waits is cancelled, because no client can receive its answer.
 func TestAbandonedRun(t *testing.T) {
 	for _, way := range []string{"it goes away", "it says so"} {
 		t.Run(way, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestAbandonedRun(t *testing.T) {
 			in := open(t, ctx, srv, callOf(`"q"`, "run_agent", `{"agent":"caisson","prompt":"p"}`))
 			poll.Until(t, hang, func() bool { return e.count("run") >= 1 })
 			other := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q","reason":"r"}}`
-			// Another sandbox's is not meant, nor another request.
+			// Neither a request of another sandbox nor another request is cancelled.
 			do(t, srv, "POST", "/mcp", other, revision, june, "Test-Sandbox", "other")
 			do(t, srv, "POST", "/mcp", strings.Replace(other, `"q"`, `"p"`, 1), revision, june)
 			was := e.count("run")
@@ -210,7 +210,7 @@ func TestAbandonedRun(t *testing.T) {
 			} else if status, _ := do(t, srv, "POST", "/mcp", other, revision, june); status != 202 {
 				t.Errorf("status %d", status)
 			} else {
-				for in.Scan() { // to the end
+				for in.Scan() { // until the end of the stream
 				}
 			}
 			poll.Until(t, hang, func() bool { return e.count("cancel") == 1 })
@@ -218,7 +218,7 @@ func TestAbandonedRun(t *testing.T) {
 	}
 }
 
-// Two clients in a sandbox may have given their requests the same id. Then none is cancelled for the other.
+// Two clients in a sandbox may use the same id for their requests. Then neither is cancelled.
 func TestTwoRequestsOfOneName(t *testing.T) {
 	e := &engine{}
 	srv := serve(t, e)
@@ -235,8 +235,8 @@ func TestTwoRequestsOfOneName(t *testing.T) {
 	}
 }
 
-// Whatever is sent, what comes back is JSON with a status that says what it is, the engine is asked for nothing it does not have, and
-// what it is asked is valid.
+// For any request, the response is JSON with a matching status, the engine only receives requests that it supports, and these are
+// valid.
 func FuzzRequests(f *testing.F) {
 	for _, body := range []string{
 		`{"agent":"caisson","prompt":"p","limits":{"time":"1m"},"history":[{"role":"user","content":"x"}],"env":{"A":"b"}}`,

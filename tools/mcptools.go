@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A toolForm is a tool as it is listed.
+// A toolForm describes a tool in the response to tools/list.
 type toolForm struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"inputSchema"`
 }
 
-// The schemas of what runs are started with, and named by.
+// JSON Schemas of the tools' arguments.
 const (
 	startSchema = `{"type":"object","properties":{"agent":{"type":"string","description":"id, as list_agents shows it"},"prompt":{"type":"string","description":"the task, with all that is needed to do it"},"model":{"type":"string","description":"alias; default: the agent's own"}},"required":["agent","prompt"],"additionalProperties":false}`
 	idSchema    = `{"type":"object","properties":{"id":{"type":"string","description":"of the run, as start_agent returned it"}},"required":["id"],"additionalProperties":false}`
@@ -35,7 +35,7 @@ var toolForms = []toolForm{
 	{"cancel_agent", "End a run that start_agent has started.", json.RawMessage(idSchema)},
 }
 
-// A toolCall is the params of tools/call.
+// A toolCall holds the params of tools/call.
 type toolCall struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
@@ -44,7 +44,7 @@ type toolCall struct {
 	} `json:"_meta"`
 }
 
-// A toolResult is what came of a call. What is wrong with a call is a result as well, so that the model hears of it.
+// A toolResult is the result of a call. Errors of a call are results too, so that the model receives them.
 type toolResult struct {
 	Content []content `json:"content"`
 	IsError bool      `json:"isError"`
@@ -66,13 +66,13 @@ func failed(err error) *toolResult {
 	return said(true, "%s", caisson.MessageOf(err))
 }
 
-// waits reports whether the answer to m may take long.
+// waits reports whether m is a call of a tool that may wait for a run.
 func (m *message) waits() bool {
 	var p toolCall
 	return m.Method == "tools/call" && json.Unmarshal(m.Params, &p) == nil && (p.Name == "run_agent" || p.Name == "agent_result")
 }
 
-// arguments are those of all tools; each takes some.
+// arguments is the union of the arguments of all tools.
 type arguments struct {
 	Agent  string `json:"agent"`
 	Prompt string `json:"prompt"`
@@ -83,7 +83,7 @@ type arguments struct {
 
 func (a *arguments) start() start { return start{Agent: a.Agent, Prompt: a.Prompt, Model: a.Model} }
 
-// callTool does what tools/call asks for.
+// callTool executes a tools/call request.
 func callTool(ctx context.Context, e *engine, params json.RawMessage, s *stream) (any, *rpcError) {
 	var p toolCall
 	if params == nil || json.Unmarshal(params, &p) != nil || p.Name == "" {
@@ -125,8 +125,8 @@ func showAgents(ctx context.Context, e *engine) *toolResult {
 	return said(false, "%s", cmp.Or(out.String(), "[there are none]"))
 }
 
-// runAgent starts a run and waits for its end. If the client goes away the run is cancelled: over a wire no connection is lost by
-// accident, the answer has nowhere to go, and the run would be charged to an agent that knows nothing of it.
+// runAgent starts a run and waits for it to end. If the client disconnects, the run is cancelled: connections within the host are
+// not lost by accident, no client can receive the answer, and the run would be charged to an agent that does not know its id.
 func runAgent(ctx context.Context, e *engine, st start, s *stream) *toolResult {
 	r, err := e.start(ctx, st)
 	if err != nil {
@@ -192,7 +192,7 @@ func cancelAgent(ctx context.Context, e *engine, a *arguments) *toolResult {
 	return said(false, "Run %s is being ended.", id)
 }
 
-// outcome says how a run ended.
+// outcome converts the result of a run that has ended.
 func outcome(r *run) *toolResult {
 	text := r.Answer
 	if r.Cut {

@@ -9,14 +9,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pending are the requests of the Model Context Protocol that are under way, so that they can be cancelled by notifications, which come over
-// connections of their own.
+// pending holds the requests of the Model Context Protocol that are in progress, so that notifications, which arrive on other
+// connections, can cancel them.
 type pending struct {
 	mu  sync.Mutex
 	all map[pendingKey][]*job // guarded by mu
 }
 
-// A pendingKey names a request: clients in one sandbox may have chosen the same id.
+// A pendingKey identifies a request by sandbox and id. It is not unique, because several clients in one sandbox may use the same
+// id.
 type pendingKey struct {
 	sandbox caisson.ID
 	id      string
@@ -24,7 +25,8 @@ type pendingKey struct {
 
 type job struct{ cancel context.CancelFunc }
 
-// begin returns a context that ends when the request is cancelled. Done is called when it was answered.
+// begin registers a request and returns a context that is cancelled when the request is cancelled. The caller must call done when
+// the request is finished.
 func (p *pending) begin(ctx context.Context, sandbox caisson.ID, id json.RawMessage) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	key, j := pendingKey{sandbox, string(id)}, &job{cancel}
@@ -42,7 +44,8 @@ func (p *pending) begin(ctx context.Context, sandbox caisson.ID, id json.RawMess
 	}
 }
 
-// cancel ends the request with that id. If there are several, nobody can say which is meant, and all go on.
+// cancel cancels the request with the given id. If several requests have that id, it cancels none, because the notification is
+// ambiguous.
 func (p *pending) cancel(sandbox caisson.ID, id json.RawMessage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

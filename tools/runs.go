@@ -63,7 +63,7 @@ func showRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
 	answer(w, http.StatusOK, got)
 }
 
-// awaitFor is await for some time, which it is no error to have used up.
+// awaitFor is like await but returns after at most wait, without an error.
 func (e *engine) awaitFor(ctx context.Context, r *run, wait time.Duration, see func(*run) error) (*run, error) {
 	limited, stop := context.WithTimeout(ctx, wait)
 	defer stop()
@@ -74,7 +74,7 @@ func (e *engine) awaitFor(ctx context.Context, r *run, wait time.Duration, see f
 	return r, err
 }
 
-// waitOf returns how long a question about a run is to be held.
+// waitOf returns how long the request waits for the run to end, from its wait parameter.
 func waitOf(r *http.Request) (time.Duration, error) {
 	for name, values := range r.URL.Query() {
 		if name != "wait" || len(values) != 1 {

@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	maxRequests = 32 // of one sandbox at once, those that wait for a run among them
-	maxAsking   = 4  // questions of one sandbox that the engine answers at once, as the wire has it; others wait here
+	maxRequests = 32 // concurrent requests of one sandbox, including those that wait for a run
+	maxAsking   = 4  // concurrent requests of one sandbox to the engine, which is also the wire's limit; further ones are queued
 )
 
-// errBusy refuses a request of a sandbox that has too many under way.
+// errBusy rejects a request of a sandbox that has too many in progress.
 var errBusy = caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 
-// seats are what is remembered of sandboxes while they have requests under way.
+// seats holds the limiters of the sandboxes that have requests in progress.
 type seats struct {
 	mu  sync.Mutex
 	all map[caisson.ID]*seat // guarded by mu
 }
 
-// A seat bounds one sandbox.
+// A seat limits the requests of one sandbox.
 type seat struct {
-	requests int           // guarded by the mu of seats
-	asking   chan struct{} // holds a token for each question under way
+	requests int           // guarded by seats.mu
+	asking   chan struct{} // holds one token per request to the engine in progress
 }
 
-// take begins a request; nil if the sandbox has too many.
+// take admits a request. Returns nil if the sandbox has too many requests in progress.
 func (s *seats) take(id caisson.ID) *seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *seats) leave(id caisson.ID) {
 	}
 }
 
-// ask waits for the sandbox's turn to ask the engine.
+// ask waits until the sandbox may send another request to the engine. The caller must call asked when it is finished.
 func (t *seat) ask(ctx context.Context) error {
 	select {
 	case t.asking <- struct{}{}:

@@ -8,25 +8,26 @@ import (
 )
 
 const (
-	keepAlive = 10 * time.Second // between signs of life
-	writeTime = 30 * time.Second // for what is written to be taken
+	keepAlive = 10 * time.Second // interval between progress messages while the state does not change
+	writeTime = 30 * time.Second // time limit of one write to the client
 )
 
-// A stream is an answer as Server-Sent Events. Its methods do nothing for a nil stream, which is an answer in one piece.
+// A stream is a response sent as Server-Sent Events. A nil stream stands for a response in one piece; watch, rest and see do
+// nothing for it.
 type stream struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
-	token json.RawMessage // of progress; nil if the client wants to hear of none
+	token json.RawMessage // the client's progress token; nil if the client requests no notifications of progress
 
 	mu    sync.Mutex
-	n     int           // progress so far; guarded by mu
-	about string        // what is waited for; guarded by mu
+	n     int           // number of progress messages sent; guarded by mu
+	about string        // state of the run; guarded by mu
 	stop  chan struct{} // closed by rest
 	wg    sync.WaitGroup
 	err   error // guarded by mu
 }
 
-// newStream begins the answer.
+// newStream writes the header of the response.
 func newStream(w http.ResponseWriter) *stream {
 	s := &stream{w: w, c: http.NewResponseController(w)}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -36,9 +37,9 @@ func newStream(w http.ResponseWriter) *stream {
 	return s
 }
 
-// write sends text. A client that does not read must not hold the request for ever.
+// write sends text. Its deadline keeps a client that does not read from blocking the request forever.
 func (s *stream) write(text string) error {
-	s.c.SetWriteDeadline(time.Now().Add(writeTime)) // a connection that has no deadlines is a test's
+	s.c.SetWriteDeadline(time.Now().Add(writeTime)) // fails only for test connections without deadlines
 	_, err := s.w.Write([]byte(text))
 	if err == nil {
 		err = s.c.Flush()
@@ -47,7 +48,7 @@ func (s *stream) write(text string) error {
 	return err
 }
 
-// watch gives signs of life until rest is called.
+// watch reports the state of a run and starts sending a keep-alive every keepAlive until rest is called.
 func (s *stream) watch(r *run) {
 	if s == nil {
 		return
@@ -80,7 +81,7 @@ func (s *stream) rest() {
 	s.stop = nil
 }
 
-// see tells what has become of a run. The error is that nobody reads any more.
+// see sends a progress message if the state of the run has changed. Returns the error of the first failed write.
 func (s *stream) see(r *run) error {
 	if s == nil {
 		return nil
@@ -95,7 +96,8 @@ func (s *stream) see(r *run) error {
 	return s.err
 }
 
-// progress says that there is some. It needs mu.
+// progress sends a progress message: a notification if the client has sent a token, otherwise an SSE comment. The caller must
+// hold mu.
 func (s *stream) progress() {
 	if s.err != nil {
 		return
@@ -125,7 +127,7 @@ func (s *stream) event(v any) error {
 	return s.write("event: message\ndata: " + string(b) + "\n\n")
 }
 
-// end sends the answer itself. There is nobody to tell if it does not arrive.
+// end sends the response itself. A failed write cannot be reported to the client and is ignored.
 func (s *stream) end(r *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

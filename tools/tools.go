@@ -1,10 +1,11 @@
-// Package tools is what an agent can do with other agents from inside its sandbox: start runs of them, wait for their answers, and cancel
-// them. It answers on the virtual host tools.caisson.internal, as a small HTTP API and by the Model Context Protocol, which stock agents
-// speak.
+// Package tools implements sub-runs: agents in a sandbox start runs of other agents, wait for their answers, and cancel them. It
+// serves the virtual host tools.caisson.internal, with a small HTTP API and with the Model Context Protocol, which off-the-shelf
+// agents support.
 //
-// It runs in the wire process and decides nothing: who asks is in the context of a request, put there by the wire, and whether
-// that guest may have what it asks for the engine says. The engine answers at once and never waits for a run; waiting is done here, by asking
-// again: the [Host] that it asks is in the engine. What a guest sends is bounded, decoded strictly, and encoded anew before the engine sees it.
+// The handler runs in the wire process and makes no decisions: the wire puts the guest into the context of a request, and the
+// [Host] in the engine decides whether that guest may do what it requests. The engine responds immediately and never waits for a
+// run; the handler waits by polling the engine. Requests of a guest are limited in size, decoded strictly, and re-encoded before
+// they are sent to the engine.
 package tools
 
 import (
@@ -21,15 +22,15 @@ import (
 )
 
 const (
-	maxBody  = 256 << 10        // bytes of a request's body
-	bodyTime = 10 * time.Second // for a body to arrive
-	maxWait  = 300              // seconds that a question about a run is held
+	maxBody  = 256 << 10        // bytes of a request body
+	bodyTime = 10 * time.Second // time limit for reading a request body
+	maxWait  = 300              // seconds that a request may wait for a run to end
 )
 
-// A Call has the engine do something for the guest in ctx: "agents", "start", "run" or "cancel".
+// A Call sends a request to the engine on behalf of the guest in ctx. name is "agents", "start", "run" or "cancel".
 type Call = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
 
-// Handler returns what answers on the virtual host. Requests have a [caisson.Guest] in their context.
+// Handler returns the HTTP handler of the virtual host. The context of each request must hold a [caisson.Guest].
 func Handler(call Call) http.Handler {
 	return &handler{call: call, seats: seats{all: map[caisson.ID]*seat{}}, pending: pending{all: map[pendingKey][]*job{}}}
 }
@@ -40,7 +41,7 @@ type handler struct {
 	pending pending
 }
 
-// ServeHTTP finds what a request asks for.
+// ServeHTTP routes a request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g, err := caisson.GuestOf(r.Context())
 	if err != nil {
@@ -82,7 +83,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// only reports whether a request has the one method that its path has, and refuses it otherwise.
+// only reports whether a request has the only method that its path supports, and rejects it otherwise.
 func only(w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method == method {
 		return true
@@ -92,17 +93,17 @@ func only(w http.ResponseWriter, r *http.Request, method string) bool {
 	return false
 }
 
-// statuses are those of errors by kind.
+// statuses maps kinds of errors to HTTP status codes.
 var statuses = map[caisson.Kind]int{
 	caisson.Invalid: http.StatusBadRequest, caisson.NotFound: http.StatusNotFound, caisson.Conflict: http.StatusConflict,
 	caisson.Denied: http.StatusForbidden, caisson.Unauthed: http.StatusUnauthorized, caisson.Exhausted: http.StatusTooManyRequests,
 	caisson.Unavailable: http.StatusServiceUnavailable, caisson.Internal: http.StatusInternalServerError,
 }
 
-// errTooLarge is a body that has more than maxBody.
+// errTooLarge rejects a body of more than maxBody.
 var errTooLarge = caisson.Errorf(caisson.Invalid, "the body has more than %s; send less", caisson.Size(maxBody))
 
-// fail answers with an error.
+// fail responds with an error.
 func fail(w http.ResponseWriter, err error) {
 	spent, isSpent := errors.AsType[*spentError](err)
 	switch {
@@ -125,7 +126,7 @@ func refuse(w http.ResponseWriter, status int, code, msg string) {
 	}{msg, code})
 }
 
-// answer writes v as JSON. There is nobody to tell if it does not arrive.
+// answer responds with v as JSON. A failed write cannot be reported to the client and is ignored.
 func answer(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -138,13 +139,13 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Write(b)
 }
 
-// readBody reads the whole body of a request, soon.
+// readBody reads the body of a request. Returns errTooLarge if it exceeds maxBody, and an error if it takes longer than bodyTime.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
 	c := http.NewResponseController(w)
-	c.SetReadDeadline(time.Now().Add(bodyTime)) // a connection that has no deadlines is a test's
+	c.SetReadDeadline(time.Now().Add(bodyTime)) // fails only for test connections without deadlines
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	c.SetReadDeadline(time.Time{})
 	switch {

@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	hang  = time.Minute // who waits asks once in a second in the end, and some tests count to fifteen
+	hang  = time.Minute // waiting requests poll once per second in the end, and some tests count to fifteen
 	runID = caisson.ID("rn-aaaaaaaaaaaaaaaa")
 )
 
-// An engine answers as the engine does.
+// An engine is a fake of the engine.
 type engine struct {
 	mu     sync.Mutex
-	asked  []string         // names and what was asked; guarded by mu
-	state  string           // of the one run, as JSON without the id; guarded by mu
-	err    map[string]error // by name; guarded by mu
-	now    int              // questions under way; guarded by mu
-	most   int              // at once; guarded by mu
-	hold   chan struct{}    // if not nil, every answer waits for it
-	begins func()           // if not nil, called when a run was started
+	asked  []string         // names and arguments of requests; guarded by mu
+	state  string           // state of the only run, as JSON without the id; guarded by mu
+	err    map[string]error // by name of the request; guarded by mu
+	now    int              // requests in progress; guarded by mu
+	most   int              // maximum of now; guarded by mu
+	hold   chan struct{}    // if not nil, responses wait for it
+	begins func()           // if not nil, called when a run is started
 }
 
 func (e *engine) set(state string) {
@@ -102,7 +102,7 @@ func serve(t testing.TB, e *engine) *httptest.Server {
 	return srv
 }
 
-// do makes one request and returns the status and the body of its answer.
+// do makes one request and returns the status and the body of the response.
 func do(t testing.TB, srv *httptest.Server, method, path, body string, header ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -180,7 +180,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What the engine sees was encoded here: no field that it did not ask for, nothing that two readers take differently.
+// The handler re-encodes requests: the engine receives no unknown fields, and nothing that readers interpret differently.
 func TestTheEngineSeesWhatWasUnderstood(t *testing.T) {
 	e := &engine{}
 	srv := serve(t, e)
@@ -244,7 +244,7 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// A request that no wire has vouched for is nobody's.
+// A request without a guest in its context is rejected.
 func TestNoGuest(t *testing.T) {
 	e := &engine{}
 	for _, path := range []string{"/v1/agents", "/mcp", "/v1/runs/" + string(runID), "/"} {
@@ -277,7 +277,7 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// While somebody waits the engine may be busy, or be started anew.
+// While a client waits, the engine may be busy or restart.
 func TestWaitingBearsFaults(t *testing.T) {
 	e := &engine{}
 	srv := serve(t, e)
@@ -308,7 +308,7 @@ func TestWaitingBearsFaults(t *testing.T) {
 	}
 }
 
-// A client that goes away is not waited for.
+// A client that disconnects ends its request.
 func TestGoingAway(t *testing.T) {
 	e := &engine{}
 	srv := serve(t, e)
@@ -331,7 +331,7 @@ func TestGoingAway(t *testing.T) {
 	}
 }
 
-// A run that was started for a client that is not there any more is cancelled.
+// A run that was started for a client that has disconnected is cancelled.
 func TestStartedForNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	e := &engine{begins: cancel}
@@ -343,7 +343,7 @@ func TestStartedForNobody(t *testing.T) {
 	}
 }
 
-// One sandbox has so many requests and no more, few of which the engine sees at once; others have theirs.
+// The requests of one sandbox are limited, and so are those that reach the engine at once; other sandboxes have their own limits.
 func TestManyRequests(t *testing.T) {
 	e := &engine{hold: make(chan struct{})}
 	srv := serve(t, e)
