@@ -11,34 +11,34 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of runs on other machines.
+// Limits of remote runs, which are runs on other machines that this gateway serves.
 const (
 	maxGatewayRuns  = 10_000
-	maxAccountRuns  = 5_000 // of one account, for callers with a token: a host has some thousand sandboxes at most
+	maxAccountRuns  = 5_000 // of one account, for callers with a token; a host has a few thousand sandboxes at most
 	gatewayRunTTL   = 24 * time.Hour
 	maxGatewayTTL   = 366 * 24 * time.Hour
-	maxRunName      = 128 // bytes of a session, agent or user
+	maxRunName      = 128 // bytes in the name of a session, agent or user
 	maxRunModels    = 100
-	gatewayRunTrace = 7 * 24 * time.Hour // for how long a run that has ended is its account's
+	gatewayRunTrace = 7 * 24 * time.Hour // how long the id of a run that has ended stays reserved for its account
 )
 
-// GatewayRunsConfig is what GatewayRuns are made of. All fields but Budget are required.
+// GatewayRunsConfig configures GatewayRuns. All fields but Budget are required.
 type GatewayRunsConfig struct {
-	Serves  bool // whether other machines are served at all
+	Serves  bool // whether this gateway serves other machines
 	Store   caisson.Store
 	Catalog *Catalog
-	Budget  caisson.Limits // of a run that brings none
+	Budget  caisson.Limits // default budget of a run
 	Wire    Wire
 	Events  caisson.Publisher
 }
 
-// GatewayRuns is the management of runs on other machines.
+// GatewayRuns manages remote runs.
 type GatewayRuns struct {
 	GatewayRunsConfig
-	mu sync.Mutex // held by whoever changes runs
+	mu sync.Mutex // serializes changes of runs
 }
 
-// NewGatewayRuns returns the management of runs on other machines.
+// NewGatewayRuns returns a GatewayRuns.
 func NewGatewayRuns(cfg GatewayRunsConfig) *GatewayRuns { return &GatewayRuns{GatewayRunsConfig: cfg} }
 
 var _ caisson.GatewayRuns = (*GatewayRuns)(nil)
@@ -66,8 +66,8 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if old != nil {
 		r.CreatedAt = old.CreatedAt
 	}
-	ctx = context.WithoutCancel(ctx) // from here on all of it is done
-	// Before the first call.
+	ctx = context.WithoutCancel(ctx) // a cancelled request must not leave the change incomplete
+	// Set the budget before the gateway can accept the first call.
 	if err := s.setBudget(ctx, &r, old); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	return &r, nil
 }
 
-// complete checks r and fills in what it leaves open.
+// complete validates r and fills in defaults.
 func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
 	if !s.Serves {
 		return caisson.Errorf(caisson.Conflict, "this daemon serves no other machines; set gateway.listen in its configuration")
@@ -116,7 +116,7 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 			return caisson.Invalidf(f.field, "is not text of at most %d bytes without control characters", maxRunName)
 		}
 	}
-	caller.Account = r.Account // it pays, and so it is its providers that are meant
+	caller.Account = r.Account // the paying account determines which providers may be used
 	if err := s.Catalog.Check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
 		if f := caisson.FieldOf(err); f != "" {
 			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
@@ -132,7 +132,8 @@ func runID(s string) bool {
 	})
 }
 
-// admit returns the run that r replaces, nil if it is new and there is room for it.
+// admit returns the run that r replaces, or nil if r is new. Returns Exhausted if the maximum number of runs is reached, and
+// Conflict if the run or session belongs to another account.
 func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
 	owner, err := s.Store.GatewayRuns().Owner(ctx, r.Run)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -141,7 +142,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	if err == nil && owner != r.Account {
 		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's; choose another id", r.Run)
 	}
-	// Another account must not pay: what calls of a session take comes out of the budget with its id.
+	// Otherwise another account would pay: calls of a session are charged to the budget with the session's id.
 	if r.Session != "" {
 		b, err := s.Store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -168,7 +169,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	return nil, err
 }
 
-// full reports whether an account can have no more runs.
+// full reports whether the account has the maximum number of runs.
 func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
 	all, err := s.Store.GatewayRuns().Count(ctx, caisson.Everyone())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
@@ -178,7 +179,7 @@ func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.C
 	return own >= maxAccountRuns, err
 }
 
-// setBudget makes the budget of a run, or removes the one that it does not have any more.
+// setBudget sets the budget of a run, or removes it if the run no longer has one.
 func (s *GatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun) error {
 	limits := r.Models.Budget
 	if limits.IsZero() {
@@ -234,7 +235,8 @@ func (s *GatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 	return s.end(context.WithoutCancel(ctx), r, "gateway.run.removed")
 }
 
-// end ends a run. mu is held. It is served no more before its budget goes, so that no call goes without one.
+// end ends a run. The caller must hold mu. The gateway stops serving the run before the budget is removed, so that no call is
+// made without a budget.
 func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
 	if err := s.Store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
 		return err
@@ -246,7 +248,7 @@ func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind strin
 	return s.removeBudget(ctx, r)
 }
 
-// Housekeep ends the runs that have expired and forgets those that ended long ago.
+// Housekeep ends expired runs and deletes the records of runs that ended more than gatewayRunTrace ago.
 func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +258,7 @@ func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
 }
 
-// sweep ends the runs that have expired. mu is held.
+// sweep ends expired runs. The caller must hold mu.
 func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
 	list, err := s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 	if err != nil {
@@ -273,7 +275,7 @@ func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Live returns the runs that are served.
+// Live returns the runs that have not ended.
 func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 }

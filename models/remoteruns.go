@@ -11,42 +11,42 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// How runs are kept registered at a gateway on another machine.
+// Timing of the registrations at a gateway on another machine.
 const (
-	remoteTTL   = 24 * time.Hour  // a host that is gone is forgotten by then
-	remoteAgain = time.Hour       // how old a registration may become
-	remoteRetry = 5 * time.Second // between tries
+	remoteTTL   = 24 * time.Hour  // validity of a registration; those of a lost host expire after it
+	remoteAgain = time.Hour       // age at which a registration is renewed
+	remoteRetry = 5 * time.Second // interval between retries
 	remoteTime  = 10 * time.Second
-	remoteTries = 3 // before a sandbox is refused
+	remoteTries = 3 // attempts before Attach fails
 )
 
-// RemoteRuns registers the sandboxes here that may call models at the gateway of another machine, which serves them.
+// RemoteRuns registers the local sandboxes that may call models at a gateway on another machine, which serves their calls.
 type RemoteRuns struct {
 	api    func(ctx context.Context) (caisson.GatewayRuns, error)
-	budget caisson.Limits // of a sandbox that brings none
+	budget caisson.Limits // default budget of a sandbox
 	log    *slog.Logger
-	wake   chan struct{} // makes run look
+	wake   chan struct{} // triggers an update in Run
 
 	mu   sync.Mutex
 	runs map[caisson.ID]*remoteRun // by sandbox; guarded by mu
 }
 
-// remoteRun is what is to be registered of one sandbox. Whoever speaks to the gateway about it holds its mutex.
+// remoteRun is the desired and the actual registration of one sandbox. Its mutex is held during requests to the gateway about it.
 type remoteRun struct {
 	mu   sync.Mutex
-	id   string              // of the run; "" until it was registered
-	want *caisson.GatewayRun // nil: it is to be removed
-	at   time.Time           // when it was registered; zero: not as wanted
+	id   string              // id of the registered run; "" before the first registration
+	want *caisson.GatewayRun // desired registration; nil: remove it
+	at   time.Time           // time of the last registration; zero: want is not registered
 }
 
-// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is that of a sandbox that brings none.
+// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is the default budget of a sandbox.
 func NewRemoteRuns(
 	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
 ) *RemoteRuns {
 	return &RemoteRuns{api: api, budget: budget, log: log, wake: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
 }
 
-// of returns what is known of a sandbox, locked.
+// of returns the registration of a sandbox, with its mutex locked.
 func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 	for {
 		r.mu.Lock()
@@ -58,7 +58,7 @@ func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 		r.mu.Unlock()
 		x.mu.Lock()
 		r.mu.Lock()
-		same := r.runs[id] == x // it may have been forgotten meanwhile
+		same := r.runs[id] == x // the entry may have been deleted in the meantime
 		r.mu.Unlock()
 		if same {
 			return x
@@ -67,8 +67,8 @@ func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 	}
 }
 
-// enter registers a sandbox that may call models, and takes back one that may not. It returns when the gateway knows; on an
-// error it is as before.
+// enter registers a sandbox that may call models, and removes the registration of one that may not. It returns when the gateway
+// has confirmed the registration. On an error the previous registration stays in force.
 func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	if spec.Models == nil {
 		r.leave(id)
@@ -94,7 +94,7 @@ func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 		}
 	}
 	if err != nil {
-		x.want, x.at = old, time.Time{} // the gateway may have heard it
+		x.want, x.at = old, time.Time{} // the gateway may have received the request
 		r.look()
 	}
 	switch kind := caisson.KindOf(err); {
@@ -107,7 +107,7 @@ func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 	}
 }
 
-// later is enter for a sandbox that runs already: it is registered in the background.
+// later is like enter for a sandbox that is already running, but registers it in the background.
 func (r *RemoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
 	if spec.Models == nil {
 		return
@@ -118,7 +118,7 @@ func (r *RemoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
 	r.look()
 }
 
-// run is what the gateway is to know of a sandbox. The account is that of the token.
+// run returns the registration of a sandbox. The gateway sets the account, which is that of the token.
 func (r *RemoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayRun {
 	g := spec.Guest
 	run := &caisson.GatewayRun{Run: g.Run, Attempt: g.Attempt, Session: g.Session, Agent: g.Agent, User: g.User, Models: *spec.Models}
@@ -131,7 +131,7 @@ func (r *RemoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayR
 	return run
 }
 
-// leave takes a sandbox back, in the background.
+// leave removes the registration of a sandbox in the background.
 func (r *RemoteRuns) leave(id caisson.ID) {
 	r.mu.Lock()
 	x := r.runs[id]
@@ -152,7 +152,7 @@ func (r *RemoteRuns) look() {
 	}
 }
 
-// put registers x, whose mutex is held.
+// put registers x. The caller must hold x.mu.
 func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTime)
 	defer cancel()
@@ -169,7 +169,7 @@ func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
 	return err
 }
 
-// Run keeps the gateway up to date until ctx ends.
+// Run keeps the registrations up to date until ctx is done.
 func (r *RemoteRuns) Run(ctx context.Context) error {
 	tick := time.NewTicker(remoteRetry)
 	defer tick.Stop()
@@ -189,7 +189,7 @@ func (r *RemoteRuns) Run(ctx context.Context) error {
 	}
 }
 
-// update does what is to be done, up to the first failure.
+// update applies the desired registrations, up to the first failure.
 func (r *RemoteRuns) update(ctx context.Context) error {
 	r.mu.Lock()
 	runs := maps.Clone(r.runs)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// farGateway is the management of runs at a gateway that fails when it is told to.
+// farGateway is a gateway on another machine whose management of runs fails on demand.
 type farGateway struct {
 	mu   sync.Mutex
 	runs map[string]caisson.GatewayRun // guarded by mu
@@ -54,7 +54,7 @@ func (g *farGateway) set(err error) {
 	g.fail = err
 }
 
-// known returns the ids of the runs.
+// known returns the ids of the registered runs.
 func (g *farGateway) known() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,12 +104,12 @@ func TestRemoteRuns(t *testing.T) {
 	if run.Account != "" || run.Attempt != 2 || run.Models.Budget.USD == nil || *run.Models.Budget.USD != 3*caisson.Dollar || time.Until(run.ExpiresAt) < time.Hour {
 		t.Errorf("%+v", run)
 	}
-	// What has not changed need not be said again, also when nobody listens.
+	// An unchanged registration is not sent again, even if the gateway is unavailable.
 	g.set(caisson.Errorf(caisson.Unavailable, "down"))
 	if err := r.enter(ctx, a, granted(a, "m")); err != nil || g.puts != 1 {
 		t.Error(err, g.puts)
 	}
-	// A sandbox that the gateway does not know is not made; one that it knows stays what it was.
+	// A failed registration of a new sandbox is an error, and a registered sandbox keeps its registration.
 	for _, id := range []caisson.ID{a, b} {
 		if err := r.enter(ctx, id, granted(id, "other")); caisson.KindOf(err) != caisson.Unavailable {
 			t.Errorf("%s: %v", id, err)
@@ -123,7 +123,7 @@ func TestRemoteRuns(t *testing.T) {
 	if got := g.known(); len(r.runs) != 1 || got != string(a) || g.runs[string(a)].Models.Models[0] != "m" {
 		t.Errorf("the gateway knows %s: %+v", got, g.runs[string(a)])
 	}
-	// One that runs already is registered when that becomes possible.
+	// A sandbox that is already running is registered when the gateway is available.
 	r.later(b, granted(b, "m"))
 	if update(); g.known() != string(a)+" "+string(b) {
 		t.Error(g.known())
@@ -136,7 +136,7 @@ func TestRemoteRuns(t *testing.T) {
 	if update(); g.puts != puts+1 {
 		t.Error("the registration was not renewed")
 	}
-	// What has lost its grant, or its wire, is taken back.
+	// A sandbox that has lost its grant or its wire is unregistered.
 	if err := r.enter(ctx, b, caisson.WireSpec{Guest: caisson.Guest{Sandbox: b, Account: "here"}}); err != nil {
 		t.Error(err)
 	}
@@ -152,7 +152,7 @@ func TestRemoteRuns(t *testing.T) {
 	}
 }
 
-// TestRemoteRunsRefused: what the gateway says of a grant is said to who has asked for it.
+// TestRemoteRunsRefused checks that the gateway's error about a grant is returned to the caller.
 func TestRemoteRunsRefused(t *testing.T) {
 	r, g := newFarGateway(t, false)
 	id := caisson.ID("sb-aaaaaaaaaaaaaaaa")
@@ -175,7 +175,7 @@ func TestRemoteRunsRefused(t *testing.T) {
 	}
 }
 
-// TestRemoteRunsConcurrent: of many that come and go at once, those are known in the end that are there.
+// TestRemoteRunsConcurrent checks that, after many concurrent changes, exactly the existing sandboxes are registered.
 func TestRemoteRunsConcurrent(t *testing.T) {
 	r, g := newFarGateway(t, true)
 	var wg sync.WaitGroup

@@ -11,35 +11,36 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// SettingsConfig is what Settings are made of. Catalog, Wire and Log are required.
+// SettingsConfig configures Settings. Catalog, Wire and Log are required.
 type SettingsConfig struct {
 	Catalog         *Catalog
 	Gateway         GatewayConfig
-	WarmScript      string         // of the model that agents are warmed up on
-	Listen          []string       // the daemon's own listeners: no sandbox may reach them
-	PublicAddresses []netip.Prefix // lead to this machine although no interface has them
+	WarmScript      string         // script of the model that warms up agents
+	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
+	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
 	Wire            Wire
 	Log             *slog.Logger
 }
 
-// Settings is what the wire process is told besides each wire's spec.
+// Settings computes the settings that the wire process has besides the spec of each wire.
 type Settings struct {
 	SettingsConfig
 	forbidden []netip.AddrPort
 
 	mu   sync.Mutex
-	last *caisson.GatewayConfig // guarded by mu; nil until there were settings
+	last *caisson.GatewayConfig // last settings; guarded by mu; nil before the first call of Lasting
 }
 
-// NewSettings returns Settings, or an Invalid error if an address of a listener cannot be found.
+// NewSettings returns Settings, or an Invalid error if the address of a listener cannot be resolved.
 func NewSettings(cfg SettingsConfig) (_ *Settings, err error) {
 	s := &Settings{SettingsConfig: cfg}
 	s.forbidden, err = forbidden(cfg.Listen...)
 	return s, err
 }
 
-// Lasting returns the settings, or those of the last time if they cannot be had now: a script that somebody moves must not
-// take the network of all sandboxes down when the wire process starts again. At the start of the daemon it is an error.
+// Lasting returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a moved script
+// must not take down the network of all sandboxes when the wire process restarts. At the start of the daemon, when there are no
+// previous settings, it returns the error.
 func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg, err := s.settings(ctx)
 	s.mu.Lock()
@@ -55,7 +56,7 @@ func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) 
 	return s.last, nil
 }
 
-// settings is what the wire process has to know. Providers whose key is missing or cannot be used have none, and their models
+// settings computes the settings. A provider whose key is missing or invalid has no key in the settings, and calls of its models
 // are refused.
 func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg := &caisson.GatewayConfig{
@@ -98,10 +99,10 @@ func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error)
 	return cfg, nil
 }
 
-// minRunKey is the least number of bytes in a key of run tokens.
+// minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
-// remote is what the wire process has to know about other machines. A key that cannot be had is left out: the log says why.
+// remote returns the settings for remote gateways. A key that cannot be read is logged and left out.
 func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
 	for i, source := range s.Gateway.RunKeys {
@@ -132,7 +133,7 @@ func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err erro
 	return r, nil
 }
 
-// addWarm adds the model that agents are warmed up on. It is nobody's to ask for: no list shows it.
+// addWarm adds the model that warms up agents, which no list of models contains.
 func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	name := s.Catalog.Warm
 	if name == "" {
@@ -142,10 +143,10 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	cfg.Models = append(cfg.Models, caisson.Model{
 		Alias: name, Provider: name, Upstream: name, Free: true, Context: 200_000, Output: 8192,
 	})
-	cfg.Scripts[name] = s.WarmScript // whichever agent asks, it answers
+	cfg.Scripts[name] = s.WarmScript // the script answers every agent
 }
 
-// KeyWatch gives the wire process its settings again when a credential that is part of them has changed.
+// KeyWatch refreshes the settings of the wire process when a credential that they use changes.
 type KeyWatch struct {
 	Providers []caisson.Provider
 	RunKeys   []SecretSource
@@ -153,7 +154,7 @@ type KeyWatch struct {
 	Log       *slog.Logger
 }
 
-// Changed is to be called after a change of a credential. That the process cannot be told is logged: the next one will know.
+// Changed must be called after a credential has changed. A failed refresh is logged; the next refresh includes the change.
 func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
 	if !w.needs(account, name) {
 		return
@@ -163,7 +164,7 @@ func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
 	}
 }
 
-// needs reports whether a credential is part of the settings.
+// needs reports whether the settings use the credential.
 func (w *KeyWatch) needs(account, name string) bool {
 	return slices.ContainsFunc(w.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
 		account == caisson.LocalAccount && slices.ContainsFunc(w.RunKeys, func(s SecretSource) bool { return s.Credential == name })
