@@ -10,55 +10,55 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of a [Meter].
+// Limits of a [Meter].
 const (
-	rotateAt     = 64 << 20         // bytes of a journal after which the next page is asked for
-	leaseTimeout = 10 * time.Second // for one question to a lessor
-	idleAfter    = 30 * time.Second // then a budget that nobody uses is given back
-	unlimitedFor = time.Minute      // that there is no such budget is believed for so long
+	rotateAt     = 64 << 20         // size of a journal segment, in bytes, after which the meter requests the next one
+	leaseTimeout = 10 * time.Second // for one request to a lessor
+	idleAfter    = 30 * time.Second // after this time an unused budget is returned
+	unlimitedFor = time.Minute      // how long the absence of a budget is cached
 	refusedFor   = 100 * time.Millisecond
 	sweepEvery   = 5 * time.Second
-	retryAfter   = 5 * time.Second // when there was no next page
-	maxName      = 128             // bytes of an account, run or session: they are parts of keys and must not be cut
+	retryAfter   = 5 * time.Second // delay after a failed request for the next segment
+	maxName      = 128             // bytes of an account, run or session, which are parts of keys and must not be truncated
 )
 
-// A Page is a journal and the budgets that go with it. What its lessor hands out is held on behalf of that journal.
+// A Page is a journal segment and the budgets that belong to it. Its lessor's leases are held on behalf of that journal.
 type Page struct {
-	// Journal gets each record in one Write, which must append it as a whole or fail.
+	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
 	Lessor  caisson.Lessor
-	// Done is called once when nothing more will be written to the journal or asked of the lessor, so that the journal can
-	// be closed and finished. nil: nobody cares.
+	// Done is called once, after the last write to the journal and the last request to the lessor, so that the journal can be
+	// closed and finished. May be nil.
 	Done func()
 }
 
-// Config is what a [Meter] is made of.
+// Config configures a [Meter].
 type Config struct {
-	Page Page // the first page; its Journal and Lessor are required
-	// Next returns the page to go on with when a journal is full or cannot be written. nil: there is only one page, and when
-	// it cannot be written calls are refused.
+	Page Page // the first segment; its Journal and Lessor are required
+	// Next returns the next segment when a journal is full or cannot be written. If nil, there is only one segment, and calls are
+	// refused when it cannot be written.
 	Next func(ctx context.Context) (Page, error)
 	Now  func() time.Time // nil means time.Now
-	Log  *slog.Logger     // nil means nobody is told
+	Log  *slog.Logger     // nil discards messages
 }
 
-// A Meter is a [caisson.Meter]. It is safe for concurrent use.
+// A Meter implements [caisson.Meter]. It is safe for concurrent use.
 type Meter struct {
 	next func(ctx context.Context) (Page, error)
 	now  func() time.Time
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	page   *page // the one that calls begin on; guarded by mu
+	page   *page // the current segment; guarded by mu
 	closed bool  // guarded by mu
 
-	wake  chan struct{} // makes Run look at the page
-	retry time.Time     // not before that another page is asked for; Run's own
+	wake  chan struct{} // wakes Run to check the segment
+	retry time.Time     // earliest time of the next request for a segment; used by Run only
 }
 
 var _ caisson.Meter = (*Meter)(nil)
 
-// NewMeter returns a meter. Its Run must be running for idle budgets to be given back and journals to be rotated.
+// NewMeter returns a meter. Run must be running for idle budgets to be returned and journals to be rotated.
 func NewMeter(c Config) (*Meter, error) {
 	if c.Page.Journal == nil || c.Page.Lessor == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a meter needs a journal and a lessor")
@@ -75,7 +75,7 @@ func NewMeter(c Config) (*Meter, error) {
 	}, nil
 }
 
-// Reserve implements [caisson.Meter]. The call's ID is made if it has none, and its At is the moment of the reservation.
+// Reserve implements [caisson.Meter]. It generates the call's ID if it is empty, and sets At to the time of the reservation.
 func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
 	if err := check(&call, d); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 	return r, nil
 }
 
-// check refuses what could not be recorded.
+// check returns an error if the call cannot be recorded.
 func check(call *caisson.Call, d caisson.Demand) error {
 	worst := d.At(d.MaxOutput)
 	switch {
@@ -117,7 +117,7 @@ func check(call *caisson.Call, d caisson.Demand) error {
 	return nil
 }
 
-// current returns the page that calls begin on, with a hold on it that release gives up.
+// current returns the current segment with a reference, which release drops.
 func (m *Meter) current() (*page, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,7 +128,7 @@ func (m *Meter) current() (*page, error) {
 	return m.page, nil
 }
 
-// nudge makes Run look at the page.
+// nudge wakes Run to check the segment.
 func (m *Meter) nudge() {
 	select {
 	case m.wake <- struct{}{}:
@@ -136,8 +136,8 @@ func (m *Meter) nudge() {
 	}
 }
 
-// Forget makes the meter ask again about budgets whose limits have changed: what it has left of them is given back. When
-// it returns, no call will begin on what was known before. Without keys it forgets all.
+// Forget invalidates budgets whose limits have changed, and returns the meter's leases of them. When Forget returns, no call
+// begins on the old limits. Without keys it invalidates all budgets.
 func (m *Meter) Forget(budgets ...string) {
 	m.mu.Lock()
 	p := m.page
@@ -147,7 +147,7 @@ func (m *Meter) Forget(budgets ...string) {
 	p.forget(budgets)
 }
 
-// Run gives back what is idle and turns the page when it is full, until ctx ends.
+// Run returns idle budgets and rotates full journals until ctx is done.
 func (m *Meter) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -170,9 +170,9 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
-// rotate goes on with the next page. Calls under way stay on theirs.
+// rotate switches to the next segment. Calls in progress are settled in theirs.
 func (m *Meter) rotate(ctx context.Context) {
-	if wait := m.retry.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // more: the clock went back
+	if wait := m.retry.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // longer: the clock went back
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
@@ -186,7 +186,7 @@ func (m *Meter) rotate(ctx context.Context) {
 	m.mu.Lock()
 	p := m.page
 	if m.closed {
-		p = newPage(fresh, m.now) // nobody will use it
+		p = newPage(fresh, m.now) // unused: the meter is closed
 	} else {
 		m.page = newPage(fresh, m.now)
 	}
@@ -194,7 +194,7 @@ func (m *Meter) rotate(ctx context.Context) {
 	p.retire()
 }
 
-// Close ends the meter: further calls are refused, and what is left of budgets is given back. Calls under way can still be
+// Close closes the meter: further calls are refused, and the rest of the leases is returned. Calls in progress can still be
 // settled; the journal's Done is called after the last of them.
 func (m *Meter) Close() error {
 	m.mu.Lock()

@@ -11,28 +11,29 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// page is a journal with its budgets, as a meter uses it.
+// page is a journal segment with its budgets, on the meter's side.
 type page struct {
 	journal journal
 	lessor  caisson.Lessor
 	done    func()
 	now     func() time.Time
 
-	users   atomic.Int64 // calls under way, and whoever looks at it
+	users   atomic.Int64 // references: calls in progress and functions that use the page
 	retired atomic.Bool
 	ended   sync.Once
 
 	mu    sync.Mutex
-	clock time.Time         // the last time told; it never goes back. Guarded by mu
-	pools map[poolKey]*pool // guarded by mu, and so are they
+	clock time.Time         // the last time returned by tell; it does not go back; guarded by mu
+	pools map[poolKey]*pool // guarded by mu, and so are the pools
 }
 
 func newPage(p Page, now func() time.Time) *page {
 	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[poolKey]*pool{}}
 }
 
-// tell returns the time, which for a page does not go back: a call must not fall into a period that has ended. But a clock
-// that went back by more than a day was wrong before, and nothing that was known by it is believed. It needs mu.
+// tell returns the current time, but never an earlier time than before: a call must not be charged to a period that has ended. If
+// the clock goes back by more than maxSkew, it was wrong before; tell then accepts the new time and invalidates all budgets. The
+// caller must hold mu.
 func (p *page) tell() time.Time {
 	t := p.now().UTC().Round(0)
 	if t.Before(p.clock.Add(-maxSkew)) {
@@ -49,14 +50,14 @@ func (p *page) tell() time.Time {
 	return p.clock
 }
 
-// release gives up a hold on p. The last one of a retired page ends it.
+// release drops a reference to p. The last reference to a retired segment ends it.
 func (p *page) release() {
 	if p.users.Add(-1) == 0 && p.retired.Load() {
-		go p.end() // it talks to the lessor, and this may be the end of a call
+		go p.end() // in the background, because it calls the lessor and may run at the end of a call
 	}
 }
 
-// retire lets p end when the last call on it has been settled.
+// retire ends p when its last call has been settled.
 func (p *page) retire() {
 	p.users.Add(1)
 	p.retired.Store(true)
@@ -73,7 +74,7 @@ func (p *page) end() {
 	})
 }
 
-// reserve takes what a call may take out of all its budgets and writes down that it has begun.
+// reserve reserves the maximum cost of a call in all of its budgets and records that the call has begun.
 func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
 	if p.journal.spoilt() {
 		return nil, errUnwritable
@@ -91,7 +92,7 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 			p.mu.Unlock()
 			break
 		}
-		// Unlocks.
+		// wait releases mu.
 		if err := p.wait(ctx, short, d); err != nil {
 			return nil, err
 		}
@@ -102,14 +103,14 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 	row.Cost = r.worst.USD
 	p.users.Add(1)
 	if err := p.journal.write(kindBegin, &row); err != nil {
-		// What was set aside stays so: perhaps the record can be read after all.
-		p.users.Add(-1) // the caller holds one too, so this is not the last
+		// The reservation stays in force, because the record may have been written after all.
+		p.users.Add(-1) // the caller holds a reference too, so this is not the last one
 		return nil, err
 	}
 	return r, nil
 }
 
-// take takes r's worst case out of its budgets. It needs mu.
+// take charges r's maximum cost to its budgets. The caller must hold mu.
 func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
 		b := p.pools[poolKey{r.call.Account, key}]
@@ -123,41 +124,41 @@ func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
 	}
 }
 
-// free puts back what r did not take.
+// free returns the unused part of r to its budgets.
 func (p *page) free(r *reservation, took caisson.Amount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range r.shares {
 		if s.pool != nil && s.pool.epoch == s.epoch {
-			// More than the worst case leaves a debt, which the next lease pays.
+			// A cost above the maximum leaves a debt, which the next lease covers.
 			s.pool.free = s.pool.free.Plus(r.worst.Minus(took))
 			s.pool.under--
 		}
 	}
 }
 
-// poolShare is a reservation's part in a budget.
+// poolShare is the part of a reservation that is charged to one budget.
 type poolShare struct {
 	pool  *pool
 	epoch int
 }
 
-// reservation is a [caisson.Reservation].
+// reservation implements [caisson.Reservation].
 type reservation struct {
 	meter   *Meter
 	page    *page
 	call    caisson.Call
 	output  int64
 	worst   caisson.Amount
-	shares  [4 + caisson.MaxLineage]poolShare // a guest has no more budgets
+	shares  [4 + caisson.MaxLineage]poolShare // the maximum number of budgets of a guest
 	settled atomic.Bool
 }
 
 // Output implements [caisson.Reservation].
 func (r *reservation) Output() int64 { return r.output }
 
-// Settle implements [caisson.Reservation]. Who made the call, its ID and its At are those of the reservation; so is what
-// was called, where call does not say it.
+// Settle implements [caisson.Reservation]. The guest, the ID and the time are those of the reservation. Empty names of the
+// provider and the model are taken from the reservation.
 func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
@@ -169,13 +170,13 @@ func (r *reservation) Settle(call caisson.Call) error {
 	sane(&call)
 	if err := r.page.journal.write(kindSettle, &call); err != nil {
 		r.meter.nudge()
-		return err // what was set aside stays so: the call will be charged in full
+		return err // the reservation stays in force: the call is charged in full
 	}
 	r.page.free(r, call.Amount())
 	return nil
 }
 
-// sane puts what a provider says about a call within what a record can hold.
+// sane clamps the values that come from a provider to the ranges of a record.
 func sane(c *caisson.Call) {
 	clamp := func(n, most int64) int64 { return min(max(n, 0), most) }
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
@@ -191,7 +192,7 @@ func sane(c *caisson.Call) {
 	c.FirstByte, c.Duration = max(c.FirstByte, 0), max(c.Duration, 0)
 }
 
-// journal appends records. It is safe for concurrent use.
+// journal writes records. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
 	w      io.Writer
@@ -202,7 +203,7 @@ type journal struct {
 
 var errUnwritable = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
 
-// write appends a record about c. After an error nobody knows what the journal ends with, so nothing is written any more.
+// write appends a record of c. After an error the end of the journal is undefined, so all further writes fail.
 func (j *journal) write(kind byte, c *caisson.Call) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,49 +11,50 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Slabs: a lease is for the call at hand and for some more like it, twice as many each time if it did not last a second,
-// because a lease costs two syncs. But it is only for a small part of what the budget has left, so that gateways that
-// share a budget do not starve each other.
+// A lease costs two syncs, so it covers the current call and a prefetch for further calls like it. The prefetch doubles if the
+// last lease was used up within slabLasts. It is only a small part of what the budget has left, so that gateways that share a
+// budget do not starve each other.
 const (
 	minSlab   = 16 // calls
 	maxSlab   = 1 << 14
 	slabLasts = time.Second
-	slabShare = 8 // of what is left, one part in so many
+	slabShare = 8 // at most one part in slabShare of what is left
 )
 
-// maxLease bounds a lease. The greatest call that there can be fits several times.
+// maxLease bounds one lease. The most expensive possible call fits several times.
 var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
 
-// pool is what a page knows and has of one budget.
+// pool is the state of one budget in a journal segment.
 type pool struct {
-	account   string // whose calls come out of it
+	account   string // account whose calls are charged to it
 	key       string
-	known     bool // what follows may be believed
-	unlimited bool // there is no such budget
+	known     bool // false: the fields below must be read from the lessor again
+	unlimited bool // the budget does not exist
 	checked   time.Time
-	lease     caisson.Lease  // the last one, for what it says about the budget
-	free      caisson.Amount // below 0 if calls took more than was set aside for them
-	under     int            // calls under way that took from free
+	lease     caisson.Lease  // the last lease, for its description of the budget
+	free      caisson.Amount // available amount; negative if calls cost more than was reserved for them
+	under     int            // calls in progress that are charged to free
 	usedAt    time.Time
-	// epoch counts the lives of free: what was taken in an earlier one does not come back in this.
+	// epoch counts the resets of free: an amount taken in an earlier epoch is not put back.
 	epoch int
-	// version counts how often the limits were said to have changed; an answer from before is not believed.
+	// version counts invalidations of the limits. A response to a request from an earlier version is discarded.
 	version int
-	busy    chan struct{}  // not nil while the lessor is being asked; closed then
-	waiting caisson.Amount // what those want who wait for an answer
+	busy    chan struct{}  // not nil during a request to the lessor; closed at its end
+	waiting caisson.Amount // the sum of what the calls that wait for the request need
 	refused *caisson.Amount
-	scarce  bool           // the last lease was for less than was wanted
-	calls   int64          // that the next slab is for
-	low     caisson.Amount // having less than that, b should ask for more
+	scarce  bool           // the last lease was smaller than requested
+	calls   int64          // number of calls that the next prefetch covers
+	low     caisson.Amount // below this amount a prefetch starts
 	err     error
 }
 
-// poolKey tells the pools of a page apart. Of accounts that use the same id of a session or run, one at most has the budget.
+// poolKey identifies a pool in a segment. Several accounts may use the same id of a session or run; at most one of them has the
+// budget.
 type poolKey struct{ account, budget string }
 
 func (b *pool) id() poolKey { return poolKey{b.account, b.key} }
 
-// usable reports whether calls may be taken from b, and voids what b has when its period has ended.
+// usable reports whether calls can be charged to b. It resets b if the budget's period has ended.
 func (b *pool) usable(now time.Time) bool {
 	if until := b.lease.Until; !b.unlimited && !until.IsZero() && !now.Before(until) {
 		b.void()
@@ -62,16 +63,16 @@ func (b *pool) usable(now time.Time) bool {
 	return b.known && !(b.unlimited && now.Sub(b.checked) > unlimitedFor)
 }
 
-// void forgets what b has. It is not given back: the lessor does not count it any more.
+// void resets the available amount. It is not returned to the lessor, which no longer counts it.
 func (b *pool) void() {
 	b.free, b.under = caisson.Amount{}, 0
 	b.epoch++
 }
 
-// fresh reports whether the last answer is so young that asking again would be a waste.
+// fresh reports whether the last response is too recent to repeat the request.
 func (b *pool) fresh(now time.Time) bool { return b.known && now.Sub(b.checked) < refusedFor }
 
-// dry reports whether there was nothing left of what b lacks of a.
+// dry reports whether the budget has nothing left of the resources that b lacks for a.
 func (b *pool) dry(a caisson.Amount) bool {
 	limits, left := b.lease.Limits, b.lease.Left
 	return limits.USD != nil && left.USD == 0 && b.free.USD < a.USD ||
@@ -79,7 +80,8 @@ func (b *pool) dry(a caisson.Amount) bool {
 		limits.Calls != nil && left.Calls == 0 && b.free.Calls < a.Calls
 }
 
-// fit returns how many tokens of output all budgets afford, or one that must be asked for more first. It needs mu.
+// fit returns the number of output tokens that all budgets afford, or a budget whose lease must be renewed first. The caller must
+// hold mu.
 func (p *page) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
@@ -104,7 +106,7 @@ func (p *page) fit(account string, keys []string, d caisson.Demand, now time.Tim
 	return nil, output
 }
 
-// affordable returns the greatest n, d.MaxOutput at most, with free covering d.At(n), or -1.
+// affordable returns the greatest n <= d.MaxOutput for which free covers d.At(n), or -1 if there is none.
 func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	if !free.Covers(d.Fixed) {
 		return -1
@@ -120,7 +122,8 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	return n
 }
 
-// wait waits until b has been asked for. It is called with mu and releases it. An error is the call's refusal.
+// wait requests a lease for b, or waits for the request in progress. The caller must hold mu; wait releases it. An error is the
+// reason to refuse the call.
 func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 	now := p.clock
 	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
@@ -137,7 +140,7 @@ func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 		b.busy = make(chan struct{})
 		want = want.Plus(b.slab(d, now))
 		b.waiting = caisson.Amount{}
-		// Not with the context of this call: others wait too, and what was granted must not get lost with it.
+		// The request does not use the context of this call: other calls wait for it too, and a granted lease must not be lost.
 		go p.ask(b, need, want)
 	default:
 		b.waiting = b.waiting.Plus(d.At(d.MaxOutput))
@@ -152,7 +155,7 @@ func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 	}
 }
 
-// ahead asks for more before there is too little, so that calls that come often do not wait for it. It needs mu.
+// ahead requests a lease in the background if b runs low, so that frequent calls do not wait for it. The caller must hold mu.
 func (p *page) ahead(b *pool, d caisson.Demand) {
 	if b.busy != nil || b.scarce || b.calls <= minSlab || b.free.Covers(b.low) {
 		return
@@ -161,21 +164,21 @@ func (p *page) ahead(b *pool, d caisson.Demand) {
 	go p.ask(b, caisson.Amount{}, b.slab(d, p.clock))
 }
 
-// missing returns what b does not have of a.
+// missing returns the part of a that b does not have available.
 func missing(b *pool, a caisson.Amount) caisson.Amount {
 	have := b.free
 	if !b.known {
-		// It will be given back before anything is asked for; a debt stays.
+		// The available amount is returned before the lease is requested; a debt remains.
 		have = least(have, caisson.Amount{})
 	}
 	return positive(a.Minus(have))
 }
 
-// slab returns how much more than needed at once should be asked for.
+// slab returns the size of the prefetch, beyond the amount that is needed at once.
 func (b *pool) slab(d caisson.Demand, now time.Time) caisson.Amount {
 	if !b.known {
 		b.calls = minSlab
-		return caisson.Amount{} // nobody knows how much there is
+		return caisson.Amount{} // the rest of the budget is unknown
 	}
 	one, n := d.At(d.MaxOutput), b.calls
 	if now.Sub(b.checked) < slabLasts {
@@ -183,7 +186,7 @@ func (b *pool) slab(d caisson.Demand, now time.Time) caisson.Amount {
 	} else {
 		b.calls = max(n/2, minSlab)
 	}
-	// No product overflows: what one call takes is bounded, see check.
+	// The products do not overflow, because the cost of one call is bounded; see check.
 	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxSlab) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
 	b.low = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
 	a = least(a.Plus(b.waiting), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
@@ -200,7 +203,7 @@ func (b *pool) slab(d caisson.Demand, now time.Time) caisson.Amount {
 	return a
 }
 
-// ask gets a lease for b, whose busy it holds.
+// ask requests a lease for b. The caller has set b.busy; ask closes it.
 func (p *page) ask(b *pool, need, want caisson.Amount) {
 	p.mu.Lock()
 	version := b.version
@@ -223,7 +226,7 @@ func (p *page) ask(b *pool, need, want caisson.Amount) {
 		b.known, b.unlimited, b.lease, b.err, b.refused = true, true, lease, nil, nil
 	default:
 		if b.unlimited || !b.lease.Until.Equal(lease.Until) || b.lease.Title != lease.Title {
-			b.void() // another period, or another budget of that name
+			b.void() // another period, or another budget with the same key
 		}
 		b.known, b.unlimited, b.lease, b.err, b.refused = true, false, lease, nil, nil
 		b.free = b.free.Plus(lease.Granted)
@@ -240,7 +243,8 @@ func (p *page) ask(b *pool, need, want caisson.Amount) {
 	b.busy = nil
 }
 
-// giveBack returns what b has left, if it should. It needs mu and that the caller holds b.busy, and gives mu up meanwhile.
+// giveBack returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set b.busy. mu
+// is released during the request.
 func (p *page) giveBack(b *pool, should bool) {
 	a := positive(b.free)
 	if !should || b.unlimited || a.IsZero() {
@@ -249,13 +253,13 @@ func (p *page) giveBack(b *pool, should bool) {
 	b.free = b.free.Minus(a)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
-	// If it fails, it stays held until the journal is closed.
+	// If the request fails, the amount stays held until the journal is closed.
 	_ = p.lessor.Return(ctx, b.key, a)
 	cancel()
 	p.mu.Lock()
 }
 
-// forget distrusts what is known of budgets, all without keys, and gives back what is left of them.
+// forget invalidates the budgets with the given keys, or all budgets if keys is nil, and returns their available amounts.
 func (p *page) forget(keys []string) {
 	p.mu.Lock()
 	var list []*pool
@@ -272,7 +276,7 @@ func (p *page) forget(keys []string) {
 	}
 }
 
-// giveBackWhenFree gives back what b has, unless it was asked for anew meanwhile.
+// giveBackWhenFree returns the available amount of b after the request in progress, unless that request has renewed b.
 func (p *page) giveBackWhenFree(b *pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,7 +295,7 @@ func (p *page) giveBackWhenFree(b *pool) {
 	b.busy = nil
 }
 
-// sweep gives back and forgets budgets that nobody has used since then.
+// sweep returns and deletes budgets whose last use was before the given time.
 func (p *page) sweep(before time.Time) {
 	p.mu.Lock()
 	var idle []*pool
@@ -306,7 +310,7 @@ func (p *page) sweep(before time.Time) {
 	for _, b := range idle {
 		p.giveBackWhenFree(b)
 		p.mu.Lock()
-		// A debt is not forgotten: the lessor remembers it too.
+		// A budget with a debt is kept, because the lessor keeps the debt too.
 		if b.busy == nil && b.under == 0 && !b.known && b.free.IsZero() && p.pools[b.id()] == b {
 			delete(p.pools, b.id())
 		}
@@ -314,10 +318,10 @@ func (p *page) sweep(before time.Time) {
 	}
 }
 
-// over returns the refusal of a call that takes a at least.
+// over returns the error that refuses a call that costs at least a.
 func (b *pool) over(a caisson.Amount) error {
 	l, left := b.lease.Limits, b.lease.Left.Plus(positive(b.free))
-	most := b.lease.Left.Plus(b.lease.Held) // if nothing under way took anything
+	most := b.lease.Left.Plus(b.lease.Held) // if the calls in progress cost nothing
 	e := &caisson.OverBudget{Budget: b.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
 		e.Budget = b.key
@@ -353,12 +357,12 @@ func count(n int64, unit string) string {
 	return strconv.FormatInt(n, 10) + " " + unit
 }
 
-// positive returns a with 0 for what is negative.
+// positive returns a with negative values replaced by 0.
 func positive(a caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
 }
 
-// least returns the lesser of each pair of numbers.
+// least returns the smaller value of each field.
 func least(a, b caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
 }

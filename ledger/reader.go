@@ -16,39 +16,39 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what is read of a journal, whose writer may be hostile.
+// Limits of reading a journal, whose writer is untrusted.
 const (
 	readBytes  = 1 << 20
 	maxJournal = 2 * rotateAt
 	maxBegun   = 100_000
-	maxSkew    = 24 * time.Hour // that a meter may be ahead of us, see tell
+	maxSkew    = 24 * time.Hour // maximum by which a meter's clock may be ahead; see tell
 )
 
-// reader reads a journal into the store.
+// reader ingests a journal into the store.
 type reader struct {
 	book *Book
 	id   caisson.ID
 	f    *os.File
 
 	mu     sync.Mutex
-	offset int64 // how far it was read in this life
-	// known is how far an earlier life had read it. Rows up to there are in the store, and sandboxes that spoke there may
-	// have gone since.
+	offset int64 // offset up to which this process has read the journal
+	// known is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
+	// sandboxes may have been removed since.
 	known  int64
 	boot   string
 	begun  map[caisson.ID]begun
-	broken error // why it is not read any further
-	lossy  bool  // a row of it could not be stored
+	broken error // not nil if reading has stopped because the journal is damaged
+	lossy  bool  // a row could not be stored
 	closed bool
 }
 
-// begun is a call that has begun and was not settled.
+// begun is a call that has begun and is not settled.
 type begun struct {
 	row  caisson.Call
-	lies bool // the row is not what its sandbox can have done
+	lies bool // the row names an account that does not own its sandbox or run
 }
 
-// chunk is what one reading of a journal found.
+// chunk is the result of parsing a part of the journal.
 type chunk struct {
 	size    int64
 	rows    []caisson.Call
@@ -57,21 +57,21 @@ type chunk struct {
 	broken  error
 }
 
-// change is a call that began or ended, in the order of the journal.
+// change is a call that began or was settled, in the order of the journal.
 type change struct {
 	begin  bool
 	id     caisson.ID
 	opened begun
 }
 
-// ingest reads the journal up to its present end.
+// ingest reads the journal up to its current end.
 func (r *reader) ingest(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.read(ctx)
 }
 
-// read is ingest; it needs mu.
+// read implements ingest. The caller must hold mu.
 func (r *reader) read(ctx context.Context) error {
 	if r.closed || r.broken != nil {
 		return nil
@@ -91,8 +91,8 @@ func (r *reader) read(ctx context.Context) error {
 	case end == r.offset:
 		return nil
 	}
-	// What the store says must not be more than what a power failure leaves of the journal, and calls that are under way
-	// are nowhere else.
+	// The store must not be ahead of what a power failure leaves of the journal, and calls in progress are recorded in the
+	// journal only.
 	if err := unix.Fdatasync(int(r.f.Fd())); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (r *reader) read(ctx context.Context) error {
 			return err
 		}
 		if c.size == 0 && c.broken == nil {
-			return nil // the last record is being written
+			return nil // the last record is incomplete and still being written
 		}
 		if err := r.commit(ctx, c); err != nil {
 			return err
@@ -111,9 +111,10 @@ func (r *reader) read(ctx context.Context) error {
 	return nil
 }
 
-// chunk parses the next part of the journal, without consequences.
+// chunk parses the next part of the journal without side effects.
 func (r *reader) chunk(end int64) (c chunk, err error) {
-	// A chunk ends where an earlier life's last one did, so that it is either in the store as a whole or not at all.
+	// End the chunk at the offset that an earlier process has reached, so that a chunk is either in the store as a whole or not
+	// at all.
 	if r.offset < r.known {
 		end = min(end, r.known)
 	}
@@ -123,7 +124,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 		return c, err
 	}
 	b = b[:n]
-	pending := map[caisson.ID]*begun{} // what this chunk changes; nil: settled
+	pending := map[caisson.ID]*begun{} // changes in this chunk; nil: settled
 	for len(b) > 0 {
 		rec, size, err := next(b)
 		if errors.Is(err, errTorn) {
@@ -133,7 +134,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 			err = r.apply(&c, rec, pending)
 		}
 		if caisson.KindOf(err) == caisson.Unavailable {
-			return c, err // nothing has been kept of it, and it is read again
+			return c, err // the chunk is discarded and read again later
 		}
 		if err != nil {
 			c.broken = err
@@ -173,7 +174,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 			return err
 		}
 		o := begun{row: rec.call, lies: lies}
-		// The host's clock was put right, or the process that wrote it has been taken over: in either case it was made by now.
+		// The host's clock was corrected, or the writer is compromised. In both cases the call was made no later than now.
 		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxSkew)) {
 			o.row.At = now
 		}
@@ -195,7 +196,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	return nil
 }
 
-// lies reports whether a call cannot be what it says: the process that wrote it has been taken over.
+// lies reports whether a call names a wrong account, which means that the process that wrote it is compromised.
 func (r *reader) lies(c *caisson.Call) (bool, error) {
 	account, ok, err := r.book.owner(c.Guest)
 	switch {
@@ -204,19 +205,19 @@ func (r *reader) lies(c *caisson.Call) (bool, error) {
 	case ok && account == c.Account:
 		return false, nil
 	case !ok && r.offset < r.known:
-		return false, nil // it was believed when it was read first, and its sandbox has been removed since
+		return false, nil // the account was correct when the call was first read; the sandbox has been removed since
 	}
 	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
 		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true, nil
 }
 
-// commit makes c part of the store, and only then of r.
+// commit stores c and, if that succeeds, updates r.
 func (r *reader) commit(ctx context.Context, c chunk) error {
 	if from, to := r.offset, r.offset+c.size; to > from && from >= r.known {
 		err := r.book.store.Ingest(ctx, r.id, from, to, c.rows)
 		if caisson.KindOf(err) == caisson.Conflict {
-			// The last attempt may have been committed although it reported an error.
+			// The last attempt may have been committed although it returned an error.
 			if at, offsetErr := r.book.store.Offset(ctx, r.id); offsetErr == nil && at == to {
 				err = nil
 			}
@@ -227,7 +228,7 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
 		case kind == caisson.Invalid, kind == caisson.Conflict && !r.closedInStore(ctx, err):
-			r.spoil(ctx, err) // it would fail again and again
+			r.spoil(ctx, err) // a retry would fail too
 			return nil
 		default:
 			return err
@@ -253,7 +254,8 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 	return nil
 }
 
-// oneByOne stores rows of which the store refuses some, and returns the others. Rows that are there already change nothing.
+// oneByOne stores rows individually after the store has rejected some of them, and returns the stored rows. Ingesting a row again
+// has no effect.
 func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
 	var stored []caisson.Call
 	for i := range rows {
@@ -275,7 +277,7 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 	return stored, r.book.store.Ingest(ctx, r.id, from, to, nil)
 }
 
-// audit writes the line that a call leaves in the log. It has no prompts.
+// audit logs a call, without prompts.
 func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 	r.book.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
 		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
@@ -284,21 +286,21 @@ func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 		slog.String("error", c.Error), slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
 }
 
-// spoil ends the reading of a journal that no meter wrote like that. It is closed as if its end were lost.
+// spoil stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
 func (r *reader) spoil(ctx context.Context, err error) {
 	r.broken = err
 	r.book.log.ErrorContext(ctx, "a journal is damaged; what its gateway held of budgets will count as spent",
 		"journal", r.id, "offset", r.offset, "err", err)
 }
 
-// spoilt reports whether the journal is not read any further.
+// spoilt reports whether reading has stopped because the journal is damaged.
 func (r *reader) spoilt() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.broken != nil
 }
 
-// finish closes the journal after its last row.
+// finish reads the rest of the journal and closes it.
 func (r *reader) finish(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -343,7 +345,7 @@ func (r *reader) finish(ctx context.Context) error {
 	return r.book.forget(r)
 }
 
-// underWay returns how many calls of a run have begun and not ended, and the most that they can cost.
+// underWay returns the number of calls of a run that have begun and are not settled, and their maximum cost.
 func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -359,7 +361,7 @@ func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
 	return calls, most
 }
 
-// unsettled returns the rows of calls that began and were not settled, the oldest first.
+// unsettled returns the rows of calls that have begun and are not settled, oldest first.
 func (r *reader) unsettled() []caisson.Call {
 	var rows []caisson.Call
 	for _, o := range r.begun {
@@ -376,8 +378,8 @@ func (r *reader) unsettled() []caisson.Call {
 	return rows
 }
 
-// closedInStore reports whether err says that an earlier life closed the journal and was killed before it could remove
-// the file. Every row is in the store then.
+// closedInStore reports whether err means that an earlier process closed the journal in the store and was killed before it
+// removed the file. All rows are in the store then.
 func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return false
@@ -386,15 +388,15 @@ func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	return err == nil && !slices.Contains(open, r.id)
 }
 
-// errHeld says that a process has a journal open for writing.
+// errHeld means that a process has the journal open for writing.
 var errHeld = errors.New("the journal is locked")
 
-// unlocked returns nil when no process has the journal open for writing.
+// unlocked waits until no process has the journal open for writing. Returns Conflict after lockWait.
 func (r *reader) unlocked(ctx context.Context) error {
 	deadline := time.NewTimer(lockWait)
 	defer deadline.Stop()
 	for {
-		// Of a file of its own: a lock of r.f would be held until that is closed.
+		// The lock belongs to the writers' open file; r.f is a separate one, which conflicts with it.
 		free, err := r.tryLock()
 		if free || err != nil {
 			return err
