@@ -16,12 +16,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// drain is how long a provider may take to end an answer after its last event.
+// drain is the time limit for the rest of an answer after its final event.
 const drain = 2 * time.Second
 
 var errLeak = errors.New("the answer has the provider's key in it")
 
-// answer passes a response on.
+// answer forwards a response to the guest.
 func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer) error {
 	c.upstreamSays(resp.Header)
 	encoding := resp.Header.Get("Content-Encoding")
@@ -49,7 +49,7 @@ func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer
 	return a.plain()
 }
 
-// upstreamSays notes what the provider calls the call, and what LiteLLM says it cost.
+// upstreamSays records the provider's id of the call, and the cost that LiteLLM reports.
 func (c *call) upstreamSays(h http.Header) {
 	for _, name := range []string{"X-Litellm-Call-Id", "X-Request-Id", "Request-Id"} {
 		if v := h[name]; len(v) > 0 && len(v[0]) <= 128 && c.row.UpstreamID == "" {
@@ -65,14 +65,14 @@ func (c *call) upstreamSays(h http.Header) {
 	}
 }
 
-// refused passes on an error of the provider.
+// refused forwards an error of the provider to the guest.
 func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	s := resp.StatusCode
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	whole := err == nil && jsontext.Value(body).Kind() == '{' && jsontext.Value(body).IsValid()
 	o := outcome{word: "upstream", status: s}
 	if !whole && s >= 500 && s != http.StatusServiceUnavailable {
-		o = c.worst("upstream", s) // something between broke; the model may have answered
+		o = c.worst("upstream", s) // an intermediary failed; the model may have answered
 	}
 	wait, _ := retryAfter(resp)
 	retry := int(math.Ceil(wait.Seconds()))
@@ -107,7 +107,7 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// header sets what passes of a response's headers.
+// header copies the response headers that guests may receive.
 func (c *call) header(from http.Header) {
 	h := c.w.Header()
 	for name, values := range from {
@@ -125,7 +125,7 @@ func (c *call) header(from http.Header) {
 	h["X-Caisson-Call-Id"] = []string{string(c.row.ID)}
 }
 
-// answer is a response with status 2xx on its way to the guest.
+// answer is a response with status 2xx that is being forwarded to the guest.
 type answer struct {
 	*call
 	ctx    context.Context
@@ -137,11 +137,11 @@ type answer struct {
 	guard  guard
 	out    *http.ResponseController
 	until  time.Time // write deadline
-	ending bool      // the answer's own end was seen
-	unread int64     // bytes that were read for no guest
+	ending bool      // the end of the answer was read
+	unread int64     // bytes read after the guest disconnected
 }
 
-// read takes the next piece into buf, after what is there.
+// read reads the next piece into buf, after the first have bytes.
 func (a *answer) read(have int) (int, error) {
 	n, err := a.resp.Body.Read(a.buf[have:])
 	if n == 0 {
@@ -168,7 +168,7 @@ func (a *answer) read(have int) (int, error) {
 	return n, err
 }
 
-// streamed passes on each piece at once, the last one when the row is written.
+// streamed forwards each piece at once, but the last one only after the row is written.
 func (a *answer) streamed() error {
 	for {
 		n, err := a.read(0)
@@ -193,7 +193,7 @@ func (a *answer) streamed() error {
 	}
 }
 
-// plain passes on an answer in large pieces; its last byte, or all of a short one, when the row is written.
+// plain forwards an answer in large pieces. The last byte, or all of a short answer, is sent only after the row is written.
 func (a *answer) plain() error {
 	have := 0
 	for {
@@ -229,7 +229,7 @@ func (a *answer) plain() error {
 	}
 }
 
-// write gives p to the guest, if it is still there. If not, and the row is written, this is the end.
+// write sends p to the guest, unless it has disconnected. If it has and the row is written, write aborts the handler.
 func (a *answer) write(p []byte) {
 	if a.gone() {
 		if a.settled {
@@ -248,7 +248,7 @@ func (a *answer) write(p []byte) {
 	}
 	if now := time.Now(); a.until.Sub(now) < a.g.config.Timeouts.Idle/2 {
 		a.until = now.Add(a.g.config.Timeouts.Idle)
-		a.out.SetWriteDeadline(a.until) // a writer without deadlines is one of a test
+		a.out.SetWriteDeadline(a.until) // fails only for test writers without deadlines
 	}
 	_, err := a.w.Write(p)
 	if err == nil && a.stream {
@@ -260,7 +260,7 @@ func (a *answer) write(p []byte) {
 	}
 }
 
-// end is reached when there is nothing more to read.
+// end finishes the answer when nothing more can be read.
 func (a *answer) end(err error) error {
 	if err != io.EOF && !a.settled {
 		return a.broken(err)
@@ -268,11 +268,11 @@ func (a *answer) end(err error) error {
 	if a.lost {
 		panic(http.ErrAbortHandler)
 	}
-	a.out.SetWriteDeadline(time.Time{}) // the connection may have more requests
+	a.out.SetWriteDeadline(time.Time{}) // the connection may be reused
 	return nil
 }
 
-// broken ends an answer in the middle.
+// broken ends an answer that is incomplete.
 func (a *answer) broken(err error) error {
 	word, status := "upstream", http.StatusBadGateway
 	if a.ctx.Err() != nil || a.gone() {
@@ -301,7 +301,7 @@ func (a *answer) broken(err error) error {
 	return a.fail(o, why)
 }
 
-// metered settles an answer that has come to its end.
+// metered settles an answer that is complete.
 func (a *answer) metered() error {
 	o := a.estimateNow("")
 	if a.gone() {
@@ -319,7 +319,7 @@ func (a *answer) metered() error {
 	return err
 }
 
-// estimateNow is the outcome if the answer ends here: the provider's word if it has one.
+// estimateNow returns the outcome if the answer ends here. It uses the provider's usage if that is complete.
 func (a *answer) estimateNow(word string) outcome {
 	said, complete := a.meter.Usage()
 	switch {

@@ -14,13 +14,13 @@ import (
 
 const (
 	largeBody = 1 << 20 // bytes
-	maxParses = 2       // of large bodies at once
+	maxParses = 2       // concurrent parses of large bodies
 )
 
-// freeOutput is the limit of answers of free models that have none.
+// freeOutput is the default output limit of free models, in tokens.
 const freeOutput = 32_768
 
-// A call is one request of a guest from its arrival to its row in the ledger. One goroutine has it.
+// A call is one request of a guest from its arrival to its row in the ledger. It is not safe for concurrent use.
 type call struct {
 	life
 	g     *Gateway
@@ -34,21 +34,21 @@ type call struct {
 
 	req     dialect.Request
 	model   *model
-	input   int64 // bound of tokens
-	likely  int64 // how many tokens of input there probably are
+	input   int64 // maximum number of input tokens
+	likely  int64 // estimated number of input tokens
 	body    []byte
-	taken   int64 // tokens that the rate gave
+	taken   int64 // tokens charged to the rate limit
 	started time.Time
 
 	row      caisson.Call
 	reserved caisson.Reservation
 	settled  bool
-	sent     bool  // the guest has part of an answer
-	tried    error // why the last attempt to send it failed; nil if none did
+	sent     bool  // the guest has received a part of an answer
+	tried    error // why the last attempt to send the request failed; nil if there was none
 	record   *recording
 }
 
-// serve handles one request. The error is a refusal that is still to be written.
+// serve handles one request. The caller writes the error, if any, to the guest.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Guest, api *API, e dialect.Endpoint) error {
 	if err := check(r); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Gu
 	return c.serve(b.bytes())
 }
 
-// check refuses what no client of an API sends.
+// check rejects requests that no client of a supported API sends.
 func check(r *http.Request) error {
 	size := 0
 	for name, values := range r.Header {
@@ -100,10 +100,10 @@ func (c *call) list() error {
 	return nil
 }
 
-// read takes the body within the time there is for it.
+// read reads the body within its timeout.
 func (c *call) read(b *body) error {
 	rc := http.NewResponseController(c.w)
-	rc.SetReadDeadline(c.started.Add(c.g.config.Timeouts.Body)) // a writer without deadlines is one of a test
+	rc.SetReadDeadline(c.started.Add(c.g.config.Timeouts.Body)) // fails only for test writers without deadlines
 	if err := b.read(c.r); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (c *call) read(b *body) error {
 	return nil
 }
 
-// serve handles a request whose body has arrived.
+// serve handles a request whose body has been read.
 func (c *call) serve(body []byte) (err error) {
 	if _, wait := c.seat.admit(caisson.Rate{Requests: c.grant.Rate.Requests}, 0, c.started); wait > 0 {
 		return tooFast(wait, c.grant.Rate)
@@ -157,7 +157,7 @@ func (c *call) serve(body []byte) (err error) {
 	return c.forward(allow)
 }
 
-// parse reads a body. Of large ones only a few are read at once, as what that takes grows with them.
+// parse parses a body. Only maxParses large bodies are parsed at once, because the cost grows with their size.
 func (g *Gateway) parse(ctx context.Context, d dialect.Dialect, e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	if len(body) > largeBody {
 		select {
@@ -186,7 +186,7 @@ func (c *call) allow() (a dialect.Allow) {
 	return a
 }
 
-// states refuses ids of what the provider keeps for others.
+// states rejects ids of server-side state that the guest's account did not create.
 func (c *call) states(allow dialect.Allow) error {
 	for _, id := range c.req.ServerIDs() {
 		if !allow.ServerState || !c.g.states.has(c.guest.Account, c.model.from.Name, id) {
@@ -196,7 +196,7 @@ func (c *call) states(allow dialect.Allow) error {
 	return nil
 }
 
-// demand returns the most that the call can take.
+// demand returns the maximum cost of the call.
 func (c *call) demand() (d caisson.Demand, err error) {
 	m := c.model
 	if m.Prices == nil && !m.Free {
@@ -212,7 +212,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	switch {
 	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known: // of embeddings each input has a context of its own
+	case known: // each input of an embeddings request has its own context
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
@@ -249,12 +249,12 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	return d, nil
 }
 
-// inputAtWorst is what input costs if every token has the highest price.
+// inputAtWorst returns the cost of tokens of input at the highest input price.
 func inputAtWorst(p caisson.Prices, tokens int64) caisson.USD {
 	return caisson.Prices{Input: p.MaxInput()}.Cost(caisson.TokenCount{Input: tokens})
 }
 
-// describe fills what is known of the row before the call.
+// describe fills in the fields of the row that are known before the call.
 func (c *call) describe() {
 	c.row = caisson.Call{
 		ID: caisson.NewID(caisson.CallPrefix), At: c.started.UTC(), Guest: c.guest,
@@ -263,31 +263,31 @@ func (c *call) describe() {
 	}
 }
 
-// What input probably is in tokens: a token for so many bytes of text, rounded up, and so many tokens for an image. Text of programs and in
-// most languages has more bytes for a token.
+// Estimate of the input tokens: one token per likelyBytes bytes of text, rounded up, and likelyImage tokens per image. Source
+// code and text in most languages have more bytes per token.
 const (
 	likelyBytes = 3
 	likelyImage = 1600
 )
 
-// likely estimates the tokens of a request's input from its text. Images and their encoding are no text.
+// likely estimates the input tokens of a request from its text, without images and their encoding.
 func likely(r dialect.Request) int64 {
 	text, _ := r.Input()
 	n, tokens := r.Images()
 	return (max(0, text-tokens)+likelyBytes-1)/likelyBytes + n*likelyImage
 }
 
-// An outcome is what became of a call.
+// An outcome is the result of a call, as recorded in its row.
 type outcome struct {
-	word      string // of the row's Error
-	status    int    // of the row; 0 means the one that the guest got, if any
+	word      string // Error of the row
+	status    int    // Status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
 	estimated bool
-	most      *caisson.Amount // what budgets count instead of an estimate; nil: tokens and cost
+	most      *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 
-// worst is the outcome of a call of which nothing is known.
+// worst returns the outcome of a call with the maximum cost, for calls without any information about their cost.
 func (c *call) worst(word string, status int) outcome {
 	if c.e.Free {
 		return outcome{word: word, status: status}
@@ -295,18 +295,18 @@ func (c *call) worst(word string, status int) outcome {
 	return c.estimate(word, status, caisson.TokenCount{}, c.input, math.MaxInt64)
 }
 
-// cut is the outcome of a call whose answer, of which seen bytes of text were seen, broke off after the provider said that much.
+// cut returns the outcome of a call whose answer broke off after seen bytes of text and the reported usage said.
 func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64) outcome {
 	if c.e.Free {
 		return outcome{word: word, status: status}
 	}
-	output := int64(math.MaxInt64) // what is not streamed, providers complete
+	output := int64(math.MaxInt64) // providers complete answers that are not streamed
 	if c.row.Stream {
 		output = seen + c.hidden()
 	}
 	o := c.estimate(word, status, said, c.likely, output)
-	// The provider may have read more tokens, and need not have stopped. Where it adds to the input itself, as with tools that it runs, what
-	// it says before the end is not all of it.
+	// The provider may have read more tokens and may have continued after the break. If it adds to the input itself, as with
+	// tools that it runs, the usage that it reports before the end is incomplete.
 	stated := said
 	if _, known := c.req.Input(); !known {
 		stated = caisson.TokenCount{Output: said.Output}
@@ -316,7 +316,8 @@ func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64)
 	return o
 }
 
-// estimate completes what the provider said: input as given if it did not say, output as given but no more than was granted.
+// estimate completes the reported usage: it adds the given input if none was reported, and the given output up to what was
+// granted.
 func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
 	o := outcome{word: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0
@@ -332,7 +333,7 @@ func (c *call) estimate(word string, status int, said caisson.TokenCount, input,
 	return o
 }
 
-// settle writes the row. Only its first call does.
+// settle writes the row. It has no effect if the call is settled already.
 func (c *call) settle(o outcome) error {
 	if c.settled {
 		return nil
@@ -366,10 +367,10 @@ func (c *call) settle(o outcome) error {
 	return nil
 }
 
-// settleAnyway is deferred, for panics and whatever else was not thought of.
+// settleAnyway settles the call after a panic or on a path that did not settle it. Call it with defer.
 func (c *call) settleAnyway() {
 	p := recover()
-	c.settle(c.worst("internal", 0)) // of a call that is not settled
+	c.settle(c.worst("internal", 0)) // no effect if the call is settled
 	if p == nil {
 		return
 	}
@@ -379,7 +380,7 @@ func (c *call) settleAnyway() {
 	panic(http.ErrAbortHandler)
 }
 
-// fail ends a call of which the guest has nothing yet, with a refusal to be written.
+// fail settles a call of which the guest has received nothing yet, and returns the error to write.
 func (c *call) fail(o outcome, why error) error {
 	if o.status == 0 && c.r.Context().Err() == nil {
 		o.status = dialect.Refused(why).Status
@@ -390,7 +391,7 @@ func (c *call) fail(o outcome, why error) error {
 	return why
 }
 
-// abort cuts off an answer that the guest has part of.
+// abort settles a call and cuts off its answer, of which the guest has received a part.
 func (c *call) abort(o outcome) error {
 	c.settle(o)
 	panic(http.ErrAbortHandler)

@@ -1,6 +1,6 @@
 package llm
 
-// Held says what calls hold: seats, bytes of bodies, and turns to be parsed.
+// Held returns what calls hold: limiters, bytes of bodies, and places for parsing.
 func (g *Gateway) Held() (calls int, bytes int64, parses int) {
 	g.seats.mu.Lock()
 	for _, t := range g.seats.all {

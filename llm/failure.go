@@ -20,13 +20,14 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// What a row keeps of a provider's failure, in bytes: maxDetail of all of it, maxSays of the provider's own words.
+// Limits of a provider's failure in a row, in bytes: maxDetail for the whole text, maxSays for the provider's message.
 const (
 	maxDetail = 480
 	maxSays   = 240
 )
 
-// A fault is what went wrong with one call at its provider. It is kept in the call's row, for whoever pays for it; the guest is never told.
+// A fault records what went wrong with one call at its provider. It is stored in the call's row, for the account that is charged,
+// and is not shown to the guest.
 type fault struct {
 	row     *caisson.Call
 	model   *model
@@ -35,13 +36,13 @@ type fault struct {
 
 func faultOf(c *call) fault { return fault{&c.row, c.model, c.setup.secrets} }
 
-// note writes into the row what the provider did, or why it could not be reached: one line of plain text without keys.
+// note stores the failure in the row: one line of plain text without keys.
 func (f fault) note(format string, args ...any) {
 	text := f.secrets.clean(fmt.Appendf(nil, format, args...))
 	f.row.Detail = safetext.Short(safetext.Line(string(text)), maxDetail)
 }
 
-// says returns what the body of a provider's error says, with ": " before it; "" if it says nothing.
+// says returns the message in the body of a provider's error, prefixed with ": ", or "" if there is none.
 func (f fault) says(body []byte) string {
 	var outer struct {
 		Error   json.RawMessage `json:"error"`
@@ -55,11 +56,11 @@ func (f fault) says(body []byte) string {
 	text := string(body)
 	if json.Unmarshal(body, &outer) == nil {
 		if json.Unmarshal(outer.Error, &inner) != nil {
-			json.Unmarshal(outer.Error, &inner.Message) // or else there is none
+			json.Unmarshal(outer.Error, &inner.Message) // leaves it empty on an error
 		}
 		text = cmp.Or(inner.Message, inner.Type, outer.Message, strings.Trim(string(outer.Detail), `"`))
 	}
-	// What is cut off must not be what a key is recognised by.
+	// Clean before truncating, because a truncated key might not be recognised.
 	text = safetext.Short(safetext.Line(string(f.secrets.clean([]byte(text)))), maxSays)
 	if text == "" {
 		return ""
@@ -67,7 +68,7 @@ func (f fault) says(body []byte) string {
 	return ": " + text
 }
 
-// refusesKey reports whether an error of the provider says that the credential is not accepted.
+// refusesKey reports whether an error of the provider means that it rejects the credential.
 func (f fault) refusesKey(status int, body []byte) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
@@ -76,7 +77,7 @@ func (f fault) refusesKey(status int, body []byte) bool {
 	return f.model.from.Kind == caisson.ProviderGemini && status == http.StatusBadRequest && bytes.Contains(body, []byte("API_KEY_INVALID"))
 }
 
-// keyRefused notes which credential it was that the provider does not accept.
+// keyRefused records which credential the provider rejects.
 func (f fault) keyRefused(status int, body []byte) {
 	from := f.model.from
 	if from.Credential == "" {
@@ -87,12 +88,13 @@ func (f fault) keyRefused(status int, body []byte) {
 		from.Credential, f.model.Alias, status, from.Credential, f.says(body))
 }
 
-// unreachable notes why nothing could be sent.
+// unreachable records why the provider could not be reached.
 func (f fault) unreachable(err error) {
 	f.note("provider %q of model %q cannot be reached at %s: %s", f.model.from.Name, f.model.Alias, f.model.from.base.Host, cause(err))
 }
 
-// refuseKeyless refuses a call of a model whose credential is not there. It is in the ledger, so that the run can tell why its agent failed.
+// refuseKeyless refuses a call of a model whose credential is missing. The call is in the ledger, so that the run can report why
+// its agent failed.
 func refuseKeyless(c *call) error {
 	c.describe()
 	var err error
@@ -105,12 +107,12 @@ func refuseKeyless(c *call) error {
 	return c.fail(outcome{word: "upstream", status: why.Status}, why)
 }
 
-// final is a refusal that no client of the API tries again.
+// final returns a refusal that clients of the API do not retry.
 func final(d dialect.Dialect, format string, args ...any) *dialect.Refusal {
 	return &dialect.Refusal{Status: d.Final(), Code: "credential", Final: true, Message: fmt.Sprintf(format, args...)}
 }
 
-// cause says in a few words why a connection could not be made or broke.
+// cause describes briefly why a connection failed.
 func cause(err error) string {
 	var unresolved *net.DNSError
 	var ours *caisson.Error

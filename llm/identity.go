@@ -10,8 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// user is to whom the provider may attribute the call: the account for LiteLLM, whose end user it is; for others an id that is
-// always the same for one person of one account, and says nothing else.
+// user returns the id of the end user for the provider: the account for LiteLLM; for other providers a hash of the account and
+// the user, which is stable and reveals neither.
 func (c *call) user() string {
 	if c.model.from.Kind == caisson.ProviderLiteLLM {
 		return c.guest.Account
@@ -20,7 +20,7 @@ func (c *call) user() string {
 	return "caisson-" + hex.EncodeToString(sum[:16])
 }
 
-// attribute sets what LiteLLM writes into its spend logs.
+// attribute sets the headers that LiteLLM copies into its spend logs.
 func (c *call) attribute(h http.Header) {
 	g := c.guest
 	b := quote(nil, `{"run_id":`, g.Run)
@@ -34,11 +34,11 @@ func (c *call) attribute(h http.Header) {
 }
 
 func quote(b []byte, before, s string) []byte {
-	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only says that something was replaced
+	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only means that invalid UTF-8 was replaced
 	return b
 }
 
-// ascii makes b fit for a header: other characters become the escapes of JSON.
+// ascii makes b valid in a header: other characters are replaced by JSON escapes.
 func ascii(b []byte) string {
 	plain := true
 	for _, c := range b {

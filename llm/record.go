@@ -11,7 +11,7 @@ import (
 
 const maxRecord = 1 << 20 // bytes of a prompt, and of an answer
 
-// A recording keeps one call. A nil one keeps nothing.
+// A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {
 	to      io.Writer
 	secrets *secrets
@@ -31,7 +31,7 @@ func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {
 	return r
 }
 
-// Write keeps a piece of the answer.
+// Write adds a piece of the answer.
 func (r *recording) Write(p []byte) (int, error) {
 	if r == nil {
 		return len(p), nil
@@ -42,7 +42,7 @@ func (r *recording) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end writes the line. That it cannot be written is no reason to withhold an answer.
+// end writes the line. Errors are ignored, because they are no reason to withhold an answer.
 func (r *recording) end(row caisson.Call) {
 	if r == nil {
 		return

@@ -11,28 +11,28 @@ import (
 )
 
 const (
-	maxCalls      = 64        // of one sandbox at once
-	maxEnding     = 64        // besides, those of which only the answer's end is to be taken
-	maxHeader     = 32 << 10  // bytes of a request's headers
-	maxBody       = 32 << 20  // bytes of a request's body
-	maxSeatBody   = 64 << 20  // bytes of bodies of one sandbox at once
-	maxBodies     = 256 << 20 // bytes of bodies of all at once
-	firstBody     = 16 << 10  // bytes of a buffer to begin with; not counted
-	maxPooledBody = 1 << 20   // larger buffers are not kept
+	maxCalls      = 64        // concurrent calls of one sandbox
+	maxEnding     = 64        // additional calls that are settled but whose answer is still being sent
+	maxHeader     = 32 << 10  // bytes of request headers
+	maxBody       = 32 << 20  // bytes of a request body
+	maxSeatBody   = 64 << 20  // bytes of all request bodies of one sandbox
+	maxBodies     = 256 << 20 // bytes of all request bodies
+	firstBody     = 16 << 10  // initial bytes of a buffer; not counted
+	maxPooledBody = 1 << 20   // bytes; larger buffers are not returned to the pool
 )
 
-// seats are what is remembered of sandboxes, by sandbox.
+// seats holds the limiters by sandbox.
 type seats struct {
 	mu    sync.Mutex
 	all   map[string]*seat
 	swept time.Time
 }
 
-// A seat bounds one sandbox.
+// A seat limits the calls of one sandbox.
 type seat struct {
 	mu       sync.Mutex
-	calls    int // that are not settled
-	ending   int // that are: their guest may have the whole answer before they know it
+	calls    int // calls that are not settled
+	ending   int // calls that are settled; their guest may have received the whole answer already
 	bytes    int64
 	used     time.Time
 	requests bucket
@@ -41,7 +41,7 @@ type seat struct {
 
 func newSeats() seats { return seats{all: map[string]*seat{}} }
 
-// take begins a call of a guest; nil if it has too many.
+// take admits a call of a guest. Returns nil if the guest has too many calls.
 func (s *seats) take(g caisson.Guest, now time.Time) *seat {
 	key := string(g.Sandbox)
 	if key == "" {
@@ -67,7 +67,7 @@ func (s *seats) take(g caisson.Guest, now time.Time) *seat {
 	return t
 }
 
-// sweep forgets sandboxes whose buckets are full again. s.mu is held.
+// sweep deletes limiters that are not in use and whose buckets are full again. The caller must hold s.mu.
 func (s *seats) sweep(now time.Time) {
 	s.swept = now
 	for key, t := range s.all {
@@ -80,7 +80,7 @@ func (s *seats) sweep(now time.Time) {
 	}
 }
 
-// settled is called once for a call that is, before its guest has the answer: who has that may make the next call.
+// settled is called once per call when it is settled. That is before the guest has the whole answer and may make its next call.
 func (t *seat) settled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func (t *seat) settled() {
 	t.ending++
 }
 
-// leave ends a call.
+// leave releases a call.
 func (t *seat) leave(settled bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +100,7 @@ func (t *seat) leave(settled bool, now time.Time) {
 	t.used = now
 }
 
-// hold counts bytes of bodies; false if there are too many.
+// hold adds n to the bytes of bodies, or subtracts them if n is negative. Returns false if the limit would be exceeded.
 func (t *seat) hold(n int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,14 +111,15 @@ func (t *seat) hold(n int64) bool {
 	return true
 }
 
-// admit takes a call and its tokens at worst from the rates, and returns how many tokens it took, or else how long to wait.
+// admit charges a call and its maximum tokens to the rate limits. It returns the tokens charged, or the time to wait if a limit
+// is exceeded.
 func (t *seat) admit(r caisson.Rate, tokens int64, now time.Time) (taken int64, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if wait = t.requests.take(1, r.Requests, now); wait > 0 {
 		return 0, wait
 	}
-	// A call that may be larger than a minute's worth needs all of it, or it could never be made.
+	// A call of more than a minute's tokens requires all of them; otherwise it could never be made.
 	taken = min(tokens, max(r.Tokens, 0))
 	if wait = t.tokens.take(taken, r.Tokens, now); wait > 0 {
 		t.requests.give(1, r.Requests)
@@ -127,7 +128,7 @@ func (t *seat) admit(r caisson.Rate, tokens int64, now time.Time) (taken int64, 
 	return taken, 0
 }
 
-// correct replaces what admit took by what there was.
+// correct replaces the tokens that admit has charged by the actual ones.
 func (t *seat) correct(r caisson.Rate, taken, actual int64) {
 	if r.Tokens <= 0 {
 		return
@@ -137,9 +138,9 @@ func (t *seat) correct(r caisson.Rate, taken, actual int64) {
 	t.tokens.give(taken-actual, r.Tokens)
 }
 
-// A bucket fills within a minute.
+// A bucket is a token bucket that refills within a minute.
 type bucket struct {
-	missing float64 // from being full
+	missing float64 // tokens missing from a full bucket
 	at      time.Time
 }
 
@@ -159,28 +160,28 @@ func (b *bucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// give puts n back, or takes more if it is negative.
+// give puts n tokens back, or takes more if n is negative.
 func (b *bucket) give(n, perMinute int64) {
 	if perMinute > 0 {
 		b.missing = max(0, b.missing-float64(n))
 	}
 }
 
-// buffers of bodies and of answers.
+// Buffers of request bodies and of answers.
 var (
 	bodies = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
 	chunks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 )
 
-// memory is what bodies take, by account. The zero value is ready to use.
+// memory limits the bytes of request bodies by account. The zero value is ready to use.
 type memory struct {
 	mu    sync.Mutex
 	total int64
 	held  map[string]int64
 }
 
-// hold counts n more bytes of an account; false if they are too many. An account has at most half of what the others leave, so
-// that there is always something for one more.
+// hold adds n to the bytes of an account. Returns false if the limit would be exceeded. An account may use at most half of what
+// the other accounts leave, so that some memory always remains for one more.
 func (m *memory) hold(account string, n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +199,7 @@ func (m *memory) hold(account string, n int64) bool {
 	return true
 }
 
-// A body is one that was read, and what it takes of the bounds.
+// A body is a request body and the bytes that it has charged to the limits.
 type body struct {
 	g    *Gateway
 	seat *seat
@@ -214,7 +215,7 @@ func (g *Gateway) newBody(t *seat, account string) *body {
 
 func (b *body) bytes() []byte { return *b.buf }
 
-// grow makes room for n bytes in all.
+// grow enlarges the buffer to n bytes.
 func (b *body) grow(n int) error {
 	more := int64(n - max(cap(*b.buf), firstBody))
 	if !b.seat.hold(more) {
@@ -230,7 +231,7 @@ func (b *body) grow(n int) error {
 	return nil
 }
 
-// read takes the body of r.
+// read reads the body of r.
 func (b *body) read(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return tooLarge()

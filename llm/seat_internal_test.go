@@ -2,7 +2,7 @@ package llm
 
 import "testing"
 
-// TestMemoryOfAccounts: bodies of one account, in however many sandboxes, leave room for those of others.
+// TestMemoryOfAccounts checks that bodies of one account, in any number of sandboxes, leave memory for those of others.
 func TestMemoryOfAccounts(t *testing.T) {
 	var m memory
 	fill := func(account string) (n int64) {

@@ -46,7 +46,8 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// FuzzGuard: in whatever pieces an answer comes, the key does not pass, and everything else does unchanged.
+// FuzzGuard checks that, for any split of an answer into pieces, the key is never forwarded and all other data is forwarded
+// unchanged.
 func FuzzGuard(f *testing.F) {
 	key := "abcabcabd"
 	for _, s := range []string{"", "abc", key, "xx" + key + "yy", "abcabcabcabd", "abcabcab", "aabcabcabcabcab" + key} {
@@ -91,7 +92,7 @@ func TestBucket(t *testing.T) {
 	if taken, wait = s.admit(rate, 400, now); taken != 400 || wait != 0 {
 		t.Fatal(taken, wait)
 	}
-	s.correct(rate, 400, 1300) // more than was thought: what follows waits for it
+	s.correct(rate, 400, 1300) // more than estimated: the next call has to wait
 	if _, wait = s.admit(rate, 1, now); wait != 80100*time.Millisecond {
 		t.Fatal(wait)
 	}

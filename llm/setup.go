@@ -13,33 +13,33 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A setup is what the gateway was told last. It never changes; a call keeps the one that it began with.
+// A setup is the configuration of the gateway. It is immutable; a call uses the setup that it began with.
 type setup struct {
 	models  map[string]*model
 	sources map[string]*source
-	secrets *secrets // of all providers
+	secrets *secrets // keys of all providers
 }
 
-// A model is one that can be asked for.
+// A model is a configured model.
 type model struct {
 	caisson.Model
-	name   string // the provider's
+	name   string // the provider's name of the model
 	prices caisson.Prices
 	from   *source
 }
 
-// A source is a provider.
+// A source is a configured provider.
 type source struct {
 	caisson.Provider
 	base    *url.URL
 	key     caisson.Secret
-	secrets *secrets // that key
+	secrets *secrets // the key of this provider
 	trip    http.RoundTripper
 	script  string
 }
 
-// Configure replaces providers, models and keys. Calls under way end with what they began with. An error, of kind Invalid,
-// changes nothing.
+// Configure replaces providers, models and keys. Calls in progress continue with the previous configuration. Returns an Invalid
+// error and changes nothing if the configuration is not valid.
 func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 	g.change.Lock()
 	defer g.change.Unlock()
@@ -84,7 +84,7 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 	return nil
 }
 
-// source makes a provider, with the connections of the one that it replaces if they lead to the same place.
+// source returns a provider. It reuses the connections of the provider that it replaces if both have the same scheme and host.
 func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *source) (*source, error) {
 	key := c.Keys[p.Name]
 	src := &source{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}
@@ -120,8 +120,8 @@ func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *sourc
 	return src, nil
 }
 
-// limitField returns the field by which a provider limits the answers of chats. OpenAI's newer models refuse the old name; most
-// others who speak its API ignore the new one, so that an answer would have no limit.
+// limitField returns the name of the field that limits the output of chat completions. OpenAI's newer models reject the old name.
+// Most other providers that implement its API ignore the new one, so that an answer would have no limit.
 func limitField(p caisson.Provider, host string) string {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	switch {
@@ -133,7 +133,7 @@ func limitField(p caisson.Provider, host string) string {
 	return "max_tokens"
 }
 
-// transport returns what keeps the connections to one provider.
+// transport returns the HTTP transport for one provider.
 func (g *Gateway) transport() *http.Transport {
 	dial, timeout := g.config.Dial, g.config.Timeouts.Connect
 	return &http.Transport{
@@ -145,18 +145,19 @@ func (g *Gateway) transport() *http.Transport {
 		TLSClientConfig:        &tls.Config{RootCAs: g.config.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    timeout,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // what is compressed cannot be metered
+		DisableCompression:     true, // compressed answers cannot be metered
 		MaxIdleConns:           512,
 		MaxIdleConnsPerHost:    512,
-		IdleConnTimeout:        30 * time.Second, // less than any provider's, so that none is closed under a request
+		IdleConnTimeout:        30 * time.Second, // shorter than any provider's, to avoid reuse of closed connections
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        16 << 10,
 		ReadBufferSize:         16 << 10,
 	}
 }
 
-// choose finds the model that asked means for a grant: one of the grant's, or the first that the API can reach if asked is missing or any other
-// name. That a model is there which is not granted makes no difference, or a sandbox could find out which there are.
+// choose returns the model for the requested name: the model with that name if it is granted, otherwise the first granted model
+// that the API reaches. Names of models that exist but are not granted are treated like unknown names, so that a sandbox cannot
+// find out which models exist.
 func (s *setup) choose(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
 	if m := s.models[asked]; m != nil && slices.Contains(grant.Models, asked) {
 		if !api.reaches(m) {
@@ -187,7 +188,7 @@ func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
 	return all
 }
 
-// url returns where a call goes.
+// url returns the URL of a call.
 func (m *model) url(path, query string) *url.URL {
 	u := &url.URL{Scheme: m.from.base.Scheme, Host: m.from.base.Host, RawQuery: query}
 	path = m.from.base.Path + path

@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	maxOwners = 1024 // accounts, times providers
-	maxStates = 4096 // ids of each
+	maxOwners = 1024 // pairs of account and provider
+	maxStates = 4096 // ids per pair
 )
 
-// states remembers who made what providers keep. It forgets when it is full or the process ends; then a guest has to send
-// the input again.
+// states records which account created which server-side state at which provider. Entries are evicted when the cache is full, and
+// lost when the process ends; a guest then has to send the whole input again.
 type states struct {
 	mu     *sync.Mutex
 	owners *lru.Map[string, *lru.Map[string, struct{}]]

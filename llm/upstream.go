@@ -18,14 +18,14 @@ import (
 
 const (
 	maxRetries   = 2
-	maxRetryWait = 2 * time.Second // what a provider may ask for; longer is the guest's to wait
-	maxError     = 64 << 10        // bytes of a provider's error that pass
-	textRate     = 500             // tokens per second that a model may make without showing them
+	maxRetryWait = 2 * time.Second // the longest Retry-After that the gateway waits for; longer waits are left to the guest
+	maxError     = 64 << 10        // bytes of a provider's error that are forwarded
+	textRate     = 500             // assumed maximum of hidden tokens per second
 )
 
 var errIdle = errors.New("the provider was silent for too long")
 
-// forward makes the call and passes the answer on.
+// forward sends the request to the provider and forwards the answer.
 func (c *call) forward(allow dialect.Allow) error {
 	ctx, cancel := c.outlive()
 	defer cancel(nil)
@@ -43,7 +43,7 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
-// query is what goes after the path: what the endpoint has, if the guest asked for it.
+// query returns the query of the request to the provider: the endpoint's, if the guest sent the same one.
 func (c *call) query() string {
 	if q := c.e.Query; q != "" && c.r.URL.RawQuery == q {
 		return q
@@ -51,18 +51,18 @@ func (c *call) query() string {
 	return ""
 }
 
-// send makes the request, again where nothing can have come of it. The error is a refusal, and the call settled.
+// send sends the request, and retries if the provider cannot have processed it. If it returns an error, the call is settled.
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
 	u := c.model.url(c.e.Path, c.query())
 	for attempt := 0; ; attempt++ {
-		c.written.Store(false) // of what was sent before, nothing came
+		c.written.Store(false) // earlier attempts had no effect
 		body := c.newBody(c.body)
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}).WithContext(ctx)
 		if attempt == 0 {
-			// The transport may start over as long as nothing was written.
+			// The transport may retry as long as nothing was written.
 			req.GetBody = func() (io.ReadCloser, error) { return c.newBody(c.body), nil }
 		}
 		resp, err := c.model.from.trip.RoundTrip(req)
@@ -79,7 +79,7 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 		if !again || !ok || wait > maxRetryWait {
 			return resp, nil
 		}
-		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be used again
+		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be reused
 		resp.Body.Close()
 		if c.written.Store(false); !sleep(c.r.Context(), wait) {
 			word, status := c.endedBy(ctx)
@@ -107,7 +107,7 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	case word == "timeout":
 		f.note("provider %q of model %q did not answer at %s within %s", c.model.from.Name, c.model.Alias, c.model.from.base.Host, c.g.config.Timeouts.Header)
 	case word == "aborted" && (sent || c.tried == nil):
-		// The guest did not wait for it, which says nothing about the provider.
+		// The guest disconnected first. That is no failure of the provider.
 	case word == "aborted":
 		f.unreachable(c.tried)
 	case sent:
@@ -122,10 +122,10 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	return c.fail(o, why)
 }
 
-// hidden is how many tokens a model can have made until now.
+// hidden returns the number of tokens that a model can have generated so far without showing them.
 func (c *call) hidden() int64 { return int64(math.Ceil(time.Since(c.started).Seconds() * textRate)) }
 
-// retryAfter returns how long a provider asks to wait before another try; false if it does not.
+// retryAfter returns the delay that a provider requests before a retry; false if it requests none.
 func retryAfter(resp *http.Response) (time.Duration, bool) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0, false
@@ -150,7 +150,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// tracked is a body that tells when any of it may have been sent.
+// tracked is a request body that records whether any of it may have been sent.
 type tracked struct {
 	bytes.Reader
 	read *atomic.Bool

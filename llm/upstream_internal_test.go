@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSentByAnyBody: a transport that starts over gets another body, of which the call has to hear, too.
+// TestSentByAnyBody checks that the call also notices a write of the second body, which a transport gets for a retry.
 func TestSentByAnyBody(t *testing.T) {
 	var c life
 	first, again := c.newBody([]byte("{}")), c.newBody([]byte("{}"))
