@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// perToken is the shift from dollars per token to billionths of a dollar per million tokens.
+// perToken is the decimal shift from dollars per token to billionths of a dollar per million tokens.
 const perToken = 6 + 9
 
 var (
@@ -19,9 +19,9 @@ var (
 	errTiny     = errors.New("is less than can be counted; check its unit")
 )
 
-// dollars reads a number as JSON writes it and returns it times ten to the power of shift, rounded to the nearest. No binary
-// fraction is involved: 1.5e-07 per token is 0.15 per million, and 2.9999999999999997e-07, which a program made of 3e-07,
-// is 0.3.
+// dollars parses a JSON number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal
+// arithmetic only: 1.5e-07 per token is 0.15 per million, and 2.9999999999999997e-07, which a program has computed from 3e-07, is
+// 0.3.
 func dollars(s string, shift int) (caisson.USD, error) {
 	digits, exponent, err := decimal(s)
 	if err != nil {
@@ -30,7 +30,7 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	if digits == "" {
 		return 0, nil
 	}
-	whole := len(digits) + exponent + shift // how many of the digits are before the point
+	whole := len(digits) + exponent + shift // number of digits before the decimal point
 	switch {
 	case whole > 18:
 		return 0, fmt.Errorf("%.40q %w", s, errAbsurd)
@@ -57,8 +57,8 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	return caisson.USD(n), nil
 }
 
-// decimal takes a number apart: its value is digits times ten to the power of exponent. digits has no zeros at its beginning
-// and is empty for zero.
+// decimal splits a number so that its value is digits times ten to the power of exponent. digits has no leading zeros and is
+// empty for zero.
 func decimal(s string) (digits string, exponent int, err error) {
 	if len(s) > 64 {
 		return "", 0, errNumber
