@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	maxFailures = 20              // of one source, before it is told to wait
-	forgiveness = 3 * time.Second // until one of them is forgotten
-	maxSources  = 4096            // that are remembered
+	maxFailures = 20              // failures of one source before it receives 429
+	forgiveness = 3 * time.Second // time after which one failure is no longer counted
+	maxSources  = 4096            // sources in the cache
 )
 
-// failures counts failures by source: an IPv4 address, or an IPv6 network of 64 bits.
+// failures counts failures by source: an IPv4 address, or an IPv6 /64 network.
 type failures struct {
 	now func() time.Time
 
@@ -24,17 +24,17 @@ type failures struct {
 	sources *lru.Map[netip.Prefix, *debt] // guarded by mu
 }
 
-// debt is how many failures a source had, less those that were forgotten.
+// debt is the number of failures of a source, reduced by one per forgiveness.
 type debt struct {
 	count int
-	since time.Time // when count began to go down
+	since time.Time // time from which count is reduced
 }
 
 func newFailures() *failures {
 	return &failures{now: time.Now, sources: lru.New[netip.Prefix, *debt](maxSources)}
 }
 
-// add counts a failure and returns for how many seconds the source had better wait; 0 if it is within bounds.
+// add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
 func (f *failures) add(remoteAddr string) (wait int) {
 	source := sourceOf(remoteAddr)
 	f.mu.Lock()
@@ -58,7 +58,8 @@ func (f *failures) add(remoteAddr string) (wait int) {
 	return 0
 }
 
-// sourceOf returns the network that a client can be expected to have to itself. Addresses that cannot be read share one.
+// sourceOf returns the network that is assumed to belong to one client. All addresses that cannot be parsed map to the same
+// network.
 func sourceOf(remoteAddr string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remoteAddr)
 	if err != nil {
@@ -75,7 +76,7 @@ func sourceOf(remoteAddr string) netip.Prefix {
 	return p
 }
 
-// kinds are what OpenAI and Anthropic call errors.
+// kinds maps statuses to the error types of OpenAI and Anthropic.
 var kinds = map[int]string{
 	http.StatusUnauthorized:       "authentication_error",
 	http.StatusForbidden:          "permission_error",
@@ -85,7 +86,7 @@ var kinds = map[int]string{
 	http.StatusBadRequest:         "invalid_request_error",
 }
 
-// writeError answers with an error that clients of OpenAI's and of Anthropic's API both understand.
+// writeError responds with an error in a format that clients of both OpenAI's and Anthropic's API understand.
 func writeError(w http.ResponseWriter, status int, message string) {
 	type detail struct {
 		Type    string `json:"type"`

@@ -12,39 +12,39 @@ import (
 	"time"
 )
 
-// Bounds of HTTP on a Front; those of a call are the gateway's.
+// HTTP limits of a Front. The gateway has its own limits for calls.
 const (
 	headerTime = 10 * time.Second
 	frontIdle  = 2 * time.Minute
-	maxConns   = 4096 // of all sources
-	perSource  = 256  // of one, as in sourceOf
+	maxConns   = 4096 // concurrent connections of all sources
+	perSource  = 256  // concurrent connections of one source; see sourceOf
 )
 
-// A Front is the door to a handler for other machines: TLS, or plain HTTP on loopback only, with bounds on what a stranger
-// can hold up. It is safe for concurrent use.
+// A Front serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
+// untrusted clients can use. It is safe for concurrent use.
 type Front struct {
 	server *http.Server
 	cert   atomic.Pointer[tls.Certificate]
 }
 
-// NewFront returns a front before h. Serve serves.
+// NewFront returns a front for h. Call Serve to serve it.
 func NewFront(h http.Handler) *Front {
 	f := &Front{}
 	f.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: frontIdle, MaxHeaderBytes: maxHeader,
-		ErrorLog:  log.New(nowhere{}, "", 0), // handshakes of strangers
+		ErrorLog:  log.New(nowhere{}, "", 0), // failed handshakes of untrusted clients
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.certificate},
 	}
 	return f
 }
 
-// nowhere drops what net/http says about strangers' requests: there is nobody to read it, and no bound to it.
+// nowhere discards log messages of net/http about untrusted requests, whose number is unbounded.
 type nowhere struct{}
 
 func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
 
-// SetCertificate replaces what is shown to those who connect from now on. nil serves nobody, except on loopback in plain
-// HTTP if there was no certificate when Serve was called.
+// SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except on loopback with plain HTTP
+// if there was no certificate when Serve was called.
 func (f *Front) SetCertificate(c *tls.Certificate) { f.cert.Store(c) }
 
 func (f *Front) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -54,7 +54,7 @@ func (f *Front) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errors.New("there is no certificate")
 }
 
-// Serve serves l, which it owns, until it is closed or Close is called, which is no error.
+// Serve serves l and closes it. It returns nil after Close.
 func (f *Front) Serve(l net.Listener) (err error) {
 	bounded := newBounded(l, maxConns, perSource)
 	if f.cert.Load() == nil && loopbackAddr(l.Addr()) {
@@ -68,7 +68,7 @@ func (f *Front) Serve(l net.Listener) (err error) {
 	return err
 }
 
-// Close ends all connections.
+// Close closes all connections.
 func (f *Front) Close() error { return f.server.Close() }
 
 func loopbackAddr(a net.Addr) bool {
@@ -76,8 +76,8 @@ func loopbackAddr(a net.Addr) bool {
 	return err == nil && ap.Addr().Unmap().IsLoopback()
 }
 
-// bounded is a listener that closes connections of which there are too many, of all or of one source. It does not let them
-// wait: who holds all connections open must not hold up those who come later from elsewhere.
+// bounded is a listener that closes connections above a limit, in total or per source. It does not queue them, because a source
+// that occupies all connections must not delay connections from other sources.
 type bounded struct {
 	net.Listener
 	most, each int

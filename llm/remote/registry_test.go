@@ -75,7 +75,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRegistryForgets: expired runs do not pile up.
+// TestRegistryForgets checks that expired runs are removed.
 func TestRegistryForgets(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	r := NewRegistry(RegistryConfig{Now: func() time.Time { return now }})
