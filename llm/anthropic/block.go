@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// fieldsOf are the fields of content blocks, by type. What is not here needs the grant of provider tools, or is refused.
+// fieldsOf lists the fields of content blocks, by type. Other types require the grant of provider tools, or are refused.
 var fieldsOf = map[string][]string{
 	"text":              {"type", "text", "cache_control", "citations"},
 	"image":             {"type", "source", "cache_control"},
@@ -23,13 +23,13 @@ var fieldsOf = map[string][]string{
 	"container_upload":  {"type", "file_id", "cache_control"},
 }
 
-// byProvider are the blocks in which the provider wrote down what its own tools did.
+// byProvider lists the types of blocks that contain calls and results of the provider's tools.
 var byProvider = []string{
 	"server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
 	"text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use", "mcp_tool_result", "advisor_tool_result",
 }
 
-// block checks one content block, and what is in it.
+// block checks one content block and its contents.
 func (c *checker) block(w *strictjson.Walker) error {
 	if w.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object with a type")
@@ -86,7 +86,7 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 	return nil
 }
 
-// providerBlock checks a block that is not of the guest's making.
+// providerBlock checks a block that the provider has written.
 func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 	for _, t := range byProvider {
 		if t != typ {
@@ -95,7 +95,7 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 		if !c.allow.ProviderTools {
 			return strictjson.In(refused("results of tools that the provider runs", caisson.GrantProviderTools), "type")
 		}
-		c.unbounded = true // encrypted results may be compressed, too
+		c.unbounded = true // encrypted results may be compressed too
 		return c.findIDs(v)
 	}
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
@@ -122,7 +122,7 @@ func (c *checker) image(v strictjson.Value) error {
 func (c *checker) document(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
-		// A page costs what is on it, and files are compressed: their size says nothing.
+		// A page is charged by its contents, and files are compressed, so their size does not bound the tokens.
 		c.unbounded = true
 		c.tokens -= int64(len(v.Get("data")))
 		return c.encoded(v)

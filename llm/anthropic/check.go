@@ -8,33 +8,33 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// Input is bounded by bytes: a token is at least a byte of text, and the JSON around a text is longer than what the provider
-// puts around it. These are the exceptions, in tokens.
+// Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
+// adds to it. These are the exceptions, in tokens.
 const (
 	perRequest = 64   // special tokens
-	perTools   = 1024 // the API's own prompt about tools: 346 for recent models, 530 for old ones
+	perTools   = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
 	perTool    = 64
-	perClient  = 1600 // the API's own description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
-	perFormat  = 1024 // the API's own prompt about structured output
-	perImage   = 5000 // after the API has made it smaller: at most 4784 in the largest resolution of any model
+	perClient  = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
+	perFormat  = 1024 // the API's prompt about structured output
+	perImage   = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
 )
 
-// maxDepth is how deep content may be in content: every level is read again for the one above.
+// maxDepth limits the nesting of content, because each level is read again for the level above.
 const maxDepth = 8
 
-// checker walks through a body: it refuses what may not pass, and sums up what it can cost.
+// checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow     dialect.Allow
-	tokens    int64 // besides the bytes of fields that pass, which the caller adds
-	images    int64 // each is perImage of tokens
+	tokens    int64 // without the bytes of forwarded fields, which the caller adds
+	images    int64 // number of images; each is perImage of tokens
 	unbounded bool
-	hour      bool // writes to the cache for an hour
+	hour      bool // the request writes to the cache for an hour
 	ids       []string
-	depth     int // of content in content
+	depth     int // nesting of content
 }
 
-// total returns the bound. A write to the cache for an hour is 1.6 times the price of one for five minutes, which is the one
-// that a price list has; see meter.count.
+// total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,
+// whose price is in the price lists; see tokens.
 func (c *checker) total() int64 {
 	if c.hour {
 		return hourly(c.tokens)
@@ -42,10 +42,10 @@ func (c *checker) total() int64 {
 	return c.tokens
 }
 
-// hourly returns as how many tokens written to the cache for five minutes tokens written for an hour count, rounded up.
+// hourly converts tokens written to the cache for an hour to tokens written for five minutes, rounded up.
 func hourly(n int64) int64 { return n + (n*3+4)/5 }
 
-// refused is the refusal of something that a grant would allow.
+// refused returns the refusal of a feature that a grant would allow.
 func refused(what, grant string) error {
 	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
 }
@@ -54,7 +54,7 @@ func unknownField(name string) error {
 	return strictjson.Refuse(name, "this field is not known to the model gateway; send a request without it")
 }
 
-// fields checks that v is an object without other fields than these.
+// fields checks that v is an object with no fields other than allowed.
 func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object")
@@ -67,7 +67,7 @@ func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 	return nil
 }
 
-// clip returns a name that a guest sent, fit for a message.
+// clip truncates a name from a guest for use in a message.
 func clip(name []byte) string { return string(name[:min(len(name), 64)]) }
 
 // texts checks that v is an array of strings.
@@ -110,10 +110,10 @@ func (c *checker) message(w *strictjson.Walker) error {
 	})
 }
 
-// content checks a string or an array of blocks, which have to be of type only if that is not "".
+// content checks a string or an array of blocks. If only is not "", the blocks must have that type.
 func (c *checker) content(w *strictjson.Walker, only string) error {
 	if w.Kind() == '"' {
-		return nil // and is skipped
+		return nil // Walker skips it
 	}
 	if w.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be a string or an array of content blocks")
@@ -130,7 +130,7 @@ func (c *checker) content(w *strictjson.Walker, only string) error {
 	})
 }
 
-// cacheControl checks where a prefix to be cached ends.
+// cacheControl checks a cache breakpoint.
 func (c *checker) cacheControl(v strictjson.Value) error {
 	if v.IsNull() {
 		return nil
@@ -167,7 +167,7 @@ func (c *checker) outputConfig(v strictjson.Value) error {
 	return nil
 }
 
-// format checks a schema that an answer has to follow.
+// format checks the schema of a structured answer.
 func (c *checker) format(v strictjson.Value) error {
 	if err := c.fields(v, "type", "schema", "name"); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (c *checker) format(v strictjson.Value) error {
 	return nil
 }
 
-// serverID takes note of the id of something that the provider keeps.
+// serverID records the id of server-side state.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {
@@ -189,7 +189,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	return nil
 }
 
-// containerIDs takes note of the ids in container: a string, or an object with id and skills.
+// containerIDs records the ids in container, which is a string, or an object with id and skills.
 func (c *checker) containerIDs(v strictjson.Value) {
 	for _, id := range []strictjson.Value{v, v.Get("id")} {
 		if s, ok := id.Text(); ok {
@@ -203,7 +203,7 @@ func (c *checker) containerIDs(v strictjson.Value) {
 	}
 }
 
-// findIDs takes note of all file and container ids at any depth of what the provider wrote itself, and a guest sends back.
+// findIDs records all file and container ids at any depth of blocks that the provider has written and the guest sends back.
 func (c *checker) findIDs(v strictjson.Value) error { return c.find(v, 0) }
 
 func (c *checker) find(v strictjson.Value, depth int) error {

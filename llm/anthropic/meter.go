@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// maxEvent is how much is kept of an event. Only results of the provider's own tools are longer.
+// maxEvent is the number of bytes kept of an event. Only results of the provider's tools are longer.
 const maxEvent = 1 << 20
 
-// maxIDs bounds the ids that are remembered of one answer.
+// maxIDs limits the ids that are kept per answer.
 const maxIDs = 64
 
-// Meter implements [dialect.Dialect]. Whether an answer is streamed is seen from its first byte: errors are not.
+// Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
@@ -28,12 +28,12 @@ type meter struct {
 	plain  *jsonscan.Scanner // nil if the answer is a stream of events
 	tokens caisson.TokenCount
 	seen   int64
-	final  bool // tokens are the provider's last word
+	final  bool // tokens are final
 	done   bool
 	ids    []string
 }
 
-// The paths of a plain answer, in the order of the scanner's.
+// Indexes of the paths of a plain answer in the scanner.
 const (
 	pathType = iota
 	pathUsage
@@ -82,7 +82,7 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// It is not known what in it the model wrote; more than this it was not.
+		// The lost part is unknown. Its size is an upper bound of the model's output.
 		m.seen += e.Lost + int64(len(e.Data))
 		return
 	}
@@ -104,12 +104,12 @@ func (m *meter) event(e sse.Event) {
 	case "message_stop":
 		m.done = true
 	case "error":
-		// What the answer cost until here is not said.
+		// The cost of the answer so far is not reported.
 		m.done, m.final = true, false
 	}
 }
 
-// text counts what the model wrote. The signature of thoughts counts, too: it has those in it that are not shown.
+// text counts the output. The signature of thinking counts too, because it contains the thinking that is not shown.
 func (m *meter) text(v strictjson.Value) {
 	for name, x := range v.Members() {
 		switch string(name) {
@@ -127,7 +127,7 @@ func (m *meter) text(v strictjson.Value) {
 	}
 }
 
-// fileIDs remembers the files that a tool of the provider made.
+// fileIDs records the ids of files that a tool of the provider has created.
 func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	if depth > maxDepth || !bytes.Contains(v, []byte(`"file_id"`)) {
 		return
@@ -149,13 +149,13 @@ func (m *meter) remember(v strictjson.Value) {
 	}
 }
 
-// count takes what usage says. Its numbers only grow during an answer, and the last event need not repeat all of them.
+// count adds reported usage. The numbers only increase during an answer, and the last event may omit some of them.
 func (m *meter) count(usage strictjson.Value) {
 	if usage == nil || m.free {
 		return
 	}
 	t := tokens(usage)
-	// Where a call was several (compaction), the sum is not in the usage itself.
+	// If the provider made several calls (compaction), the usage does not contain their sum.
 	var sum caisson.TokenCount
 	for _, part := range usage.Get("iterations").Elements() {
 		p := tokens(part)
@@ -170,8 +170,8 @@ func (m *meter) count(usage strictjson.Value) {
 	m.tokens.CacheWrite = max(m.tokens.CacheWrite, t.CacheWrite, sum.CacheWrite)
 }
 
-// tokens reads a usage object. Tokens that are written to the cache for an hour count as 1.6 times as many, because that is what
-// they cost by the price of writing for five minutes.
+// tokens parses a usage object. Tokens written to the cache for an hour count 1.6 times, which is their price relative to the
+// price of writing for five minutes.
 func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 	for name, v := range usage.Members() {
 		switch string(name) {

@@ -6,18 +6,18 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// minThinking is the least budget_tokens that the API takes.
+// minThinking is the minimum of budget_tokens.
 const minThinking = 1024
 
-// request is a checked body. It does not change after Parse.
+// request is a checked body. It is immutable after Parse.
 type request struct {
-	body    *strictjson.Object // what may pass; model, max_tokens and metadata are set by Encode
+	body    *strictjson.Object // forwarded fields; Encode sets model, max_tokens and metadata
 	count   bool               // for count_tokens
 	model   string
 	stream  bool
 	max     int64 // max_tokens; 0 if missing
 	budget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
-	longer  bool  // budget may be above max_tokens (a beta: thinking between tool calls)
+	longer  bool  // budget may exceed max_tokens (a beta: thinking between tool calls)
 	tokens  int64
 	images  int64
 	bounded bool
@@ -39,7 +39,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	c := checker{allow: allow, tokens: perRequest}
 	for name, v := range in.Members() {
 		if v.IsNull() {
-			continue // means the same as nothing, and is one case less
+			continue // equivalent to a missing field
 		}
 		if err := r.field(&c, string(name), v); err != nil {
 			return nil, strictjson.In(err, clip(name))
@@ -56,7 +56,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	return r, nil
 }
 
-// field checks a top-level field and keeps what may pass.
+// field checks a top-level field and keeps it if it is forwarded.
 func (r *request) field(c *checker, name string, v strictjson.Value) (err error) {
 	var ok bool
 	switch name {
@@ -82,16 +82,16 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	case "output_format":
 		err = c.format(v)
 	case "mcp_servers":
-		// The provider calls these servers, and what they say becomes input.
+		// The provider calls these servers, and their responses become input.
 		if !c.allow.ProviderTools || !c.allow.RemoteURLs {
 			return refused("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
 		}
 		c.unbounded = true
 	case "context_management":
 		if !c.allow.Beta {
-			return nil // removed as its header is: agents send it unasked, and do without
+			return nil // dropped like its header: agents send it by default and work without it
 		}
-		c.unbounded = true // a compaction is a call of its own
+		c.unbounded = true // a compaction is a separate call
 	default:
 		return r.callField(c, name, v)
 	}
@@ -101,13 +101,13 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	return err
 }
 
-// keep lets a field pass whose bytes may become tokens.
+// keep adds a field to the forwarded ones and its bytes to the bound of tokens.
 func (r *request) keep(c *checker, name string, v strictjson.Value) {
 	c.tokens += int64(len(v))
 	r.body.Set(name, v)
 }
 
-// callField checks the fields that only a call of a model has.
+// callField checks the fields of model calls that count_tokens does not have.
 func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 	if r.count {
 		return strictjson.Refuse("", "this field is not known here; send a request without it")
@@ -197,7 +197,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("metadata", m.Value())
 	}
 	if r.budget >= t.Output && !r.longer {
-		// The API wants the budget below max_tokens. A quarter is left for the answer where there is room.
+		// The API requires the budget to be below max_tokens. A quarter is left for the answer if possible.
 		thinking := b.Get("thinking").Object()
 		thinking.SetInt("budget_tokens", max(minThinking, t.Output-max(1, t.Output/4)))
 		b.Set("thinking", thinking.Value())

@@ -5,7 +5,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// clientTools are the tools that the API defines and the client runs; a date follows.
+// clientTools are the prefixes of the tools that the API defines and the client runs; a date follows.
 var clientTools = []string{"bash_", "text_editor_", "computer_", "memory_"}
 
 // toolFields are the fields of tools that the client runs.
@@ -41,7 +41,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	case !c.allow.ProviderTools:
 		return strictjson.In(refused("tools that the provider runs", caisson.GrantProviderTools), "type")
 	default:
-		c.unbounded = true // what it finds becomes input
+		c.unbounded = true // its results become input
 		if err := c.findIDs(v); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func orNull(v strictjson.Value) strictjson.Value {
 	return v
 }
 
-// callers checks who may call a tool: the provider's own code is one of its tools.
+// callers checks which callers a tool allows. Other callers than direct are tools of the provider, such as its code execution.
 func (c *checker) callers(v strictjson.Value) error {
 	if v == nil || v.IsNull() {
 		return nil
