@@ -10,11 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// maxEvent is how much is kept of an event.
+// maxEvent is the number of bytes kept of an event.
 const maxEvent = 1 << 20
 
-// Meter implements [dialect.Dialect]. How an answer is written is seen from its first byte: a stream is a JSON array unless
-// events were asked for, and errors are objects.
+// Meter implements [dialect.Dialect]. The first byte of an answer shows its format: a stream is a JSON array unless events were
+// requested, and errors are objects.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
@@ -27,12 +27,12 @@ type meter struct {
 	tokens caisson.TokenCount
 	seen   int64
 	ended  bool // the model has finished
-	final  bool // tokens are the provider's last word
+	final  bool // tokens are final
 	failed bool // the stream has ended with an error
 	done   bool
 }
 
-// The paths of an answer that is one JSON value, in the order of the scanner's.
+// Indexes of the paths of an answer that is one JSON value in the scanner.
 const (
 	pathUsage = iota
 	pathFinish
@@ -71,7 +71,7 @@ func (m *meter) writePlain(p []byte) {
 	switch {
 	case !m.done:
 	case m.plain.Get(pathError) != nil:
-		m.final = usage == nil // an error costs nothing, unless an answer had begun
+		m.final = usage == nil // an error costs nothing unless an answer had begun
 	case m.free:
 		m.final = true
 	default:
@@ -79,14 +79,14 @@ func (m *meter) writePlain(p []byte) {
 	}
 }
 
-// event handles one event of a stream. The stream has no end of its own: it ends after an event with a reason, in which the
-// last usage is.
+// event handles one event of a stream. The stream has no final event: the last event contains a finish reason and the final
+// usage.
 func (m *meter) event(e sse.Event) {
 	if m.failed {
 		return
 	}
 	if e.Lost > 0 {
-		// It is not known what in it the model wrote; more than this it was not.
+		// The lost part is unknown. Its size is an upper bound of the model's output.
 		m.seen += e.Lost + int64(len(e.Data))
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -113,7 +113,7 @@ func (m *meter) event(e sse.Event) {
 	m.final = m.final || m.ended && usage != nil
 }
 
-// text counts what the model wrote, and the signatures of thoughts that are not shown.
+// text counts the output, including the signatures of thoughts that are not shown.
 func (m *meter) text(content strictjson.Value) {
 	for _, part := range content.Get("parts").Elements() {
 		for _, x := range part.Members() {
@@ -126,7 +126,7 @@ func (m *meter) text(content strictjson.Value) {
 	}
 }
 
-// count takes what usage says; the last one counts.
+// count replaces the usage by the reported one.
 func (m *meter) count(usage strictjson.Value) {
 	if usage == nil || m.free {
 		return
@@ -146,7 +146,7 @@ func (m *meter) count(usage strictjson.Value) {
 			total = v.Count()
 		}
 	}
-	// What is in the prompt from a cache is part of the prompt. What is only in the total is taken for output.
+	// Cached tokens are part of the prompt. Tokens that are only in the total are counted as output.
 	m.tokens = caisson.TokenCount{
 		Input:     max(0, prompt-cached) + tools,
 		Output:    max(output, total-prompt-tools),
@@ -160,7 +160,7 @@ func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.final }
 // Seen implements [dialect.Meter].
 func (m *meter) Seen() int64 { return m.seen }
 
-// IDs implements [dialect.Meter]; the provider keeps nothing.
+// IDs implements [dialect.Meter]. The provider has no server-side state.
 func (m *meter) IDs() []string { return nil }
 
 // Done implements [dialect.Meter].

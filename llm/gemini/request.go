@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// request is a checked body. It does not change after Parse.
+// request is a checked body. It is immutable after Parse.
 type request struct {
 	model   string
 	stream  bool
@@ -18,7 +18,7 @@ type request struct {
 	max     int64              // maxOutputTokens; 0 if missing
 	tokens  int64
 	images  int64
-	pixels  int64 // of tokens, what images are
+	pixels  int64 // part of tokens that is for images
 	bounded bool
 	ids     []string
 }
@@ -45,7 +45,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	return r, nil
 }
 
-// read checks a GenerateContentRequest and keeps what may pass, each field in its JSON spelling.
+// read checks a GenerateContentRequest and keeps the forwarded fields, each under its JSON name.
 func (r *request) read(c *checker, in strictjson.Value) error {
 	err := fields(in, func(name string, v strictjson.Value) (err error) {
 		switch name {
@@ -64,10 +64,10 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 			c.unbounded = true
 			err = c.serverID(v)
 		case "generationConfig":
-			c.tokens += int64(len(v)) // a schema is shown to the model
+			c.tokens += int64(len(v)) // a schema is part of the model's input
 			return fields(v, func(name string, v strictjson.Value) error { return r.configField(c, name, v) })
 		case "model", "serviceTier":
-			return nil // the path has the model, and other tiers have other prices
+			return nil // the path contains the model, and other tiers have other prices
 		default:
 			return errUnknown
 		}
@@ -83,7 +83,7 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 	return err
 }
 
-// readCount checks a CountTokensRequest: contents, or a whole request.
+// readCount checks a CountTokensRequest, which has contents, or a whole request.
 func (r *request) readCount(c *checker, in strictjson.Value) error {
 	whole := in.Get("generateContentRequest")
 	if whole == nil {
@@ -153,7 +153,7 @@ func (r *request) Output() (int64, int64) {
 	return r.max, 1
 }
 
-// Encode implements [dialect.Request]. The API has no field for a user. Thoughts are part of the limit on output.
+// Encode implements [dialect.Request]. The API has no field for a user. Thinking tokens count towards the output limit.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
 	if !r.count {
@@ -165,7 +165,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("generationConfig", config.Value())
 		return b.Value(), nil
 	}
-	// Only the long form takes instructions and tools.
+	// Only the long form supports instructions and tools.
 	b.Set("generationConfig", r.config.Value())
 	b.SetText("model", "models/"+strings.TrimPrefix(t.Model, "models/"))
 	whole := &strictjson.Object{}
