@@ -6,23 +6,23 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// A message of a chat.
+// Fields of a message of a chat.
 var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": scalar, "refusal": scalar,
 	"tool_calls": structure, "tool_call_id": scalar, "function_call": structure,
-	// What other models want back of their reasoning.
+	// Reasoning that providers of other models require to be sent back.
 	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
 	"audio":         refused("sound cannot be bounded; send text"),
 }
 
-// A part of content, in chats and responses alike. Each field has the same meaning whatever the type, so that their order is of no
-// consequence.
+// Fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
+// does not matter.
 var partFields = map[string]rule{
 	"type": checkPartType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
 	"image_url": checkImage, "detail": scalar, "file": checkFile,
 	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": scalar,
-	"stdout": scalar, "stderr": scalar, "outcome": structure, // of a shell
+	"stdout": scalar, "stderr": scalar, "outcome": structure, // result of a shell command
 	"cache_control": checkCacheControl,
 	"input_audio":   refused("sound cannot be bounded; send text"),
 }
@@ -70,12 +70,12 @@ func checkRole(p *parser, v value) error {
 	return raw(p, v)
 }
 
-// checkContent is text, nothing, or parts.
+// checkContent copies text, null, or parts.
 func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return scalar(p, v)
 	}
-	// The parts of a message have types; that it had a role has been seen, or not.
+	// The parts change p.typed, which belongs to the message here.
 	typed := p.typed
 	err := p.list(v, checkPart)
 	p.typed = typed
@@ -109,7 +109,7 @@ func checkPartType(p *parser, v value) error {
 	}
 }
 
-// checkImage is {"url": ...} in chats, and the URL itself in responses.
+// checkImage copies {"url": ...} in chats, and the URL itself in responses.
 func checkImage(p *parser, v value) error {
 	switch v.Kind() {
 	case '{':
@@ -125,11 +125,11 @@ func checkImageURL(p *parser, v value) error {
 		return err
 	}
 	p.r.images++
-	p.extra += imageTokens - int64(len(v)) // an image is not read as text
+	p.extra += imageTokens - int64(len(v)) // an image is not counted as text
 	return nil
 }
 
-// image is url for what has to be an image: some providers take documents and films in its place, which have no bound.
+// image is url for images only: some providers accept documents and videos in their place, which have no token bound.
 func (p *parser) image(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
@@ -137,7 +137,7 @@ func (p *parser) image(v value) error {
 	return p.url(v)
 }
 
-// url copies a data URL, or one that the provider may fetch.
+// url copies a data URL, or a URL that the provider may fetch.
 func (p *parser) url(v value) error {
 	switch {
 	case v.Kind() != '"':
@@ -157,7 +157,7 @@ func checkFileData(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
-	p.r.bounded = false // pages are compressed
+	p.r.bounded = false // files are compressed, so their size does not bound the tokens
 	return p.url(v)
 }
 
@@ -177,7 +177,7 @@ func checkFileID(p *parser, v value) error {
 	return p.serverID(v)
 }
 
-// serverID copies an id of what the provider keeps. The gateway knows whose it is.
+// serverID copies an id of server-side state. The gateway checks later that the id belongs to the account.
 func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
 	switch {
@@ -190,7 +190,8 @@ func (p *parser) serverID(v value) error {
 	return raw(p, v)
 }
 
-// checkThinking copies thoughts that a proxy wants back. Blocks of other types would be read as content.
+// checkThinking copies thinking blocks that a proxy requires to be sent back. Blocks of other types would be interpreted as
+// content.
 func checkThinking(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
@@ -203,7 +204,7 @@ func checkThinking(p *parser, v value) error {
 	})
 }
 
-// checkCacheControl keeps the plain kind only, as a longer one costs more.
+// checkCacheControl replaces the value by the default kind of cache, because longer lifetimes cost more.
 func checkCacheControl(p *parser, v value) error {
 	if !v.IsNull() {
 		p.out = append(p.out, `{"type":"ephemeral"}`...)

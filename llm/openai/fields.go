@@ -9,20 +9,21 @@ import (
 
 type value = strictjson.Value
 
-// A rule appends to p.out what passes of a value, nothing if the field is to be dropped, or refuses.
+// A rule checks a value and appends to p.out what is forwarded of it. If it appends nothing, the field is dropped.
+// An error refuses the whole body.
 type rule func(p *parser, v value) error
 
-// parser copies what passes of one body.
+// parser copies the forwarded parts of one body.
 type parser struct {
 	r     request
 	allow dialect.Allow
 	out   []byte
-	extra int64 // tokens besides the bytes of out; negative where bytes are no text
-	input bool  // there is something to answer
-	typed bool  // the object that is being read has a type or role
+	extra int64 // tokens in addition to the bytes of out; negative for bytes that are not text
+	input bool  // the body has input for the model
+	typed bool  // the current object has a type or role
 }
 
-// The fields of the three kinds of body.
+// Supported fields of the three kinds of bodies.
 var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,
@@ -34,7 +35,7 @@ var (
 		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
 		"logprobs": scalar, "top_logprobs": scalar, "response_format": structure, "seed": scalar, "stop": raw,
 		"reasoning_effort": scalar, "verbosity": scalar,
-		// Of compatible providers.
+		// Fields of compatible providers.
 		"top_k": scalar, "min_p": scalar, "top_a": scalar, "repetition_penalty": scalar, "reasoning": raw, "include_reasoning": scalar,
 		"thinking": raw,
 
@@ -58,14 +59,14 @@ var (
 )
 
 func init() {
-	// What proxies of this API take as a request to go elsewhere.
+	// Proxies of this API interpret these fields as instructions to call another server or to call in another way.
 	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
 		no := refused("the field would change where or how the call is made, which the gateway decides; leave it out")
 		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
 	}
 }
 
-// object copies the members of v that fields has.
+// object copies the members of v that are in fields.
 func (p *parser) object(v value, fields map[string]rule) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "the value is no object; send one")
@@ -116,13 +117,13 @@ func raw(p *parser, v value) error {
 	return nil
 }
 
-// structure is raw for what a provider may decode and write again, longer, for the model.
+// structure is raw for values that a provider may decode and encode again in a longer form for the model.
 func structure(p *parser, v value) error {
 	p.extra += v.Growth()
 	return raw(p, v)
 }
 
-// scalar is raw for what is neither an object nor an array.
+// scalar is raw for values that are neither objects nor arrays.
 func scalar(p *parser, v value) error {
 	if k := v.Kind(); k == '{' || k == '[' {
 		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")
@@ -139,7 +140,7 @@ func refused(why string) rule {
 	}
 }
 
-// checkLimit takes the lowest limit. Encode writes it, by the name that the provider obeys.
+// checkLimit keeps the lowest limit. Encode writes it under the name that the provider obeys.
 func checkLimit(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
@@ -227,7 +228,7 @@ func checkPrevious(p *parser, v value) error {
 	if err := p.serverID(v); err != nil {
 		return err
 	}
-	p.r.bounded = false // what came before is not in this body
+	p.r.bounded = false // the earlier turns are not in this body
 	return nil
 }
 
@@ -261,7 +262,7 @@ func checkInstructions(p *parser, v value) error {
 	return raw(p, v)
 }
 
-// checkEmbed copies text or tokens, one or many.
+// checkEmbed copies a text or tokens, or a list of them.
 func checkEmbed(p *parser, v value) error {
 	p.input = true
 	text := func(_ *parser, x value) error {
@@ -289,7 +290,7 @@ func checkEmbed(p *parser, v value) error {
 	})
 }
 
-// places begin texts that proxies take for something to fetch, or to decode, and embed.
+// places matches texts that proxies interpret as an address to fetch, or as data to decode, and embed.
 var places = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
 
 // embedded copies a text to be embedded.

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// allowed is what a body may have when it is sent; written down again here, so that a slip in the tables is found.
+// allowed lists the fields of a forwarded body. It repeats the tables of the package in order to find mistakes in them.
 var allowed = map[string][]string{
 	"chat": {
 		"messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "prompt_cache_key", "store", "user", "tools", "tool_choice", "parallel_tool_calls",
@@ -24,7 +24,8 @@ var allowed = map[string][]string{
 	"embeddings": {"input", "model", "dimensions", "encoding_format", "user", "prompt_cache_key"},
 }
 
-// FuzzParse: what is sent is JSON of known fields with what the gateway decided in it, and means the same when it is read again.
+// FuzzParse checks that the forwarded body is JSON with known fields and with the gateway's values, and that parsing it again
+// does not change it.
 func FuzzParse(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":"a","name":"b"}],"model":"x","stream":true,"max_tokens":3,"evil":1}`,
@@ -74,7 +75,7 @@ func FuzzParse(f *testing.F) {
 		}
 		second, _ := again.Encode(dialect.Target{Model: "up", User: "me", Output: 10})
 		if api == "embeddings" || got["prompt_cache_key"] != nil {
-			return // the key is mixed again
+			return // the key is hashed again
 		}
 		if string(second) != string(first) || again.Stream() != r.Stream() {
 			t.Fatalf("%s\nbecame %s", first, second)
@@ -84,7 +85,7 @@ func FuzzParse(f *testing.F) {
 
 const usageLine = `data: {"id":"x","choices":[],"usage":{"prompt_tokens":30,"completion_tokens":7,"total_tokens":40,"prompt_tokens_details":{"cached_tokens":10},"completion_tokens_details":{"reasoning_tokens":3}}}`
 
-// FuzzMeter: the pieces in which an answer arrives make no difference.
+// FuzzMeter checks that the result does not depend on how an answer is split into pieces.
 func FuzzMeter(f *testing.F) {
 	for _, s := range []string{
 		"data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}],\"usage\":null}\n\n" + usageLine + "\n\ndata: [DONE]\n\n",

@@ -4,7 +4,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// An item of the input of a response. What type it is has been looked at before.
+// Fields of an item in the input of a response. checkItem has checked the type.
 var itemFields = map[string]rule{
 	"type": scalar, "role": scalar, "status": scalar, "phase": scalar, "name": scalar, "namespace": scalar, "call_id": scalar,
 	"content": checkContent, "arguments": scalar, "input": scalar, "output": checkOutput,
@@ -12,7 +12,7 @@ var itemFields = map[string]rule{
 	"pending_safety_checks": raw, "acknowledged_safety_checks": raw,
 }
 
-// Items of which the id has to pass, as there is nothing else in them.
+// Items whose id must be forwarded, because they have no other contents.
 var (
 	referenceFields = map[string]rule{"type": scalar, "id": (*parser).serverID}
 	reasoningFields = map[string]rule{
@@ -33,10 +33,10 @@ var (
 	}
 )
 
-// namespaceFields are those of a group of tools that the client runs.
+// namespaceFields are the fields of a group of tools that the client runs.
 var namespaceFields = map[string]rule{"type": scalar, "name": scalar, "description": scalar, "tools": checkNamespace}
 
-// functionFields are those of function and custom.
+// functionFields are the fields of function and custom.
 var functionFields = map[string]rule{
 	"name": scalar, "description": scalar, "parameters": raw, "strict": scalar, "format": raw, "cache_control": checkCacheControl,
 }
@@ -87,11 +87,11 @@ func checkItem(p *parser, v value) error {
 	default:
 		return strictjson.Refuse("type", "items of type %.40q are not granted or not known here; tools that the provider runs need the grant provider-tools", kind)
 	}
-	// Without its id an item is what it says. With it, the provider would look for more.
+	// The id is removed: with it, the provider would look up stored contents of the item.
 	return p.object(v, itemFields)
 }
 
-// checkOutput is what a tool gave: text, parts, or a screenshot.
+// checkOutput copies the result of a tool: text, parts, or a screenshot.
 func checkOutput(p *parser, v value) error {
 	switch v.Kind() {
 	case '[':
@@ -132,8 +132,8 @@ func checkTool(p *parser, v value) error {
 	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
 }
 
-// checkNamespace copies the tools of a group, which are functions of the client and nothing else: what the provider runs would
-// otherwise pass where its name is not looked for.
+// checkNamespace copies the tools of a group. Only functions of the client are allowed, because tools of the provider would
+// otherwise be forwarded without a check of their type.
 func checkNamespace(p *parser, v value) error {
 	return p.list(v, func(p *parser, x value) error {
 		p.extra += toolOverhead
@@ -144,7 +144,7 @@ func checkNamespace(p *parser, v value) error {
 	})
 }
 
-// provider copies a tool of the provider, or what it did, and notes what it refers to.
+// provider copies a tool of the provider, or its result, and records the ids in it.
 func (p *parser) provider(v value) error {
 	if err := p.references(v, maxNesting); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (p *parser) provider(v value) error {
 	return raw(p, v)
 }
 
-// references finds ids of what the provider keeps, and what it would fetch, at any level.
+// references checks ids of server-side state and URLs that the provider fetches, at any level.
 func (p *parser) references(v value, levels int) error {
 	if levels == 0 {
 		return strictjson.Refuse("", "the value nests deeper than anything that the API knows; make it flatter")

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxNesting is how deep is looked into what a provider sends: every level is read again for the one above.
+	// maxNesting limits the nesting depth at which values are read, because each level is read again for the level above.
 	maxNesting = 16
 
-	maxEvent = 8 << 20 // the last event of a response has all of it
-	maxIDs   = 256     // ids of items that are remembered of an answer
+	maxEvent = 8 << 20 // bytes; the final event of a response contains the whole answer
+	maxIDs   = 256     // ids of items that are kept per answer
 )
 
-// Meter returns what reads usage from an answer.
+// Meter implements [dialect.Dialect].
 func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
 	if stream {
 		return &streamMeter{api: e.API, events: sse.Splitter{Max: maxEvent}}
@@ -66,8 +66,8 @@ type streamMeter struct {
 	api    string
 	events sse.Splitter
 	tokens caisson.TokenCount
-	known  bool // tokens is what the provider said
-	last   bool // the chunk with tokens was the one that only has them
+	known  bool // the provider has reported tokens
+	last   bool // the chunk with tokens contained the usage only
 	done   bool
 	seen   int64
 	ids    []string
@@ -97,7 +97,7 @@ func (m *streamMeter) event(e sse.Event) {
 	}
 }
 
-// chunk is a piece of a chat. Some providers say how much it was in every piece; then the last word counts.
+// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last one counts.
 func (m *streamMeter) chunk(v strictjson.Value) {
 	empty := true
 	for name, x := range v.Members() {
@@ -116,13 +116,13 @@ func (m *streamMeter) chunk(v strictjson.Value) {
 	m.last = m.last && empty
 }
 
-// text is how many bytes of strings a delta has. A tool call's name is output too.
+// text returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
 func text(v strictjson.Value, levels int) (n int64) {
 	if v.Kind() == '"' {
 		return int64(len(v.Bytes()))
 	}
 	if levels == 0 {
-		return int64(len(v)) // which is more than is in it
+		return int64(len(v)) // an upper bound
 	}
 	for _, x := range v.Members() {
 		n += text(x, levels-1)
@@ -157,8 +157,8 @@ func (m *streamMeter) id(v strictjson.Value) {
 	}
 }
 
-// usage reads the counts of all three APIs. What was read from or written to a cache is part of the input that is stated. Output that is only in
-// the total is reasoning that some providers leave out.
+// usage reads the counts of all three APIs. Tokens read from or written to a cache are part of the reported input. Tokens that
+// are only in the total are reasoning that some providers do not report separately.
 func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	var total int64
 	for name, x := range v.Members() {
@@ -187,5 +187,5 @@ func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	return t, ok
 }
 
-// count bounds what is stated, so that sums cannot overflow.
+// count limits a reported count, so that sums cannot overflow.
 func count(v strictjson.Value) int64 { return min(v.Count(), 1<<40) }

@@ -9,42 +9,42 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// What a body costs in tokens besides its bytes. All are far above what has been seen.
+// Token costs of a body in addition to its bytes. All are far above observed values.
 const (
-	imageTokens    = 50_000 // the dearest image of any model so far takes 48,169 (gpt-4o-mini, high detail)
-	callOverhead   = 512    // what providers put around a conversation
+	imageTokens    = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
+	callOverhead   = 512    // text that providers add to a conversation
 	partOverhead   = 16     // per message, item and part
-	toolsOverhead  = 1024   // instructions that make a model use tools
+	toolsOverhead  = 1024   // instructions for the use of tools
 	toolOverhead   = 64     // per tool
 	leastOfOutput  = 1
-	leastResponses = 16 // OpenAI refuses less
+	leastResponses = 16 // OpenAI rejects smaller limits
 )
 
-// room is for what Encode puts behind what passes, usually.
+// room is the capacity that Parse reserves for the fields that Encode appends.
 const room = 512
 
-// A request is a body of which what passes has been copied.
+// A request is a body whose forwarded parts have been copied.
 type request struct {
 	api     string
-	out     []byte // {"name":value, ... of the fields that pass as they are; there is room behind it
-	encoded bool   // the room is taken
-	text    int64  // bound of input tokens
-	images  int64  // each is imageTokens of text
+	out     []byte // {"name":value, ... with the forwarded fields; capacity for more follows
+	encoded bool   // the reserved capacity has been used
+	text    int64  // upper bound of the input tokens
+	images  int64  // number of images; each is imageTokens of text
 	bounded bool
 	ids     []string
 
 	model       string
 	stream      bool
 	want        int64
-	obfuscation []byte // stream_options.include_obfuscation, if given
-	storeAsked  bool   // chat: the client knows of store
-	store       bool   // responses, with server-state
+	obfuscation []byte // stream_options.include_obfuscation, if set
+	storeAsked  bool   // chat: the client has set store
+	store       bool   // responses: keep the response at the provider; requires server-state
 	cacheKey    string
 }
 
 var _ dialect.Request = (*request)(nil)
 
-// Parse copies from body what is known.
+// Parse implements [dialect.Dialect]. It copies the supported fields of body.
 func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	v, err := strictjson.Parse(body)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *request) Output() (want, least int64) {
 	return r.want, leastOfOutput
 }
 
-// Encode puts what the gateway decides after what passes.
+// Encode appends the fields that the gateway sets to the forwarded ones.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.out
 	if r.encoded {
@@ -125,7 +125,8 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// limitName returns the field that the provider obeys. What it ignores would be no limit, and some refuse both at once.
+// limitName returns the name of the limit that the provider obeys. A field that the provider ignores would be no limit, and some
+// providers reject requests with both.
 func (r *request) limitName(chats string) string {
 	switch {
 	case r.api == responses:
