@@ -76,9 +76,9 @@ func parseChat(body []byte) (*conversation, error) {
 	return c, c.chatMessages(req.Messages)
 }
 
-// chatMessages reads what was said. A tool's message must answer a call of the assistant's message before it.
+// chatMessages reads the messages. A tool's message must answer a call of the assistant's message before it.
 func (c *conversation) chatMessages(messages []chatMessage) error {
-	names := map[string]string{} // of the calls that can be answered
+	names := map[string]string{} // names of the calls that can be answered, by id
 	for i, m := range messages {
 		at := fmt.Sprintf("messages[%d]", i)
 		text := m.Content.text()
@@ -124,14 +124,14 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 	return nil
 }
 
-// chatForm answers chat completions.
+// chatForm formats answers as chat completions.
 type chatForm struct{ *answer }
 
 func (f chatForm) finished() string {
 	return map[string]string{finishStop: "stop", finishLength: "length", finishTool: "tool_calls", finishFilter: "content_filter"}[f.finish]
 }
 
-// taken returns the usage. OpenAI's prompt includes what was cached.
+// taken returns the usage. OpenAI's prompt tokens include cached ones.
 func (f chatForm) taken() object {
 	t := f.tokens
 	return object{

@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// apiError is an error as the provider would answer it.
+// apiError is an error in the format of the API.
 type apiError struct {
 	status     int
 	message    string
-	param      string // OpenAI
-	code       string // OpenAI
-	body       string // instead of one made from the above
+	param      string // OpenAI only
+	code       string // OpenAI only
+	body       string // body to send in place of one made from the other fields
 	retryAfter int    // seconds
 }
 
@@ -22,12 +22,12 @@ func (e *apiError) Error() string { return e.message }
 
 func fault(status int, message string) error { return &apiError{status: status, message: message} }
 
-// invalid is an error about a field of a request.
+// invalid returns an error about a field of a request.
 func invalid(param, format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, param: param, message: fmt.Sprintf(format, args...)}
 }
 
-// Types of errors by status, where it is not the default.
+// Types of errors by status, where they differ from the default.
 var (
 	openaiTypes = map[int]string{
 		http.StatusTooManyRequests: "rate_limit_error", http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error",
@@ -38,13 +38,13 @@ var (
 	}
 )
 
-// Gemini's names of errors, by status, where it is not the default.
+// Gemini's names of errors by status, where they differ from the default.
 var geminiTypes = map[int]string{
 	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
 }
 
-// style is whose errors they look like.
+// style selects the provider whose error format is used.
 type style int
 
 const (
@@ -102,7 +102,7 @@ func orNull(s string) any {
 	return s
 }
 
-// writeFault answers with an error.
+// writeFault responds with an error.
 func writeFault(w http.ResponseWriter, err error, as style) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {

@@ -50,7 +50,7 @@ func (c *generateContent) text() string {
 	return strings.Join(all, "\n")
 }
 
-// generatePath returns the model and whether to stream, if a path is that of a call of Gemini's API.
+// generatePath returns the model and whether to stream, if path is that of a call of Gemini's API.
 func generatePath(path string) (model string, stream, ok bool) {
 	rest, ok := strings.CutPrefix(path, "/v1beta/models/")
 	if !ok {
@@ -62,7 +62,7 @@ func generatePath(path string) (model string, stream, ok bool) {
 	return model, verb == "streamGenerateContent", model != "" && (verb == "generateContent" || verb == "streamGenerateContent")
 }
 
-// parseGenerate reads a body of Gemini's API, in which the path says the model and whether to stream.
+// parseGenerate parses a request of Gemini's API, whose path contains the model and whether to stream.
 func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
 	var req generateRequest
 	if err := decode(body, generateFields, &req); err != nil {
@@ -91,9 +91,9 @@ func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
 	return c, c.generateContents(req.Contents)
 }
 
-// generateContents reads what was said. Calls have to be answered by the content after them, each by name.
+// generateContents reads the contents. Calls must be answered by the next content, each by name.
 func (c *conversation) generateContents(contents []generateContent) error {
-	open := 0 // calls that have to be answered
+	open := 0 // number of calls that must be answered
 	for i, m := range contents {
 		at := fmt.Sprintf("contents[%d]", i)
 		text := m.text()
@@ -137,14 +137,14 @@ func (c *conversation) generateContents(contents []generateContent) error {
 	return nil
 }
 
-// generateForm answers Gemini's generateContent.
+// generateForm formats answers for Gemini's generateContent.
 type generateForm struct{ *answer }
 
 func (f generateForm) finished() string {
 	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
 }
 
-// part returns an answer with these parts, and at its end the reason for it.
+// part returns an answer with these parts. If last is set, it contains the finish reason and the final usage.
 func (f generateForm) part(last bool, parts ...any) object {
 	candidate := object{"content": object{"role": "model", "parts": parts}, "index": 0}
 	out := object{"candidates": []any{candidate}, "modelVersion": f.model, "responseId": f.id}
@@ -186,7 +186,7 @@ func (f generateForm) text(piece string) []event {
 	return []event{{data: f.part(false, object{"text": piece})}}
 }
 
-// beginCall is a whole call: this API does not cut them.
+// beginCall returns a whole call, because this API does not split calls.
 func (f generateForm) beginCall(i int) []event       { return []event{{data: f.part(false, f.call(i))}} }
 func (f generateForm) arguments(int, string) []event { return nil }
 func (f generateForm) endCall(int) []event           { return nil }

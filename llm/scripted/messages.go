@@ -47,7 +47,7 @@ func parseMessages(body []byte) (*conversation, error) {
 	return c, err
 }
 
-// readMessages reads what messages and count_tokens have in common.
+// readMessages parses the fields that messages and count_tokens have in common.
 func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 	var req messagesRequest
 	if err := decode(body, messagesFields, &req); err != nil {
@@ -66,7 +66,7 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 		c.tools[t.Name] = true
 		c.size += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
 	}
-	var open map[string]string // calls of the message before, by id
+	var open map[string]string // unanswered calls of the previous message, by id
 	for i, m := range req.Messages {
 		at := fmt.Sprintf("messages.%d", i)
 		if m.Content == nil || m.Content.null || len(m.Content.parts) == 0 || m.Content.plain && m.Content.text() == "" {
@@ -79,7 +79,7 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 			open = nil
 		case "assistant":
 			open = c.assistantBlocks(m.Content)
-		case "system": // what the client tells the model on the way
+		case "system": // instructions of the client in the middle of the conversation
 			c.size += int64(len(m.Content.text()))
 			if len(open) > 0 {
 				err = invalid(at, "`tool_use` ids were found without `tool_result` blocks immediately after")
@@ -97,7 +97,7 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 	return c, &req, nil
 }
 
-// userBlocks reads a message of the user: something new, or results of tools, beside which text may stand.
+// userBlocks reads a message of the user: a new request, or results of tools, which may be accompanied by text.
 func (c *conversation) userBlocks(at string, m *content, open map[string]string) error {
 	text := m.text()
 	c.size += int64(len(text))
@@ -159,7 +159,7 @@ func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error
 	return nil
 }
 
-// messagesForm answers Anthropic's messages.
+// messagesForm formats answers for Anthropic's messages API.
 type messagesForm struct{ *answer }
 
 func (f messagesForm) finished() string {
@@ -203,7 +203,7 @@ func (f messagesForm) block(i int) int {
 	return i
 }
 
-// named returns an event, of which the type is also its name.
+// named returns an event whose name is its type.
 func named(data object) event { return event{data["type"].(string), data} }
 
 func (f messagesForm) begin() []event {

@@ -27,7 +27,7 @@ type responsesRequest struct {
 	} `json:"tools"`
 }
 
-// item is one of a responses request's input.
+// item is an item in the input of a responses request.
 type item struct {
 	Type      string   `json:"type"`
 	Role      string   `json:"role"`
@@ -38,7 +38,7 @@ type item struct {
 	Output    *content `json:"output"`
 }
 
-// minOutput is the least that OpenAI takes for max_output_tokens.
+// minOutput is OpenAI's minimum of max_output_tokens.
 const minOutput = 16
 
 func parseResponses(body []byte) (*conversation, error) {
@@ -79,9 +79,9 @@ func parseResponses(body []byte) (*conversation, error) {
 	return c, c.items(items)
 }
 
-// items reads what was said. Calls next to each other are one round.
+// items reads the items. Adjacent calls form one round.
 func (c *conversation) items(items []item) error {
-	names := map[string]string{} // of the calls that can be answered
+	names := map[string]string{} // names of the calls that can be answered, by id
 	calling := false
 	for i, it := range items {
 		at := fmt.Sprintf("input[%d]", i)
@@ -125,20 +125,20 @@ func (c *conversation) items(items []item) error {
 	return nil
 }
 
-// responsesForm answers responses.
+// responsesForm formats answers for the responses API.
 type responsesForm struct {
 	*answer
 	sequence int
 }
 
-// event returns an event with the next number.
+// event returns an event with the next sequence number.
 func (f *responsesForm) event(kind string, fields object) event {
 	fields["type"], fields["sequence_number"] = kind, f.sequence
 	f.sequence++
 	return event{kind, fields}
 }
 
-// response returns the response as it is with that status and output.
+// response returns the response object with the given status and output.
 func (f *responsesForm) response(status string, output []any) object {
 	out := object{
 		"id": "resp_" + f.id, "object": "response", "created_at": created, "status": status, "background": false, "error": nil,
@@ -153,7 +153,7 @@ func (f *responsesForm) response(status string, output []any) object {
 	return out
 }
 
-// done returns the response when it is over, and the status of its last item.
+// done returns the final response, and the status of its last item.
 func (f *responsesForm) done() (response object, status string) {
 	status = "completed"
 	reason, incomplete := map[string]string{finishLength: "max_output_tokens", finishFilter: "content_filter"}[f.finish]

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// Bounds of a script.
+// Limits of a script.
 const (
 	maxScript  = 1 << 20
 	maxTurns   = 1000
@@ -41,7 +41,7 @@ type script struct {
 	Fallback   *turn          `yaml:"fallback"`
 }
 
-// turn is one answer and when it is given.
+// turn is one answer and its conditions.
 type turn struct {
 	When   when `yaml:"when"`
 	Once   bool `yaml:"once"`
@@ -58,10 +58,10 @@ type turn struct {
 	Break  *breakOff  `yaml:"break"`
 	Error  *failure   `yaml:"error"`
 
-	pattern, result *regexp.Regexp // of When; nil if there is none
+	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
 }
 
-// when are conditions; all that are set must hold.
+// when holds conditions; all that are set must be met.
 type when struct {
 	API           string `yaml:"api"`
 	Model         string `yaml:"model"`
@@ -77,7 +77,7 @@ type toolCall struct {
 	Arguments string `yaml:"arguments"`
 }
 
-// tokens are what an answer says it took; nil is derived.
+// tokens is the reported usage; nil values are derived from the text.
 type tokens struct {
 	Input      *int64 `yaml:"input"`
 	Output     *int64 `yaml:"output"`
@@ -90,7 +90,7 @@ type delay struct {
 	Chunk caisson.Duration `yaml:"chunk"`
 }
 
-// What breaks an answer off.
+// Ways to break off an answer.
 const (
 	breakCut   = "cut"
 	breakHang  = "hang"
@@ -109,7 +109,7 @@ type failure struct {
 	RetryAfter int    `yaml:"retryAfter"`
 }
 
-// How an answer can end.
+// Reasons for the end of an answer.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
@@ -117,7 +117,7 @@ const (
 	finishFilter = "filter"
 )
 
-// parseScript reads and checks a script. All faults are reported, joined.
+// parseScript parses and validates a script. It reports all errors, joined.
 func parseScript(data []byte) (*script, error) {
 	if len(data) > maxScript {
 		return nil, caisson.Errorf(caisson.Invalid, "a script has at most %s", caisson.Size(maxScript))
@@ -155,7 +155,7 @@ func parseScript(data []byte) (*script, error) {
 	return s, errors.Join(c.faults...)
 }
 
-// checker collects faults.
+// checker collects errors.
 type checker struct{ faults []error }
 
 func (c *checker) bad(field, format string, args ...any) {
@@ -185,7 +185,7 @@ func (c *checker) oneOf(field, value string, values ...string) {
 	}
 }
 
-// turn checks t and compiles its patterns.
+// turn validates t and compiles its patterns.
 func (c *checker) turn(at string, t *turn) {
 	t.pattern = c.pattern(at+".when.pattern", t.When.Pattern)
 	t.result = c.pattern(at+".when.resultPattern", t.When.ResultPattern)
