@@ -15,7 +15,7 @@ import (
 
 const argv0 = "caisson-worker"
 
-// Descriptors of a job.
+// File descriptor numbers in a job's process.
 const (
 	requestFD = 0
 	replyFD   = 1
@@ -25,8 +25,8 @@ const (
 // A Job is an entry of the table given to [Main].
 type Job struct {
 	Name string
-	// Run does the work and returns what to answer, which is marshalled to JSON. It runs confined; ctx is never done,
-	// because a job that is no longer wanted is killed.
+	// Run does the work and returns the result, which is marshalled to JSON. It runs confined; ctx is never done, because a
+	// cancelled job is killed.
 	Run func(ctx context.Context, c *Call) (any, error)
 }
 
@@ -64,7 +64,7 @@ func (c *Call) Files(n int) ([]*os.File, error) {
 	return c.files[:n:n], nil
 }
 
-// Input returns what the request gives the job to read; it is empty if there is nothing.
+// Input returns a reader of the request's input; it is empty if the request has none.
 func (c *Call) Input() io.Reader {
 	if c.input == nil {
 		return eof{}
@@ -72,7 +72,7 @@ func (c *Call) Input() io.Reader {
 	return c.input
 }
 
-// Progress reports v to the parent. Jobs keep the rate low.
+// Progress reports v to the parent. Jobs must call it rarely: a reply may have at most maxFrames lines.
 func (c *Call) Progress(v any) {
 	if raw, err := json.Marshal(v); err == nil {
 		c.send(frame{Progress: raw})
@@ -97,12 +97,11 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run
-// jobs, ask this before anything else.
+// IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run jobs, must
+// call it first.
 func IsWorker() bool { return len(os.Args) > 0 && os.Args[0] == argv0 }
 
-// Main runs the job this process was started for, and exits. It confines the process before it looks at anything that
-// the job was given.
+// Main runs the job this process was started for, and exits. It confines the process before it uses any input of the job.
 func Main(jobs ...Job) {
 	if err := serve(jobs); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -146,7 +145,7 @@ func serve(jobs []Job) error {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
-		// The parent holds its end for as long as it lives.
+		// The parent keeps its end of the pipe open as long as it lives.
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()

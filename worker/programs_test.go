@@ -29,13 +29,13 @@ var programJobs = []worker.Job{
 	{Name: "dial", Run: dialed},
 }
 
-// ran is how a command ended.
+// ran is the result of a command.
 type ran struct {
 	Out  string
 	Code int // -1 if it did not start or was killed
 }
 
-// commands runs commands one after the other, in /work and without input.
+// commands runs commands one after the other, in /work and with empty input.
 func commands(ctx context.Context, c *worker.Call) (any, error) {
 	var argvs [][]string
 	if err := c.Args(&argvs); err != nil {
@@ -57,7 +57,7 @@ func commands(ctx context.Context, c *worker.Call) (any, error) {
 	return all, nil
 }
 
-// crowd starts as many processes as it can, all of which hold the job's descriptor, and returns their number.
+// crowd starts as many processes as it can, each of which has the job's descriptor open, and returns their number.
 func crowd(_ context.Context, c *worker.Call) (any, error) {
 	f, err := c.File(0)
 	if err != nil {
@@ -75,7 +75,7 @@ func crowd(_ context.Context, c *worker.Call) (any, error) {
 	}
 }
 
-// brood waits, while a child of its child holds its descriptor.
+// brood waits while a grandchild process has its descriptor open.
 func brood(_ context.Context, c *worker.Call) (any, error) {
 	f, err := c.File(0)
 	if err != nil {
@@ -90,7 +90,7 @@ func brood(_ context.Context, c *worker.Call) (any, error) {
 	select {}
 }
 
-// flags returns the flags of the file systems at paths.
+// flags returns the mount flags of the file systems at paths.
 func flags(_ context.Context, c *worker.Call) (any, error) {
 	var paths []string
 	if err := c.Args(&paths); err != nil {
@@ -139,7 +139,7 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// do runs commands as req says and returns how they ended.
+// do runs commands with req and returns their results.
 func do(t *testing.T, req worker.Request, argvs ...[]string) []ran {
 	t.Helper()
 	req.Job, req.Args, req.Programs = "commands", argvs, true
@@ -233,7 +233,8 @@ func TestProgramsKeepToTheirPlaces(t *testing.T) {
 	}
 }
 
-// A job in a directory of root's is not root: not for the files of the host, and not for the kernel's count of processes.
+// A job in a directory owned by root does not run as root: neither for the files of the host nor for the kernel's process
+// count.
 func TestProgramsAreNeverRoot(t *testing.T) {
 	r := newRunner(t)
 	dir, root := ownedDir(t, 0)
@@ -260,7 +261,7 @@ func TestProgramsAreNeverRoot(t *testing.T) {
 	}
 }
 
-// Attempts that must fail in a program that a job has started, by the name of the call. Perl makes any call.
+// System calls that must fail in a program that a job has started, by name. Perl can make any system call.
 func TestProgramsAreSealed(t *testing.T) {
 	newRunner(t)
 	needs(t, "/usr/bin/perl")

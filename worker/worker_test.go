@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// self is this test binary as a program that can run jobs. "" without root, which all tests that use it need.
+// self is the path of a copy of this test binary that can run jobs. It is "" without root, which all tests that use it need.
 var self string
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func newRunner(t testing.TB) *worker.Runner {
 	return r
 }
 
-// What the jobs that exhaust something do it with.
+// Variables that jobs write to in order to exhaust a limit.
 var (
 	spun atomic.Int64
 	kept []byte
@@ -68,7 +68,7 @@ var jobs = []worker.Job{
 	{Name: "panic", Run: func(context.Context, *worker.Call) (any, error) { panic("oh") }},
 	{Name: "hang", Run: func(_ context.Context, c *worker.Call) (any, error) { c.Progress("hanging"); select {} }},
 	{Name: "spin", Run: func(context.Context, *worker.Call) (any, error) {
-		for n := 0; ; n++ { // uses its processor time and nothing else
+		for n := 0; ; n++ { // uses processor time only
 			spun.Store(int64(n))
 		}
 	}},
@@ -116,7 +116,7 @@ func echo(_ context.Context, c *worker.Call) (any, error) {
 	return s + string(in), err
 }
 
-// findings is what a job could do and see.
+// findings records what a job could access and do.
 type findings struct {
 	UID, GID   int
 	Env        []string
@@ -125,7 +125,7 @@ type findings struct {
 	Caps       uint64
 	NoNewPrivs int
 	SecureBits int
-	Could      []string // what must fail and did not
+	Could      []string // operations that must fail and did not
 }
 
 func probe(context.Context, *worker.Call) (any, error) {
@@ -137,7 +137,7 @@ func probe(context.Context, *worker.Call) (any, error) {
 		}
 		switch fs.Type {
 		case unix.ANON_INODE_FS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
-			// The Go runtime's own: its poller, and the files that say how many processors it may use.
+			// Used by the Go runtime: its poller, and the files that contain the number of processors it may use.
 		default:
 			f.FDs = append(f.FDs, fd)
 		}
@@ -178,7 +178,7 @@ func probe(context.Context, *worker.Call) (any, error) {
 		"setuid": func() error { return unix.Setuid(0) },
 		"kill": func() error {
 			if os.Getppid() == 0 {
-				return unix.ESRCH // the parent has no pid here
+				return unix.ESRCH // the parent has no pid in this namespace
 			}
 			return unix.Kill(os.Getppid(), 0)
 		},
@@ -217,7 +217,7 @@ func read(_ context.Context, c *worker.Call) (any, error) {
 	return string(b), err
 }
 
-// written is what a job that writes could do.
+// written records what a job with write access could do.
 type written struct {
 	Made, Overwrote, Chowned, Executed bool
 	UID                                int
@@ -245,7 +245,7 @@ func write(_ context.Context, c *worker.Call) (any, error) {
 	return w, err
 }
 
-// above lists what can be found above the directory that it was given.
+// above lists the entries that a job can find above the directory that it was given.
 func above(_ context.Context, c *worker.Call) (any, error) {
 	dir, err := c.File(0)
 	if err != nil {
@@ -272,7 +272,7 @@ func TestEcho(t *testing.T) {
 
 func TestPromise4SealedJobIsAlone(t *testing.T) {
 	r := newRunner(t)
-	// A descriptor that is not close-on-exec, as libraries leave them.
+	// A descriptor that is not close-on-exec, as some libraries create them.
 	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestPromise4NetworkJobOwnsNothing(t *testing.T) {
 	for _, c := range f.Could {
 		switch c {
 		case "socket":
-		case "passwd", "proc": // world-readable; Landlock forbids them where the kernel has it
+		case "passwd", "proc": // world-readable; denied by Landlock if the kernel has it
 			if landlocked() {
 				t.Errorf("read %s under Landlock", c)
 			}
