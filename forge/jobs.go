@@ -9,19 +9,20 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Names of the jobs, and how long they take at the most.
+// Names of the jobs, and the time limit of one job.
 const (
 	jobPull  = "forge.pull"
 	jobToken = "forge.token"
 	jobTime  = 2 * time.Minute
 )
 
-// Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Job {
 	return []worker.Job{{Name: jobPull, Run: runPull}, {Name: jobToken, Run: runToken}}
 }
 
-// jobArgs travel over a pipe only, with the secret: a token, or an App's private key.
+// jobArgs are the arguments of a job. They contain the secret, which is a token or an App's private key, and are sent over a
+// pipe only.
 type jobArgs struct {
 	Forge        caisson.Forge
 	API          string
@@ -75,7 +76,7 @@ func runToken(ctx context.Context, c *worker.Call) (any, error) {
 	return tokenAnswer{Token: token, Expires: expires}, nil
 }
 
-// excerptURL drops what is too long to be shown, so that an answer has a bound.
+// excerptURL returns "" if s is too long, so that an answer is bounded.
 func excerptURL(s string) string {
 	if len(s) > maxURL {
 		return ""
@@ -83,7 +84,7 @@ func excerptURL(s string) string {
 	return s
 }
 
-// hostOf is for messages.
+// hostOf returns the host of an API, for messages.
 func hostOf(api string) string {
 	u, err := parseAPI(api)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// A Runner runs jobs: [*worker.Runner].
+// A Runner runs jobs, as [*worker.Runner] does.
 type Runner interface {
 	Run(ctx context.Context, req worker.Request, reply any) error
 }
@@ -23,10 +23,10 @@ type Tool struct {
 	run Runner
 }
 
-// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r; the binary that r starts must have the jobs of this package in its table.
 func NewTool(r Runner) *Tool { return &Tool{run: r} }
 
-// limits of a job. Its own clock is shorter, so that it is the one to explain itself.
+// limits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
 var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
 
 const (
@@ -35,9 +35,9 @@ const (
 	maxRoots = 256 << 10
 )
 
-// Pull returns the open pull request of p's branches, which it makes if there is none. It may be repeated after any error and never
-// makes a second one. Errors: Unauthed and Denied if the forge does not accept the token or its rights, NotFound for the project or
-// a branch, Invalid for what is wrong with the request, with the forge's words, Unavailable if another try may help.
+// Pull returns the open pull request of p's branches, and creates it if there is none. It is idempotent, also after an error.
+// Returns Unauthed or Denied if the forge does not accept the token or its rights, NotFound if the project or a branch does not
+// exist, Invalid with the forge's message if the forge rejects the request, and Unavailable if a retry may succeed.
 func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 	return &pull, nil
 }
 
-// Token returns a token of a GitHub App for s's project alone, to push branches and open pull requests with, and when it expires.
-// Errors are as those of Pull; NotFound also if the App is not installed there.
+// Token returns a token of a GitHub App that is valid for s's project only and can push branches and open pull requests, and
+// its expiry time. Errors are those of Pull; also NotFound if the App is not installed for the project.
 func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, time.Time, error) {
 	none := caisson.Secret{}
 	s.Token = app.key
@@ -98,7 +98,7 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	return caisson.NewSecret(got.Token), got.Expires, nil
 }
 
-// check says what of s cannot be used.
+// check returns an error if s cannot be used.
 func (s Server) check() error {
 	switch s.Forge {
 	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:
@@ -124,7 +124,8 @@ func (s Server) args() jobArgs {
 	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Own}
 }
 
-// believes reports whether a forge may call raw the page of one of its pull requests: people will open it.
+// believes reports whether raw may be used as the URL of a pull request's page, although the forge chose it: users will open
+// it.
 func (s Server) believes(raw string) bool {
 	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
 		return false
@@ -158,7 +159,7 @@ func validSecret(s string) bool {
 	return validToken(password) && !strings.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// secretsOf returns what of a credential must not come out.
+// secretsOf returns the parts of a credential that must be redacted.
 func secretsOf(s string) []string {
 	_, password, _ := strings.Cut(s, ":")
 	return []string{s, password}
