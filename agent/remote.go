@@ -8,10 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxStepTime bounds a set-up step of an agent that is stored over a token.
+// maxStepTime is the longest timeout of a setup step in an agent that is stored over a token.
 const maxStepTime = 30 * time.Minute
 
-// remote refuses what an agent may not have that is stored over a token. Faults are joined Denied errors.
+// remote checks the restrictions on agents that are stored over a token. It returns joined Denied errors.
 func (c *Catalog) remote(a *caisson.Agent) error {
 	var faults []error
 	deny := func(field, format string, args ...any) {
@@ -26,7 +26,7 @@ func (c *Catalog) remote(a *caisson.Agent) error {
 		}
 	}
 	if a.Warm != nil && a.Warm.Randomness == fromOpenSSL && a.Driver != caisson.DriverOpenClaw {
-		// Nobody has tested what else would run in the snapshot, and its forks could draw the same secrets.
+		// It is not tested that forks of a snapshot with another service draw different secrets.
 		deny("warm.randomness", "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket")
 	}
 	_, err := narrow(mostOf(caisson.AgentLimits{}, c.config.Most), a.Limits, false)

@@ -19,11 +19,11 @@ var (
 	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	// runForm is the id that a sandbox could have, which no name may look like.
+	// runForm is the format of ids of sandboxes and other objects, which the id of an agent must not have.
 	runForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 )
 
-// Bounds of an agent.
+// Limits on the fields of an agent.
 const (
 	maxText     = 1 << 10 // name, description, version
 	maxWord     = 256     // names of models, tools, programs
@@ -40,16 +40,16 @@ const (
 	maxPIDs     = 1 << 20
 )
 
-// reserved begins the names of variables that Caisson sets for every agent.
+// reserved is the prefix of the variables that Caisson sets for every agent.
 const reserved = "CAISSON_"
 
-// Dialects are the forms of lines of JSON that driver jsonl knows by name.
+// Dialects are the names of the JSON line formats that driver jsonl implements.
 var Dialects = []string{"caisson", "claude", "codex", "opencode"}
 
-// apis are those in which agents can say that they call models.
+// apis are the valid model APIs of agents.
 var apis = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
-// paths are the keys of Agent.Events that say where a line has what.
+// paths are the keys of Agent.Events that contain the path of a value in a line.
 var paths = []string{"text", "final", "error", "usage"}
 
 func (c *checker) identity(a *caisson.Agent) {
@@ -69,7 +69,7 @@ func (c *checker) identity(a *caisson.Agent) {
 	c.text("version", a.Version)
 }
 
-// origin checks where the agent lives.
+// origin checks the image, its setup and the environment of the agent's program.
 func (c *checker) origin(a *caisson.Agent) {
 	switch {
 	case a.Template != "" && (a.Image != "" || len(a.Setup) > 0):
@@ -106,7 +106,7 @@ func (c *checker) origin(a *caisson.Agent) {
 	c.files("files", a.Files)
 }
 
-// speech checks how the agent is spoken to.
+// speech checks the driver and the commands of the agent.
 func (c *checker) speech(a *caisson.Agent) {
 	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverOpenClaw}
 	c.oneOf("driver", a.Driver, drivers...)
@@ -168,14 +168,14 @@ func (c *checker) events(a *caisson.Agent) {
 	}
 }
 
-// The program of the built-in agent, task.Program of package agent/task, and its first argument. In another role it starts other
-// programs; in this one it reads the rule from its environment, unless a flag says something else.
+// The program of the built-in agent, which is task.Program of package agent/task, and its first argument. With another role it
+// starts other programs; with this one it reads the tool rule from its environment, unless a flag overrides it.
 const (
 	builtInProgram = "/.caisson/agent"
 	builtInRole    = "code"
 )
 
-// toolRule refuses a rule for tools that nothing would enforce.
+// toolRule adds an error for a tool rule that would not be enforced.
 func (c *checker) toolRule(a *caisson.Agent) {
 	rules := map[string][]string{"allow": a.Tools.Allow, "deny": a.Tools.Deny}
 	switch starts := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
@@ -193,7 +193,7 @@ func (c *checker) toolRule(a *caisson.Agent) {
 	}
 }
 
-// personaTools refuses a rule for tools of a persona that nothing would enforce.
+// personaTools adds an error for a tool rule of a persona that would not be enforced.
 func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Persona) {
 	if len(p.Deny) > 0 && a.Driver != caisson.DriverOpenClaw {
 		c.bad(field, "cannot be enforced: driver %s does not limit the tools of single personas, as driver openclaw does; "+
@@ -201,7 +201,7 @@ func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Person
 	}
 }
 
-// ready checks the place that is asked whether the service is there: one of its own machine.
+// ready checks the URL of the readiness probe, which must be on the sandbox's loopback interface.
 func (c *checker) ready(s string) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" || u.User != nil || u.Port() == "" {
@@ -213,7 +213,7 @@ func (c *checker) ready(s string) {
 	}
 }
 
-// persons checks what the agent may use, and what it can be.
+// persons checks models, APIs, tools, skills, sub-agents and personas.
 func (c *checker) persons(a *caisson.Agent) {
 	c.words("models", a.Models)
 	if len(a.APIs) > len(apis) {
@@ -303,14 +303,14 @@ func (c *checker) oneOf(field, value string, values ...string) {
 	}
 }
 
-// text checks a line that people read.
+// text checks a line of text for people.
 func (c *checker) text(field, s string) {
 	if len(s) > maxText || strings.ContainsAny(s, "\n\r") || safetext.Escape(s) != s {
 		c.bad(field, "is not one line of at most %d bytes without control characters", maxText)
 	}
 }
 
-// word checks a name that means something elsewhere.
+// word checks an identifier that is resolved elsewhere.
 func (c *checker) word(field, s string) {
 	if len(s) > maxWord || strings.ContainsAny(s, " \t\n\r\x00") || safetext.Escape(s) != s {
 		c.bad(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
@@ -401,7 +401,7 @@ func (c *checker) files(field string, files []caisson.SeedFile) {
 	}
 }
 
-// policy checks the form of rules only: what hosts and presets there are is known where policies are compiled.
+// policy checks the form of rules only. Whether their hosts and presets exist is checked when the policy is compiled.
 func (c *checker) policy(field string, p caisson.Policy) {
 	if len(p.Rules) > maxWords {
 		c.bad(field+".rules", "more than %d", maxWords)

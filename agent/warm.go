@@ -6,13 +6,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The reasons why forks of a warm snapshot draw randomness of their own, see [caisson.Warm].
+// The mechanisms that give each fork of a warm snapshot its own randomness, see [caisson.Warm].
 const (
 	fromKernel  = "kernel"
 	fromOpenSSL = "openssl"
 )
 
-// warm checks the recipe of a warm snapshot.
+// warm checks the configuration of warm snapshots.
 func (c *checker) warm(a *caisson.Agent) {
 	w := a.Warm
 	if w == nil {
@@ -20,7 +20,8 @@ func (c *checker) warm(a *caisson.Agent) {
 	}
 	c.oneOf("warm.randomness", w.Randomness, fromKernel, fromOpenSSL)
 	if w.Randomness == fromKernel && (len(a.Service) > 0 || a.Driver == caisson.DriverOpenClaw) {
-		// What a service has seeded before the snapshot would be the same in every fork.
+		// A service may have seeded its generator before the snapshot was taken, and all forks would then draw the same
+		// numbers.
 		c.bad("warm.randomness", "kernel is for agents of which nothing runs in the snapshot; this one has a service there")
 	}
 	if len(w.Prompt) > 64<<10 || !utf8.ValidString(w.Prompt) {
