@@ -14,14 +14,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what only the end of a stream has.
+// Limits on the fields of the last lines of a stream.
 const (
 	MaxChanges = 1000
 	MaxMessage = 4 << 10 // of an error
 	maxPath    = 4 << 10
 )
 
-// wire is a Line as it is written: without the fields of RunEvent that are the engine's to fill.
+// wire is the encoded form of a Line: without the fields of RunEvent that the engine sets.
 type wire struct {
 	Type    string               `json:"type"`
 	Phase   string               `json:"phase,omitempty"`
@@ -62,7 +62,7 @@ func (w *wire) line() Line {
 	}
 }
 
-// Phases are those that a status can have; Codes those of an error.
+// Phases are the valid phases of a status; Codes are the valid codes of an error.
 var (
 	Phases = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
 	Codes  = []string{
@@ -71,17 +71,17 @@ var (
 	}
 )
 
-// Values that other fields can have.
+// Valid values of other fields.
 var (
 	streams = []string{caisson.LogStdout, caisson.LogStderr}
 	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
 	kinds   = []string{"added", "modified", "removed"}
 )
 
-// check says what is wrong with a line: an unknown type, a field that the type does not have, or a value out of bounds. Writer and Reader
-// use the same, so that they never disagree.
+// check returns an error if a line has an unknown type, a field that its type does not have, or a value out of bounds. Writer
+// and Reader both use it, so that they always agree.
 func (w *wire) check() error {
-	rest := *w // what is not taken away below must not be there
+	rest := *w // fields of the type are cleared below; the others must be empty
 	rest.Type = ""
 	var err error
 	switch w.Type {
@@ -132,10 +132,10 @@ func oneOf(field, s string, all []string) error {
 	return nil
 }
 
-// word accepts at most MaxLabel bytes on one line, or nothing.
+// word accepts one line of at most MaxLabel bytes, which may be empty.
 func word(field, s string) error { return text(field, s, MaxLabel, "") }
 
-// name is word, and not nothing.
+// name is like word, but rejects an empty string.
 func name(field, s string) error {
 	if s == "" {
 		return fmt.Errorf("%s is empty", field)
@@ -143,7 +143,7 @@ func name(field, s string) error {
 	return word(field, s)
 }
 
-// text accepts valid UTF-8 without control characters but those in controls.
+// text accepts valid UTF-8 without control characters, except those in controls.
 func text(field, s string, limit int, controls string) error {
 	if len(s) > limit {
 		return fmt.Errorf("%s has %d bytes, %d are allowed", field, len(s), limit)
@@ -172,8 +172,8 @@ func arguments(raw json.RawMessage) error {
 	return nil
 }
 
-// escapedControl returns where in a JSON text, from an index that is not within an escape, a control character that is no white space is
-// written as \uNNNN, or -1.
+// escapedControl returns the index at which a JSON text contains a control character other than white space in the form \uNNNN,
+// or -1. The search begins at from, which must not be within an escape.
 func escapedControl(raw []byte, from int) int {
 	for i := from; i+1 < len(raw); i++ {
 		if raw[i] != '\\' {
@@ -193,8 +193,8 @@ func escapedControl(raw []byte, from int) int {
 	return -1
 }
 
-// CleanJSON returns a JSON text with U+FFFD in place of bytes that are not UTF-8 and of control characters within its strings. It may use
-// raw's memory.
+// CleanJSON returns a JSON text in which bytes that are not UTF-8 and control characters in strings are replaced by U+FFFD. It
+// may modify raw.
 func CleanJSON(raw []byte) []byte {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
@@ -205,7 +205,7 @@ func CleanJSON(raw []byte) []byte {
 	return raw
 }
 
-// hex returns the value of a hexadecimal digit; JSON that was parsed has no others there.
+// hex returns the value of a hexadecimal digit. Parsed JSON has no other characters there.
 func hex(c byte) byte {
 	switch {
 	case c <= '9':

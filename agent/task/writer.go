@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// A Writer writes lines, each with one call of the writer below. It is safe for concurrent use.
+// A Writer writes lines, each with one call of the underlying writer. It is safe for concurrent use.
 type Writer struct {
 	mu    sync.Mutex
 	w     io.Writer
 	order order
-	err   error // of the writer below; nothing is written after it
+	err   error // error of the underlying writer, after which nothing is written
 }
 
-// ErrRefused is what [Writer.Write] returns, with the reason, for a line that it has not written because the other end would refuse it.
+// ErrRefused is wrapped by the errors of [Writer.Write] for a line that was not written because a Reader would reject it.
 var ErrRefused = errors.New("not a line")
 
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one line and returns how many bytes that took. The error is [ErrRefused] or that of
-// the writer below, after which nothing is written.
+// Write writes one line and returns the number of bytes. The error wraps [ErrRefused], or is that of the underlying writer,
+// after which nothing is written.
 func (w *Writer) Write(l Line) (int, error) {
 	out := l.wire()
 	if err := out.check(); err != nil {
@@ -48,7 +48,7 @@ func (w *Writer) Write(l Line) (int, error) {
 	return n, err
 }
 
-// order is what lines must follow which.
+// order checks the order of lines.
 type order struct {
 	final, ended, changed bool
 	marks                 map[string]bool
