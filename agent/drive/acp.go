@@ -16,21 +16,22 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// acpVersion is the version of the Agent Client Protocol that is spoken here.
+// acpVersion is the version of the Agent Client Protocol that this package implements.
 const acpVersion = 1
 
-// acpDriver is [caisson.DriverACP]: the program is an agent of the Agent Client Protocol on its standard streams, and this is its client.
+// acpDriver is the driver [caisson.DriverACP]. The agent's program implements the agent side of the Agent Client Protocol on
+// its standard streams, and the driver the client side.
 type acpDriver struct{}
 
-// acpClient is one turn.
+// acpClient is the client of one turn.
 type acpClient struct {
 	t       *task.Task
 	rpc     *rpc
 	s       *speech
 	session string
-	live    atomic.Bool // the turn has begun: what was said before repeats an earlier one; session is set
+	live    atomic.Bool // the turn has begun and session is set; earlier updates repeat previous turns
 	calls   map[string]*acpCall
-	message string // id of the present message
+	message string // id of the current message
 }
 
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
@@ -43,7 +44,7 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	c := &acpClient{t: t, rpc: newRPC(out), s: newSpeech(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
 
-	// The conversation outlives ctx for as long as it takes to tell the agent so.
+	// The connection outlives ctx, so that a session/cancel can still be sent.
 	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
 	go c.rpc.write(talk, p.Stdin)
@@ -61,9 +62,10 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 		}
 		out.Mark(task.MarkAnswer)
 		close(over)
-		p.Stdin.Close() // which most agents end for
+		p.Stdin.Close() // most agents exit when their input is closed
 	})
-	// Half of the grace is for the agent to end its turn, in which the program is left alone; half is for the program to end.
+	// For the first half of the grace period the agent can end its turn and the program gets no signal; in the second half the
+	// program has to exit.
 	grace := time.Duration(t.Grace) / 2
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -88,7 +90,7 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	return end, nil
 }
 
-// turn speaks with the agent from the beginning to the end of its answer.
+// turn runs the protocol from initialization to the end of the agent's answer.
 func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`
@@ -120,13 +122,13 @@ func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 	return c.prompt(ctx, talk, out)
 }
 
-// sessionFile has the agent's own name of a conversation.
+// sessionFile returns the path of the file with the agent's id of the conversation.
 func (c *acpClient) sessionFile() (string, error) {
 	dir, err := notes(c.t)
 	return filepath.Join(dir, "acp-session"), err
 }
 
-// known returns the name that the agent gave the conversation at an earlier turn.
+// known returns the id that the agent gave the conversation in an earlier turn.
 func (c *acpClient) known() (string, error) {
 	file, err := c.sessionFile()
 	if err != nil {
@@ -136,7 +138,7 @@ func (c *acpClient) known() (string, error) {
 	return string(id), err
 }
 
-// open takes up the conversation that the task continues, or begins one.
+// open resumes the conversation that the task continues, or starts a new one.
 func (c *acpClient) open(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
@@ -173,7 +175,8 @@ func (c *acpClient) open(ctx context.Context, can bool) error {
 	return nil
 }
 
-// prompt gives the agent its task and waits for the end of the turn. If ctx ends first the agent is asked to stop, and has until talk ends.
+// prompt sends the prompt and waits for the end of the turn. If ctx is done first, it sends session/cancel and waits until talk
+// is done.
 func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})
@@ -213,7 +216,7 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", word(end.Reason))
 }
 
-// handle takes what the agent says and asks.
+// handle handles the notifications and requests of the agent.
 func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
 	switch method {
 	case "session/update":

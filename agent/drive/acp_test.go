@@ -36,7 +36,7 @@ func init() {
 		v.write(obj{"id": v.id, "result": obj{"stopReason": "end_turn", "usage": obj{"inputTokens": 7, "outputTokens": 8, "cachedReadTokens": 1}}})
 		v.Listen()
 	}
-	others["acp/asks"] = func() { // permissions and files; it answers with what it was told
+	others["acp/asks"] = func() { // permissions and files; its answer contains the responses
 		v := newACPVoice()
 		v.Listen()
 		options := []any{obj{"optionId": "always", "kind": "allow_always", "name": "a"}, obj{"optionId": "once", "kind": "allow_once", "name": "b"}, obj{"optionId": "no", "kind": "reject_once", "name": "c"}}
@@ -55,7 +55,7 @@ func init() {
 		v.End()
 		v.Listen()
 	}
-	others["acp/cancelled"] = func() { // ends its turn when it is asked to
+	others["acp/cancelled"] = func() { // ends its turn when it gets session/cancel
 		v := newACPVoice()
 		v.Listen()
 		v.Delta("so far")
@@ -83,7 +83,7 @@ func init() {
 		v.write(obj{"id": v.read().ID, "error": obj{"code": -32000, "message": "Authentication required", "data": obj{"why": "no key"}}})
 		v.read()
 	}
-	others["acp/strings"] = func() { // answers to numbers as if they were strings, and says what no one understands
+	others["acp/strings"] = func() { // answers numeric ids with strings, and sends unknown messages
 		v := newACPVoice()
 		id := func(r *acpRequest) string { return string(r.ID) }
 		v.write(obj{"id": 4711, "result": obj{}})
@@ -98,7 +98,7 @@ func init() {
 	}
 }
 
-// ask asks its client something and says as part of the answer what it was told.
+// ask sends a request to the client and adds the response to the answer.
 func (v *acpVoice) ask(method string, params any) {
 	v.write(obj{"id": "q", "method": method, "params": params})
 	r := v.read()
@@ -113,7 +113,7 @@ func (v *acpVoice) ask(method string, params any) {
 	v.Delta(string(answer) + "\n")
 }
 
-// events returns what was said besides text, marks and logs, in short.
+// events returns a short form of the lines, without text, marks and logs.
 func events(r *drivetest.Result) []string {
 	var all []string
 	for _, l := range r.Lines {
@@ -203,7 +203,7 @@ func TestACPErrors(t *testing.T) {
 	}
 }
 
-// TestACPSession: the agent's own name of a conversation is kept, and what it says of earlier turns is not said again.
+// TestACPSession: the agent's id of a conversation is kept, and messages of earlier turns are not repeated.
 func TestACPSession(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverACP, "acp/answer")
 	k.Session = "conversation"

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// acpUpdate is any of the updates of a session.
+// acpUpdate is any update of a session.
 type acpUpdate struct {
 	Kind string `json:"sessionUpdate"`
-	// Content is one block of a message, or a list of what a tool has given.
+	// Content is one block of a message, or a list of results of a tool.
 	Content json.RawMessage `json:"content"`
 	Message string          `json:"messageId"`
 	Entries []struct {
@@ -18,7 +18,7 @@ type acpUpdate struct {
 	acpTool
 }
 
-// acpTool is what is said of a call of a tool; each update has what has changed.
+// acpTool describes a tool call; each update has only the fields that changed.
 type acpTool struct {
 	ID     string          `json:"toolCallId"`
 	Name   string          `json:"name"`
@@ -29,11 +29,11 @@ type acpTool struct {
 	Output json.RawMessage `json:"rawOutput"`
 }
 
-// acpCall is a call that has not ended.
+// acpCall is a tool call that has not ended.
 type acpCall struct {
 	acpTool
 	content json.RawMessage
-	told    bool // its beginning has been passed on
+	told    bool // its start has been reported
 }
 
 func (c *acpClient) update(u *acpUpdate) {
@@ -64,8 +64,8 @@ func (c *acpClient) update(u *acpUpdate) {
 	}
 }
 
-// tool takes news of a call. Agents tell its arguments in the first or in a later one, so the beginning is passed on once they are known or the call is
-// under way.
+// tool handles an update of a tool call. Agents may send the arguments in a later update, so the start is reported once the
+// arguments are known or the call is running.
 func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	call := c.call(news)
 	if call == nil {
@@ -91,7 +91,7 @@ func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	}
 }
 
-// call returns what is known of a call, news included; nil if too many are open.
+// call returns the state of a call, with news merged into it; nil if there are too many open calls.
 func (c *acpClient) call(news *acpTool) *acpCall {
 	call := c.calls[news.ID]
 	if call == nil {
@@ -114,7 +114,7 @@ func (c *acpClient) call(news *acpTool) *acpCall {
 	return call
 }
 
-// given reports whether an optional value is there, and not just empty.
+// given reports whether an optional value is present and not empty.
 func given(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "{}", "[]":
@@ -123,7 +123,7 @@ func given(raw json.RawMessage) bool {
 	return true
 }
 
-// begin passes the beginning of a call on.
+// begin reports the start of a call, once.
 func (c *acpClient) begin(call *acpCall) {
 	if call.told {
 		return
@@ -139,7 +139,7 @@ func (c *acpClient) begin(call *acpCall) {
 	c.s.toolStart(call.ID, call.called(), args)
 }
 
-// called returns the best name that there is for a tool.
+// called returns the best available name of a tool.
 func (t *acpTool) called() string {
 	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
 		return t.Sort

@@ -49,7 +49,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswerRemembersSoMuch: a long answer costs no more memory than it may.
+// TestAnswerRemembersSoMuch: the memory for a long answer is bounded.
 func TestAnswerRemembersSoMuch(t *testing.T) {
 	out := &record{}
 	a := NewAnswer(out, 10)
@@ -91,7 +91,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// FuzzClean: however text is cut, the same plain text comes of it.
+// FuzzClean: the plain text does not depend on how the input is split.
 func FuzzClean(f *testing.F) {
 	f.Add("a\x1b[31mb\r\nc\xe2\x82\xac", 3)
 	f.Add("\x1b]8;;x\x1b\\\xff", 5)

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claude is what "claude -p --output-format stream-json --verbose" writes, with or without --include-partial-messages.
+// claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages.
 type claude struct{}
 
 func (*claude) ends() bool { return true }
@@ -27,7 +27,7 @@ type claudeBlock struct {
 type claudeLine struct {
 	Type    string  `json:"type"`
 	Subtype string  `json:"subtype"`
-	Parent  *string `json:"parent_tool_use_id"` // of what a part of the agent says, which is no answer
+	Parent  *string `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
 	Version string  `json:"claude_code_version"`
 	Message *struct {
 		Content json.RawMessage `json:"content"`
@@ -109,12 +109,12 @@ func (c *claude) line(raw []byte, s *speech) bool {
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {
-		return nil // a string: what the user says
+		return nil // a string is a message of the user
 	}
 	return blocks
 }
 
-// event takes a part of a message.
+// event handles a part of a message.
 func (*claude) event(l *claudeLine, s *speech) {
 	switch e := l.Event; e.Type {
 	case "content_block_start":
@@ -128,9 +128,9 @@ func (*claude) event(l *claudeLine, s *speech) {
 	}
 }
 
-// message takes a whole one, whose text may have come in parts before.
+// message handles a whole message. Its text may have been streamed in parts before.
 func (*claude) message(l *claudeLine, s *speech) {
-	failed := len(l.Error) > 0 && string(l.Error) != "null" // what it says then is the error that comes in the result
+	failed := len(l.Error) > 0 && string(l.Error) != "null" // the text is then the error, which is repeated in the result
 	for _, b := range claudeBlocks(l.Message.Content) {
 		switch {
 		case b.Type == "text" && l.Parent == nil && !failed:

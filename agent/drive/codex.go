@@ -8,9 +8,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// codex is what "codex exec --json" writes: a thread of turns, and items that start, go on and are completed.
+// codex is the dialect of "codex exec --json": a thread of turns, with items that are started, updated and completed.
 type codex struct {
-	last string // error that need not be the end: lost connections are tried again
+	last string // last error, which need not end the turn: codex retries lost connections
 }
 
 func (*codex) ends() bool { return true }
@@ -77,7 +77,7 @@ func (c *codex) line(raw []byte, s *speech) bool {
 		s.done, s.err = true, agentFault(message)
 	case "error":
 		if e.Message == "" {
-			return false // another's
+			return false // a line of another dialect
 		}
 		c.last = e.Message
 		s.out.Status("warning", e.Message)

@@ -21,12 +21,13 @@ func readable(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' && r != '\r' })
 }
 
-// compare returns the differences of two manifests by path, and as much of them as a patch as fits. What is missing is said before the patch.
+// compare returns the changes between two manifests, sorted by path, and a patch that is truncated at the limit. A note before
+// the patch lists what is missing.
 func compare(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
 	cut := append(slices.Clone(before.cut), after.cut...)
-	partial := before.partial || after.partial // what one of them has not seen is neither new nor gone
+	partial := before.partial || after.partial // a file that one scan did not reach is neither added nor removed
 	for _, name := range paths(before, after) {
 		was, is := before.entries[name], after.entries[name]
 		change := caisson.FileChange{Path: visible(name)}
@@ -43,7 +44,7 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 			continue
 		}
 		if change.Path == "" {
-			continue // a name that is no path; it cannot be told from another
+			continue // not a valid path, and several names would look the same
 		}
 		if len(all) == task.MaxChanges {
 			cut = append(cut, "more changes")
@@ -68,7 +69,7 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 	return all, "# not shown: " + clip(note, 900, "…") + "\n" + patch.String()
 }
 
-// paths returns the paths of both manifests in order.
+// paths returns the paths of both manifests, sorted.
 func paths(a, b *manifest) []string {
 	names := slices.Collect(maps.Keys(a.entries))
 	for name := range b.entries {
@@ -80,7 +81,7 @@ func paths(a, b *manifest) []string {
 	return names
 }
 
-// visible returns a path without control characters, "" if nothing of it is left that is one.
+// visible returns a path without control characters, or "" if the result is not a valid relative path.
 func visible(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if task.Control(r) {
@@ -94,7 +95,8 @@ func visible(name string) string {
 	return name
 }
 
-// hunks returns the unified diff of two entries, "" if one is no text, and how many lines were added and removed.
+// hunks returns the unified diff of two entries and the numbers of added and removed lines. The diff is "" if one of them is
+// not text.
 func hunks(name string, was, is *entry) (text string, added, removed int) {
 	oldName, newName := "a/"+name, "b/"+name
 	var from, to string
@@ -128,10 +130,10 @@ func hunks(name string, was, is *entry) (text string, added, removed int) {
 	if len(body) == 0 {
 		return head.String(), 0, 0
 	}
-	_, body, _ = bytes.Cut(body, []byte("\n")) // its own first line, which names both
+	_, body, _ = bytes.Cut(body, []byte("\n")) // remove the diff's own first line
 	for i, line := range bytes.Split(body, []byte("\n")) {
 		switch {
-		case i < 2 || len(line) == 0: // the names
+		case i < 2 || len(line) == 0: // the file names
 		case line[0] == '+':
 			added++
 		case line[0] == '-':
@@ -141,7 +143,7 @@ func hunks(name string, was, is *entry) (text string, added, removed int) {
 	return head.String() + string(body), added, removed
 }
 
-// gitMode is the mode that git has for a file.
+// gitMode returns git's mode for a file.
 func gitMode(m fs.FileMode) string {
 	switch {
 	case m.Type() == fs.ModeSymlink:

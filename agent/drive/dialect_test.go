@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// record is an Out that keeps what it is told, a line each.
+// record is an Out that records each call as a line.
 type record struct {
 	lines []string
 	text  strings.Builder
@@ -45,7 +45,7 @@ func (r *record) Usage(u caisson.RunUsage) {
 func (r *record) Log(string, []byte) {}
 func (r *record) Mark(string)        {}
 
-// hear lets a dialect hear lines and returns what it made of them.
+// hear passes lines to a dialect and returns the result.
 func hear(t *testing.T, events map[string]string, input []byte) (*record, *speech, *caisson.RunError) {
 	t.Helper()
 	d, err := dialectOf(events)
@@ -65,10 +65,11 @@ func hear(t *testing.T, events map[string]string, input []byte) (*record, *speec
 	return out, s, verdict(s, d, nil, valid, other)
 }
 
-// varies is what another recording has otherwise.
+// varies matches text that differs between recordings.
 var varies = regexp.MustCompile(`(Chunk ID|Wall time): [0-9a-f.]+`)
 
-// TestRealAgents reads what real agents have said: one turn in which a tool makes a file, and one in which the model's API refuses.
+// TestRealAgents parses recordings of real agents: one turn in which a tool makes a file, and one in which the model's API
+// refuses.
 func TestRealAgents(t *testing.T) {
 	for _, c := range []struct {
 		agent, text, fault, version string
@@ -124,7 +125,7 @@ func TestRealAgents(t *testing.T) {
 	}
 }
 
-// TestDialects: what real agents say in turns that are not recorded.
+// TestDialects: lines of real agents in turns that are not recorded.
 func TestDialects(t *testing.T) {
 	for _, c := range []struct {
 		name, dialect, in, text, fault string
@@ -246,7 +247,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// FuzzDialects: whatever agents write, no dialect breaks, and what is said is whole text.
+// FuzzDialects: no input makes a dialect crash, and the resulting text is valid.
 func FuzzDialects(f *testing.F) {
 	names, err := os.ReadDir("testdata")
 	if err != nil {
@@ -257,7 +258,7 @@ func FuzzDialects(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		for line := range bytes.Lines(b) { // one by one: what is long is hardly varied
+		for line := range bytes.Lines(b) { // one by one, because long inputs are hardly mutated
 			if len(line) < 1<<10 {
 				f.Add(line)
 			}

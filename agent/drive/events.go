@@ -9,8 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// plainEvents is the dialect caisson: lines are [caisson.RunEvent] without what the engine fills in. Text is in text_delta; assistant_final may have all of it, or
-// an answer that was not streamed. An error may be said once, and done ends the turn.
+// plainEvents is the dialect caisson. Its lines are [caisson.RunEvent] without the fields that the engine sets. The answer is
+// in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. At most one error is used, and done
+// ends the turn.
 type plainEvents struct{}
 
 func (*plainEvents) ends() bool { return false }
@@ -48,13 +49,13 @@ func (*plainEvents) line(raw []byte, s *speech) bool {
 	return true
 }
 
-// byPath is the dialect of agents that are described by where in a line something is.
+// byPath is the dialect of agents whose lines are described by paths of JSON fields.
 type byPath struct {
 	text, final, fail []string
 	usage             map[string][]string
 }
 
-// usageNames are what usage can have.
+// usageNames are the valid fields of usage.
 var usageNames = []string{"calls", "input", "output", "cacheRead", "cacheWrite", "cost"}
 
 func newPaths(events map[string]string) (dialect, error) {
@@ -106,7 +107,7 @@ func (p *byPath) line(raw []byte, s *speech) bool {
 	return p.used(v, s) || known
 }
 
-// used takes what a line says of usage.
+// used reports the usage in a line, and whether there is any.
 func (p *byPath) used(v any, s *speech) bool {
 	u, found := s.usage, false
 	for name, into := range map[string]*int64{
@@ -125,7 +126,7 @@ func (p *byPath) used(v any, s *speech) bool {
 	return found
 }
 
-// at returns what is at a path in a JSON value, nil if there is nothing.
+// at returns the value at a path in a JSON value, or nil.
 func at(v any, path []string) any {
 	if len(path) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// execDriver is [caisson.DriverExec]: what the program writes to standard output is the answer, and exit code 0 is success.
+// execDriver is the driver [caisson.DriverExec]: standard output of the program is the answer, and exit code 0 is success.
 type execDriver struct{}
 
 func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
@@ -28,8 +28,8 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	})
 }
 
-// once runs t's command to its end. Standard output is given to read; a command that could not be started or did not succeed is an error of
-// the agent's.
+// once runs t's command until it exits and passes its standard output to read. A command that cannot be started, or fails, is
+// an error of the agent.
 func once(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
 	args, input, remove, err := command(t)
 	defer remove()
@@ -47,7 +47,7 @@ func once(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read
 		out.Mark(task.MarkPrompt)
 	} else {
 		go func() {
-			// A program that ends, or closes its input, without reading all of it has a right to.
+			// A program may exit or close its input without reading all of it.
 			if _, err := io.WriteString(p.Stdin, input); err == nil {
 				out.Mark(task.MarkPrompt)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// fault is an error of a run, with a message that is fit to be passed on.
+// fault returns an error of a run, with a message that is cleaned and within the limits.
 func fault(code, message string) *caisson.RunError {
 	message = strings.TrimSpace(plain(clip(message, 4*task.MaxMessage, "")))
 	if !slices.Contains(task.Codes, code) {
@@ -24,9 +24,10 @@ func fault(code, message string) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: clip(message, task.MaxMessage, "…")}
 }
 
-// agentFault is fault for what an agent says itself. Two refusals of models have codes of their own, by which callers decide what to do.
+// agentFault is fault for messages of an agent. Two errors of model APIs get codes of their own, which callers use to decide
+// about retries.
 func agentFault(message string) *caisson.RunError {
-	var body struct { // some pass on what the model's API has said
+	var body struct { // some agents pass on the answer of the model's API
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
@@ -44,7 +45,7 @@ func agentFault(message string) *caisson.RunError {
 	return fault(code, message)
 }
 
-// ended says how a program ended that should have succeeded.
+// ended returns the error message for a program that failed.
 func ended(program string, exit *caisson.ExitStatus, tail string) string {
 	what := fmt.Sprintf("exit code %d", exit.Code)
 	switch {

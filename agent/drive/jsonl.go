@@ -13,36 +13,37 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// jsonlDriver is [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several dialects. Other lines go to the log only.
+// jsonlDriver is the driver [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several dialects.
+// Other lines go only to the log.
 type jsonlDriver struct{}
 
-// A dialect understands the lines of one kind of agent.
+// A dialect parses the lines of one kind of agent.
 type dialect interface {
-	// line takes one JSON value and reports whether it is one of the dialect's.
+	// line processes one JSON value and reports whether the dialect defines it.
 	line(raw []byte, s *speech) bool
-	// ends reports whether agents of this kind say in a line of their own that their turn is over.
+	// ends reports whether agents of this kind write a line at the end of their turn.
 	ends() bool
 }
 
-// speech is what an agent has said so far.
+// speech is the state of a turn: the output of the agent so far.
 type speech struct {
 	out    Out
 	answer *Answer
 	tools  map[string]bool // calls that have begun and not ended
-	done   bool            // the agent has said that its turn is over
+	done   bool            // the agent has reported the end of its turn
 	err    *caisson.RunError
-	agent  string // its version
+	agent  string // version of the agent
 	usage  caisson.RunUsage
 }
 
-// maxTools bounds the calls that are remembered as open.
+// maxTools is the maximum number of open calls that are recorded.
 const maxTools = 10000
 
 func newSpeech(t *task.Task, out Out) *speech {
 	return &speech{out: out, answer: NewAnswer(out, int(t.Output)), tools: map[string]bool{}}
 }
 
-// toolStart says that a call has begun, once.
+// toolStart reports the start of a call, once.
 func (s *speech) toolStart(id, name string, args any) {
 	if s.tools[id] || len(s.tools) >= maxTools {
 		return
@@ -52,7 +53,7 @@ func (s *speech) toolStart(id, name string, args any) {
 	s.out.ToolStart(id, name, args)
 }
 
-// toolResult says that a call has ended; one that was not said to have begun has none.
+// toolResult reports the end of a call whose start was reported.
 func (s *speech) toolResult(id, result string, isError bool) {
 	if s.tools[id] {
 		delete(s.tools, id)
@@ -60,7 +61,7 @@ func (s *speech) toolResult(id, result string, isError bool) {
 	}
 }
 
-// report says what was used, as the agent has it.
+// report reports the usage that the agent counts.
 func (s *speech) report(u caisson.RunUsage) {
 	s.usage = u
 	s.out.Usage(u)
@@ -105,13 +106,13 @@ func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 	return end, nil
 }
 
-// verdict says what became of a turn: what the agent says of it itself comes first, then how its program ended.
+// verdict returns the error of a turn, or nil. The agent's own report takes precedence over the exit status of its program.
 func verdict(s *speech, d dialect, exit *caisson.RunError, valid, other int) *caisson.RunError {
 	switch {
 	case s.err != nil:
 		return s.err
 	case s.done:
-		return nil // what its program did afterwards does not undo the answer
+		return nil // failures of the program after the answer are ignored
 	case exit != nil:
 		return exit
 	case valid == 0:
@@ -124,7 +125,7 @@ func verdict(s *speech, d dialect, exit *caisson.RunError, valid, other int) *ca
 	return nil
 }
 
-// dialectOf returns the dialect that an agent's entry in the catalog names, or the one for the paths that it has.
+// dialectOf returns the dialect that an agent's catalog entry names, or that of its paths.
 func dialectOf(events map[string]string) (dialect, error) {
 	name := events["dialect"]
 	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &plainEvents{}}
@@ -139,7 +140,7 @@ func dialectOf(events map[string]string) (dialect, error) {
 	return &guess{}, nil
 }
 
-// guess is the dialect of agents that name none: whichever understands the first line.
+// guess is the dialect of agents that name none: the first one that accepts a line.
 type guess struct{ is dialect }
 
 func (g *guess) line(raw []byte, s *speech) bool {
@@ -157,7 +158,7 @@ func (g *guess) line(raw []byte, s *speech) bool {
 
 func (g *guess) ends() bool { return g.is != nil && g.is.ends() }
 
-// texts joins the text of what may be a string or a list of blocks with text.
+// texts returns the text of a JSON value that is a string or a list of blocks with text.
 func texts(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -184,7 +185,7 @@ func texts(raw json.RawMessage) string {
 	return strings.Join(all, "\n")
 }
 
-// dollars returns an amount that is a floating point number in JSON.
+// dollars converts an amount that is a floating-point number in JSON. Values outside of 0 to 1e6 become 0.
 func dollars(f float64) caisson.USD {
 	if !(f > 0 && f < 1e6) {
 		return 0

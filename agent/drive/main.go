@@ -25,19 +25,19 @@ func Drivers() map[string]Driver {
 	}
 }
 
-// Why a task ends before its agent does.
+// Reasons to end a task before its agent does.
 var (
 	errTime      = errors.New("the agent's time is over")
 	errCancelled = errors.New("the run was cancelled")
 	errReader    = errors.New("nobody reads what the agent says")
 )
 
-// overtime is what a driver has to return once its agent's grace is over.
+// overtime is how long a driver may take to return after its agent's grace period.
 const overtime = 5 * time.Second
 
-// Main reads a task from stdin, lets one of the drivers have it done, and says to stdout what happens. It returns the exit code: 0 if stdout has
-// got its end. It changes this process for good (signals, working directory, orphans) and is called once. No process that the task has started
-// runs any more when it returns, but those of its background.
+// Main reads a task from stdin, runs it with one of the drivers, and writes lines to stdout. It returns the exit code: 0 if the
+// end line was written. It permanently changes this process (signals, working directory, orphans) and must be called only once.
+// When it returns, all processes that the task started have exited, except those of its background.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -69,7 +69,7 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 		return code
 	case <-limited.Done():
 	}
-	// The reader may be there and take nothing. Then there is nobody to tell, and what is left is to leave nothing behind.
+	// The writes may block because the reader is slow. No result can be reported then; kill all processes.
 	select {
 	case code := <-finished:
 		return code
@@ -79,7 +79,7 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 	}
 }
 
-// do does t and says so.
+// do runs t and writes its last lines.
 func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output) int {
 	track, end, unready := attempt(ctx, t, d, out)
 	survivors := killBelow(os.Getpid())
@@ -115,14 +115,14 @@ func do(ctx context.Context, t *task.Task, d Driver, w *task.Writer, out *output
 	return say(w, end, cut)
 }
 
-// attempt prepares the sandbox and runs the driver. unready says why it did not: the agent's service never was ready, and its output is
-// in the log.
+// attempt prepares the sandbox and runs the driver. unready is the error if the agent's service did not become ready; the
+// service's output is then in the log.
 func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (track *tracker, end End, unready error) {
 	if err := prepare(t); err != nil {
 		return nil, End{Error: fault(caisson.RunInternal, err.Error())}, nil
 	}
 	scanned := make(chan struct{})
-	go func() { // while the service starts
+	go func() { // in parallel with the start of the service
 		defer close(scanned)
 		track = newTracker(t)
 	}()
@@ -159,14 +159,14 @@ func attempt(ctx context.Context, t *task.Task, d Driver, out *output) (track *t
 	return track, o.end, nil
 }
 
-// late is closed some time after ctx has ended.
+// late returns a channel that is closed some time after ctx is done.
 func late(ctx context.Context, after time.Duration) <-chan struct{} {
 	c := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(after, func() { close(c) }) })
 	return c
 }
 
-// say writes the end.
+// say writes the end line and returns the exit code.
 func say(w *task.Writer, end End, cut bool) int {
 	l := task.Line{RunEvent: caisson.RunEvent{Type: task.LineEnd, Error: end.Error}, Cut: cut, Exit: end.Exit, Agent: word(end.Agent)}
 	if _, err := w.Write(l); err != nil {
@@ -175,7 +175,7 @@ func say(w *task.Writer, end End, cut bool) int {
 	return 0
 }
 
-// readTask reads one line, or all if there is only one.
+// readTask reads the first line, which need not end with a newline.
 func readTask(r io.Reader) (*task.Task, error) {
 	b, err := bufio.NewReader(io.LimitReader(r, task.MaxTask+2)).ReadBytes('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -184,7 +184,8 @@ func readTask(r io.Reader) (*task.Task, error) {
 	return task.Decode(bytes.TrimSuffix(b, []byte("\n")))
 }
 
-// watchSignals makes signals that end programs cancel the task. SIGPIPE is caught, not ignored: what is ignored stays so in what is started.
+// watchSignals makes termination signals cancel the task. SIGPIPE is caught rather than ignored, because child processes
+// inherit ignored signals.
 func watchSignals(cancel context.CancelCauseFunc) {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
@@ -199,7 +200,8 @@ func watchSignals(cancel context.CancelCauseFunc) {
 	}()
 }
 
-// watchReader cancels the task when nobody can read f any more, also while nothing is written to it. It waits until this process ends.
+// watchReader cancels the task when the read end of f is closed, even while nothing is written. Its goroutine runs until this
+// process exits.
 func watchReader(f *os.File, cancel context.CancelCauseFunc) {
 	fd := int32(f.Fd())
 	go func() {

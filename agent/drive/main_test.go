@@ -33,7 +33,7 @@ func init() {
 	}
 }
 
-// TestOrder: what is said comes in the order that is promised.
+// TestOrder: lines are written in the documented order.
 func TestOrder(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 	r := drivetest.Do(t, k)
@@ -59,14 +59,14 @@ func TestStdin(t *testing.T) {
 	if r := drivetest.Do(t, k); r.Text != "1048576" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
-	k.By = "" // there is nothing to read, and no waiting for it
+	k.By = "" // without a prompt on its input, the program does not wait for input
 	k.Prompt = "x"
 	if r := drivetest.Do(t, k); r.Text != "0" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
 }
 
-// TestNotReady: an agent whose service does not come is not started.
+// TestNotReady: an agent whose service does not become ready is not started.
 func TestNotReady(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 	k.Ready, k.ReadyTime = "http://127.0.0.1:1/ready", caisson.Duration(200*time.Millisecond)
@@ -80,8 +80,8 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestServiceFails: a service that has failed is not waited for, and what it wrote is in the log. It is not parallel: the address of the
-// supervisor is the same for all.
+// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output. It is not parallel,
+// because all supervisors have the same address.
 func TestServiceFails(t *testing.T) {
 	for _, c := range []struct {
 		name, ready string
@@ -108,7 +108,7 @@ func TestServiceFails(t *testing.T) {
 	}
 }
 
-// serve starts the supervisor of a service and returns when the service has ended.
+// serve starts the supervisor of a service and returns when the service has exited.
 func serve(t *testing.T, service []string) {
 	t.Helper()
 	k := drivetest.Task(t, caisson.DriverExec, "service")
@@ -135,7 +135,7 @@ func serve(t *testing.T, service []string) {
 	})
 }
 
-// TestBackground: what may run on does, with or without a session of its own, and nothing else.
+// TestBackground: background programs keep running, with or without their own session, and other processes are killed.
 func TestBackground(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "")
 	self, mark := k.Command[0], "DRIVETEST_BACKGROUND="+t.TempDir()

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// opencode is what "opencode run --format json" writes: the parts of messages once they are complete.
+// opencode is the dialect of "opencode run --format json": the parts of messages once they are complete.
 type opencode struct{ used caisson.RunUsage }
 
 func (*opencode) ends() bool { return false }

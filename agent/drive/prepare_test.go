@@ -36,7 +36,7 @@ func TestPrepare(t *testing.T) {
 	if info.Mode() != 0o600 || info.Size() != 4 {
 		t.Errorf("%v", info.Mode())
 	}
-	for name, want := range map[string]string{"target": "kept", "link": "mine"} { // not through the link
+	for name, want := range map[string]string{"target": "kept", "link": "mine"} { // the link was replaced, not followed
 		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
@@ -53,7 +53,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestRecall: what was said before is for the agent to read, and not in its workspace.
+// TestRecall: earlier messages are written outside of the workspace, for the agent to read.
 func TestRecall(t *testing.T) {
 	top := t.TempDir()
 	work, home, tmp := filepath.Join(top, "work"), filepath.Join(top, "home"), filepath.Join(top, "tmp")
@@ -153,7 +153,7 @@ func TestReady(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not ready within 3s") || !strings.Contains(err.Error(), "503") {
 		t.Error(err)
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and does not answer
 	must(t, err)
 	defer silent.Close()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,12 +14,12 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// placeholder stands for the prompt, or for the path of a file with it, in a command.
+// placeholder is replaced in a command by the prompt, or by the path of a file with the prompt.
 const placeholder = "{prompt}"
 
-// notes returns the directory for what agents are to read, and for what has to be known of a conversation at its next turn. It is in the home
-// of the agent's user, which stays as long as the sandbox, or among the temporary files if that home cannot be written to or is in the
-// working directory: whatever is there counts as the agent's work.
+// notes returns the directory for files that agents read, and for state that is kept between the turns of a conversation. It is
+// in the home directory of the agent's user, which exists as long as the sandbox. If the home is not writable, or is in the
+// working directory, where all files count as the agent's work, the directory is among the temporary files.
 func notes(t *task.Task) (string, error) {
 	const name = ".caisson"
 	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !inside(home, t.Workdir) {
@@ -35,7 +35,8 @@ func notes(t *task.Task) (string, error) {
 	return dir, plainDir(dir)
 }
 
-// plainDir refuses what is no directory, such as a link: nothing is written through it.
+// plainDir returns an error if dir is not a directory, for example a symbolic link, through which files would be written
+// elsewhere.
 func plainDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err == nil && !info.IsDir() {
@@ -44,13 +45,14 @@ func plainDir(dir string) error {
 	return err
 }
 
-// inside reports whether a path is a directory or below it, through links too.
+// inside reports whether path is dir or below it, with symbolic links resolved.
 func inside(path, dir string) bool {
 	rel, err := filepath.Rel(resolved(dir), resolved(path))
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// command returns t's command with the prompt in it, what is written to its standard input, and what removes the prompt's file if it has one.
+// command returns t's command with the prompt in it, the standard input, and a function that removes the prompt's file, if
+// there is one.
 func command(t *task.Task) (args []string, stdin string, remove func(), err error) {
 	remove = func() {}
 	if strings.IndexByte(t.Prompt, 0) >= 0 && t.By != caisson.PromptStdin {
@@ -80,7 +82,8 @@ func command(t *task.Task) (args []string, stdin string, remove func(), err erro
 	return args, "", remove, nil
 }
 
-// promptFile writes the prompt where only this user can read it. An image need not have a directory for temporary files.
+// promptFile writes the prompt to a file that only this user can read. It creates the directory for temporary files, which an
+// image may lack.
 func promptFile(prompt string) (string, error) {
 	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
 		return "", err
@@ -97,7 +100,7 @@ func promptFile(prompt string) (string, error) {
 	return f.Name(), nil
 }
 
-// recall writes what was said before where an agent without memory can read it, and tells it so.
+// recall writes the earlier messages to files for an agent without a memory, and refers to them in the prompt.
 func recall(t *task.Task) error {
 	if len(t.History) == 0 {
 		return nil

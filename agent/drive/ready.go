@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// Times of waiting for a service.
+// Intervals and timeouts for the readiness probe of a service.
 const (
 	readyFirst = 5 * time.Millisecond
 	readyLast  = 100 * time.Millisecond
-	readyAsk   = 2 * time.Second // for one answer
+	readyAsk   = 2 * time.Second // timeout of one request
 )
 
-// ready asks url until it answers with 200, for at most limit, or until the agent's service has failed.
+// ready requests url until the status is 200. Returns an error after limit, when ctx is done, or when the agent's service has
+// failed.
 func ready(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
@@ -39,7 +40,8 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 		if err := service(ctx).failed(); err != nil {
 			return err
 		}
-		// An error from the end of the time is less useful than the service's last answer. A connection's timeout can come before ctx's.
+		// An error caused by the deadline is less useful than the service's last answer. A connection's timeout can occur just
+		// before ctx's.
 		if last == nil || ctx.Err() == nil && time.Now().Before(end) {
 			last = err
 		}
@@ -51,7 +53,7 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	}
 }
 
-// splitURL takes "http://HOST:PORT/PATH" apart. The whole of net/url, and of net/http, is not worth its size here.
+// splitURL splits "http://HOST:PORT/PATH". It avoids net/url and net/http, which would make the binary much larger.
 func splitURL(url string) (host, path string, err error) {
 	rest, ok := strings.CutPrefix(url, "http://")
 	host, path, _ = strings.Cut(rest, "/")
@@ -61,7 +63,7 @@ func splitURL(url string) (host, path string, err error) {
 	return host, "/" + path, nil
 }
 
-// ask makes one request. It is nil for an answer with status 200.
+// ask makes one request. It returns nil if the status is 200.
 func ask(ctx context.Context, host, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyAsk)
 	defer cancel()

@@ -15,45 +15,45 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// Bounds of what is tracked.
+// Limits on tracking.
 const (
 	maxEntries = 20000
-	maxModules = 2000             // entries below each node_modules
-	maxText    = 256 << 10        // of a file that is compared line by line
-	maxTexts   = 32 << 20         // of all such files together
-	maxHashed  = 256 << 20        // of all files that are read; the others are told apart by size and time
-	scanTime   = 10 * time.Second // for one look at the directory
-	racy       = time.Second      // a file that was changed so shortly before it was looked at may have been changed again in the same tick
+	maxModules = 2000             // entries below each node_modules directory
+	maxText    = 256 << 10        // bytes of a file that is compared line by line
+	maxTexts   = 32 << 20         // bytes of all such files together
+	maxHashed  = 256 << 20        // bytes of all files that are read; other files are compared by size and time
+	scanTime   = 10 * time.Second // timeout of one scan of the directory
+	racy       = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
 )
 
-// entry is what is known of a file, a link or anything else but directories.
+// entry describes a file, a link or anything else except a directory.
 type entry struct {
-	mode   fs.FileMode // type and permissions
+	mode   fs.FileMode // file type and permissions
 	size   int64
-	time   time.Time // of the last change of content, and of the last one of any kind
+	time   time.Time // mtime; change is ctime
 	change time.Time
 	inode  uint64
 	hashed bool
-	sum    [sha256.Size]byte // of content or of a link's target
-	text   string            // content, if it is text and there was room
+	sum    [sha256.Size]byte // hash of the content, or of a link's target
+	text   string            // content, if it is text within the limits
 	isText bool
 }
 
-// manifest is a directory at a moment.
+// manifest is the content of a directory at one time.
 type manifest struct {
 	at      time.Time
 	entries map[string]*entry // by path below the directory
-	cut     []string          // what it lacks, as words
-	partial bool              // whether entries are missing, not only content
+	cut     []string          // descriptions of what it lacks
+	partial bool              // whether entries are missing, not only their content
 }
 
-// tracker compares a directory with what it was.
+// tracker compares a directory with its earlier state.
 type tracker struct {
 	root   string
 	before *manifest
 }
 
-// newTracker looks at the directory that t tracks; it is nil if there is none.
+// newTracker scans the directory that t tracks; it returns nil if t tracks none.
 func newTracker(t *task.Task) *tracker {
 	if t.Track == "" {
 		return nil
@@ -63,7 +63,7 @@ func newTracker(t *task.Task) *tracker {
 	return tr
 }
 
-// resolved returns the path of a directory without links in it.
+// resolved returns a path without symbolic links.
 func resolved(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
@@ -71,7 +71,7 @@ func resolved(name string) string {
 	return filepath.Clean(name)
 }
 
-// scan looks at the directory. What is the same as in before, as far as inode, size and times tell, is not read again.
+// scan scans the directory. Files that are the same as in before, according to inode, size and times, are not read again.
 func (tr *tracker) scan(before *manifest) *manifest {
 	s := &scanner{
 		manifest: manifest{at: time.Now(), entries: map[string]*entry{}}, before: before,
@@ -83,7 +83,7 @@ func (tr *tracker) scan(before *manifest) *manifest {
 		case err != nil && rel == ".":
 			return err
 		case err != nil || relErr != nil:
-			return nil // gone, or not to be read; what can be is compared
+			return nil // the file was removed or cannot be read; compare the others
 		case time.Since(s.at) > scanTime:
 			s.lacks("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
@@ -93,12 +93,12 @@ func (tr *tracker) scan(before *manifest) *manifest {
 	return &s.manifest
 }
 
-// scanner makes a manifest.
+// scanner creates a manifest.
 type scanner struct {
 	manifest
 	before     *manifest
 	hash, text int64
-	modules    map[string]int // entries by node_modules
+	modules    map[string]int // number of entries by node_modules directory
 }
 
 func (s *scanner) lacks(what string, entries bool) {
@@ -112,7 +112,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
 		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
-			return fs.SkipDir // a commit shows in the references
+			return fs.SkipDir // commits are visible in the references
 		}
 		return nil
 	}
@@ -129,7 +129,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	}
 	info, err := d.Info()
 	if err != nil {
-		return nil // gone
+		return nil // the file was removed
 	}
 	if e := s.look(name, rel, info); e != nil {
 		s.entries[rel] = e
@@ -137,7 +137,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	return nil
 }
 
-// look makes an entry, nil if the file has gone meanwhile.
+// look creates an entry, or returns nil if the file was removed meanwhile.
 func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -161,7 +161,7 @@ func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 	return e
 }
 
-// same reports whether e, which was looked at at a time, is certainly what now is.
+// same reports whether e, scanned at time at, is certainly identical to now.
 func (e *entry) same(now *entry, at time.Time) bool {
 	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
 		!e.change.IsZero() && at.Sub(e.change) > racy
@@ -199,7 +199,7 @@ func (s *scanner) read(name string, e *entry) {
 	}
 }
 
-// differs reports whether something has become of e that is worth telling.
+// differs reports whether the change from e to now is to be reported.
 func (e *entry) differs(now *entry) bool {
 	switch {
 	case e.mode.Type() != now.mode.Type() || e.mode.Perm() != now.mode.Perm():
@@ -212,7 +212,7 @@ func (e *entry) differs(now *entry) bool {
 	return e.size != now.size || !e.time.Equal(now.time)
 }
 
-// changes returns the line that says what has changed; ok is false if nothing is tracked.
+// changes returns the line with the changes; ok is false if no directory is tracked.
 func (tr *tracker) changes() (l task.Line, ok bool) {
 	if tr == nil {
 		return task.Line{}, false

@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// prompt is the last argument.
+// prompt returns the last argument.
 func prompt() string { return os.Args[len(os.Args)-1] }
 
 type execVoice struct{}
@@ -57,10 +57,10 @@ func (*execVoice) Delta(s string)   { os.Stdout.WriteString(s) }
 func (*execVoice) Message(s string) { os.Stdout.WriteString(s) }
 func (*execVoice) End()             {}
 
-// lineVoice says JSON lines.
+// lineVoice writes JSON lines.
 type lineVoice struct {
 	encode func(what, text string) []any
-	said   strings.Builder // of the present message
+	said   strings.Builder // text of the current message
 }
 
 func (v *lineVoice) say(what, text string) {
@@ -92,7 +92,8 @@ func (v *lineVoice) End() { v.say("end", v.said.String()) }
 
 type obj = map[string]any
 
-// codexVoice has no parts, but items that are updated and repeat all. It says an update whenever there is twice as much, or more will not come.
+// codexVoice has no parts, but items whose updates repeat the whole text. It writes an update whenever the text has doubled, or
+// is complete.
 func codexVoice() func(what, text string) []any {
 	var said strings.Builder
 	told := 0
@@ -185,10 +186,10 @@ func pathsVoice(what, text string) []any {
 	return []any{obj{"note": what}}
 }
 
-// acpVoice is an agent of the Agent Client Protocol, as small as one can be.
+// acpVoice is a minimal agent of the Agent Client Protocol.
 type acpVoice struct {
 	in *bufio.Scanner
-	id json.RawMessage // of the prompt
+	id json.RawMessage // id of the prompt request
 }
 
 func newACPVoice() *acpVoice {
@@ -259,5 +260,5 @@ func (v *acpVoice) stop(reason string) {
 }
 func (v *acpVoice) End() { v.stop("end_turn") }
 
-// others are fake agents of tests that are about one driver.
+// others are fake agents for tests of one driver.
 var others = map[string]func(){"service": func() { os.Stderr.WriteString(drive.Serve(os.Args[1:]).Error()) }}

@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// check is what must come of a behaviour.
+// check is a behaviour of an agent and its expected result.
 type check struct {
 	agent string
 	task  func(*task.Task)
-	only  func(Kind) bool // nil: all
+	only  func(Kind) bool // nil means all
 	want  func(t *testing.T, k Kind, r *Result)
 }
 
@@ -30,7 +30,7 @@ func answers(text string) func(*testing.T, Kind, *Result) {
 	}
 }
 
-// fails expects an error with one of some codes after an answer that got so far.
+// fails expects an error with one of some codes, after a partial answer.
 func fails(text string, codes ...string) func(*testing.T, Kind, *Result) {
 	return func(t *testing.T, _ Kind, r *Result) {
 		t.Helper()
@@ -48,7 +48,8 @@ func parts(k Kind) bool   { return k.Parts }
 func repeats(k Kind) bool { return k.Repeats }
 func full(k Kind) bool    { return !k.Brief }
 
-// bombs reports whether a kind has a fork bomb among its agents. How it is killed does not depend on the kind, and it takes all of the processor.
+// bombs reports whether a kind is tested with a fork bomb. Killing it does not depend on the kind, and it uses all of the
+// processor.
 func bombs(k Kind) bool { return full(k) && (k.Name == "exec" || testneed.All()) }
 
 var checks = []check{
@@ -99,7 +100,7 @@ var checks = []check{
 		if r.Text != want.String() || r.Code() != "" {
 			t.Errorf("%d bytes of text, error %v", len(r.Text), r.End.Error)
 		}
-		// What is written because there are 4 KiB of it may be a full line and the beginning of another.
+		// A line that is written because 4 KiB are pending may be a full line and the beginning of another.
 		if most := int(r.Took/(20*time.Millisecond)) + 2*tokens/(4<<10) + 2; n > most {
 			t.Errorf("%d lines of text in %v, want %d at most", n, r.Took, most)
 		}
@@ -121,7 +122,7 @@ var checks = []check{
 	}},
 }
 
-// Conform tests that a driver understands a way of speaking, whatever the agent does.
+// Conform tests that a driver implements a protocol with any behaviour of the agent.
 func Conform(t *testing.T, k Kind) {
 	for _, c := range checks {
 		if c.only != nil && !c.only(k) {
@@ -153,7 +154,7 @@ func Conform(t *testing.T, k Kind) {
 	})
 	t.Run("reader gone", func(t *testing.T) {
 		t.Parallel()
-		job := k.task(t, "stubborn") // which says nothing more
+		job := k.task(t, "stubborn") // writes nothing more
 		job.Grace = caisson.Duration(100 * time.Millisecond)
 		s := Start(t, job)
 		s.Until(caisson.EventTextDelta)

@@ -6,35 +6,35 @@ import (
 	"syscall"
 )
 
-// A Voice is how a fake agent of some driver speaks to it.
+// A Voice is the implementation of a fake agent's protocol.
 type Voice interface {
 	// Listen waits for the prompt and returns it.
 	Listen() string
-	// Delta says a part of the answer; Message a whole message, which may have been said in parts before.
+	// Delta writes a part of the answer; Message a whole message, whose parts may have been written before.
 	Delta(s string)
 	Message(s string)
-	// End ends the turn in good order, the program soon after.
+	// End ends the turn regularly; the program exits soon after.
 	End()
 }
 
-// A Kind is a driver and a way of speaking that it understands.
+// A Kind is a driver and a protocol that it implements.
 type Kind struct {
 	Name   string
 	Driver string
 	Events map[string]string
 	Voice  func() Voice
-	// Parts says that the parts of an answer are put together as they are; else each is a message. Repeats says that messages may be said as
-	// a whole after their parts, Silent that it is fine to end in good order without an answer.
+	// Parts means that the parts of an answer are concatenated; otherwise each is a message. Repeats means that a whole message
+	// may follow its parts, Silent that a regular end without an answer is a success.
 	Parts, Repeats, Silent bool
-	// Tidy says that an end in good order must be said; else the end of the program is enough.
+	// Tidy means that the protocol has a line that ends a turn; otherwise the exit of the program ends it.
 	Tidy bool
-	// Noise says that lines which are none of the voice's are passed over; else they are text.
+	// Noise means that lines outside the protocol are ignored; otherwise they are text.
 	Noise bool
-	// Brief leaves out what is about processes, not about what is said: enough for one of several kinds of a driver.
+	// Brief leaves out tests of processes, which is enough for all but one of the kinds of a driver.
 	Brief bool
 }
 
-// Agents returns the fake agents of some kinds, by names as Conform uses them.
+// Agents returns the fake agents of some kinds, by the names that Conform uses.
 func Agents(kinds ...Kind) map[string]func() {
 	all := map[string]func(){}
 	for _, k := range kinds {
@@ -45,27 +45,27 @@ func Agents(kinds ...Kind) map[string]func() {
 	return all
 }
 
-// tokens is 100,000 deltas of one character.
+// tokens is the number of deltas, of one character each, of the agent tokens.
 const tokens = 100_000
 
 func token(i int) string { return string(rune('a' + i%26)) }
 
-// odd is what no one should print, and oddText what may be left of it.
+// odd is text that is unsafe to print, and oddText the expected safe text.
 const (
 	odd     = "a\x00b\x1b[31mred\x1b[0m \x1b]52;c;AAAA\x07\u202eabc\u2066 \x07\x7fend"
 	oddText = "abred \u202eabc\u2066 end"
 )
 
-// flood is what an agent prints that does not stop, in bytes: far more than is kept anywhere.
+// flood is the output of the agent flood, in bytes: far more than any limit.
 const flood = 256 << 20
 
-// behaviours are what fake agents do.
+// behaviours are the fake agents.
 var behaviours = map[string]func(Voice){
 	"answer": func(v Voice) {
 		v.Delta("You said: " + v.Listen())
 		v.End()
 	},
-	"streamed": func(v Voice) { // and repeated
+	"streamed": func(v Voice) { // the messages are repeated after their parts
 		v.Listen()
 		v.Delta("one ")
 		v.Delta("two")
@@ -79,13 +79,13 @@ var behaviours = map[string]func(Voice){
 		v.Message("the answer")
 		v.End()
 	},
-	"longer": func(v Voice) { // the whole has more than its parts
+	"longer": func(v Voice) { // the whole message is longer than its parts
 		v.Listen()
 		v.Delta("one ")
 		v.Message("one two")
 		v.End()
 	},
-	"other": func(v Voice) { // the whole differs from its parts
+	"other": func(v Voice) { // the whole message differs from its parts
 		v.Listen()
 		v.Delta("cats")
 		v.Message("dogs")
@@ -124,7 +124,7 @@ var behaviours = map[string]func(Voice){
 		}
 		v.End()
 	},
-	"line": func(v Voice) { // that does not end
+	"line": func(v Voice) { // a very long line
 		v.Listen()
 		v.Delta("before")
 		os.Stdout.WriteString(strings.Repeat("x", 20<<20) + "\n")
@@ -164,7 +164,7 @@ var behaviours = map[string]func(Voice){
 		v.Delta("the answer")
 		v.End()
 	},
-	"daemon": func(v Voice) { // a child has left the session, and ignores signals
+	"daemon": func(v Voice) { // the child has a new session and ignores signals
 		v.Listen()
 		child("sleep", true)
 		v.Delta("the answer")
@@ -175,14 +175,14 @@ var behaviours = map[string]func(Voice){
 		v.Delta("boom")
 		bomb()
 	},
-	"mute": func(v Voice) { // closes its output and lives on
+	"mute": func(v Voice) { // closes its output and keeps running
 		v.Listen()
 		v.Delta("the answer")
 		os.Stdout.Close()
 		syscall.Close(1)
 		forever()
 	},
-	"deaf": func(v Voice) { // never reads
+	"deaf": func(v Voice) { // does not read its input
 		forever()
 	},
 	"write": func(v Voice) {
@@ -191,7 +191,7 @@ var behaviours = map[string]func(Voice){
 		v.Delta("written")
 		v.End()
 	},
-	"late": func(v Voice) { // ends its turn, but not itself
+	"late": func(v Voice) { // ends its turn, but does not exit
 		ignoreSignals()
 		v.Listen()
 		v.Delta("the answer")
