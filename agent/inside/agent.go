@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	maxEmpty = 2 // empty answers in a row that are asked about
-	sayStuck = 3 // equal calls with equal failures, after which the model is told
-	endStuck = 6 // and after which the run ends
+	maxEmpty = 2 // consecutive empty answers after which the model is asked to continue
+	sayStuck = 3 // equal calls with equal failures, after which the model is warned
+	endStuck = 6 // the same, after which the run fails
 )
 
-// What the model is told when it does not go on by itself. It is marked so that it is not taken for the words of a person.
+// Messages to the model when it does not continue by itself. The brackets distinguish them from messages of a user.
 const (
 	sayEmpty  = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
 	sayForgot = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
 	sayLimit  = "[All %d steps of this task are used, and tools are off now. Say what you have done, what came of it, and what is left to do.]"
 )
 
-// agent works on one task.
+// agent is the state of one task.
 type agent struct {
 	config  *config
 	out     *output
 	chat    *chat
 	box     *toolbox
-	memory  *memory // nil if nothing is to be remembered
+	memory  *memory // nil if the conversation is not stored
 	system  message
-	talk    []message // all but the system's message
-	task    int       // place in talk of what is to be done
-	perUnit float64   // bytes of a request per token, as far as is known
-	ceiling int64     // bytes of talk that the model has refused as too many, or nearly; 0 if it has not
-	forgot  bool      // messages have been dropped from talk, and the model has been told
+	talk    []message // all messages except the system message
+	task    int       // index in talk of the task's prompt
+	perUnit float64   // estimated number of bytes of a request per token
+	ceiling int64     // limit on the bytes of talk, set after the model refused a longer conversation; 0 if it has not
+	forgot  bool      // messages were dropped from talk, and the system message mentions it
 	stuck   stuck
 }
 
@@ -68,7 +68,7 @@ func invalidArg(name string, err error) error {
 	return &caisson.RunError{Code: caisson.RunInvalid, Message: name + ": " + err.Error()}
 }
 
-// close ends what the tools have left running.
+// close kills the processes that the tools have left running, and closes the memory.
 func (a *agent) close() {
 	a.box.shell.close()
 	if a.memory != nil {
@@ -76,7 +76,7 @@ func (a *agent) close() {
 	}
 }
 
-// fixed returns the bytes of a request that are always there.
+// fixed returns the size of the constant part of a request, in bytes.
 func (a *agent) fixed() int64 {
 	n := a.system.size()
 	for _, t := range a.chat.tools {
@@ -85,18 +85,18 @@ func (a *agent) fixed() int64 {
 	return n
 }
 
-// budget returns how many bytes talk may have.
+// budget returns the maximum size of talk, in bytes.
 func (a *agent) budget() int64 {
 	n := int64(float64(a.config.context)*a.perUnit) - a.fixed()
-	n = max(n, 2*a.talk[a.task].size()) // a long task is there to be read, unless the model refuses it
+	n = max(n, 2*a.talk[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
 	if a.ceiling > 0 {
 		n = min(n, a.ceiling)
 	}
 	return n
 }
 
-// add appends a message to the conversation, and to what is remembered of it. A task does not fail because its memory does, as on a full
-// disk; but that is said.
+// add appends a message to the conversation and to its memory. If writing to the memory fails, as on a full disk, the task
+// continues without it and a warning is reported.
 func (a *agent) add(m message) {
 	a.talk = append(a.talk, m)
 	if a.memory == nil {
@@ -109,7 +109,7 @@ func (a *agent) add(m message) {
 	}
 }
 
-// run does the task that r says.
+// run does the task whose prompt r contains.
 func (a *agent) run(ctx context.Context, r io.Reader) error {
 	prompt, err := readPrompt(r)
 	if err != nil {
@@ -152,7 +152,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// judge returns an error if an answer is the end of the run and no answer.
+// judge returns an error if an answer is a refusal or was withheld.
 func (a *agent) judge(r *reply) error {
 	switch {
 	case r.refusal.Len() > 0 && len(r.calls) == 0:
@@ -165,12 +165,12 @@ func (a *agent) judge(r *reply) error {
 	return nil
 }
 
-// ask asks for the next answer, with a shorter conversation if it is too long for the model.
+// ask requests the next answer. If the conversation is too long for the model, it is shortened first.
 func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
 	a.out.begin()
 	if budget := a.budget(); sizeOf(a.talk) > budget {
-		a.compact(budget / 10 * 7) // with room, so that the next messages do not make it necessary again
+		a.compact(budget / 10 * 7) // leave room, so that the next messages do not require it again
 	}
 	for {
 		have := sizeOf(a.talk)
@@ -185,7 +185,7 @@ func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.prompt > 1000 { // of fewer too little can be told
+		if r.prompt > 1000 { // smaller requests give too inaccurate an estimate
 			a.perUnit = min(max(float64(have+a.fixed())/float64(r.prompt), 1), 8)
 		}
 		r.end(a.called)
@@ -193,7 +193,7 @@ func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 	}
 }
 
-// compact shortens the conversation, and reports whether it could.
+// compact shortens the conversation, and reports whether it became shorter.
 func (a *agent) compact(budget int64) bool {
 	size, length := sizeOf(a.talk), len(a.talk)
 	a.talk, a.task = trim(a.talk, a.task, budget)
@@ -220,7 +220,7 @@ func (a *agent) called(id string) bool {
 	return false
 }
 
-// work does what the model asks for, one call after the other.
+// work executes the tool calls of an answer, in order.
 func (a *agent) work(ctx context.Context, r *reply) error {
 	text := r.text.String()
 	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls, thoughts: r.thoughts})
@@ -249,14 +249,14 @@ func (a *agent) work(ctx context.Context, r *reply) error {
 	return nil
 }
 
-// stuck counts calls that fail again and again in the same way. What changes something begins the count anew, as a test that fails
-// between two edits is work, not a loop.
+// stuck counts calls that fail repeatedly in the same way. A successful call that changes something resets the counts, because
+// a test that fails between two edits is progress, not a loop.
 type stuck struct {
 	failed map[string]int
 	done   map[string]bool
 }
 
-// note takes a call and returns how often it has failed in this way.
+// note records a call and returns how often it has failed in this way.
 func (s *stuck) note(f function, r result) int {
 	key := f.Name + "\x00" + f.Arguments
 	if !r.failed {

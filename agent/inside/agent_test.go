@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/openai"
 )
 
-// TestFixesAFailingTest is the main job, from the prompt to a repository whose tests pass.
+// TestFixesAFailingTest covers the main task, from the prompt to a repository whose tests pass.
 func TestFixesAFailingTest(t *testing.T) {
 	for _, api := range apis {
 		t.Run(api.name, func(t *testing.T) { fixesAFailingTest(t, api.name) })
@@ -53,19 +53,19 @@ func fixesAFailingTest(t *testing.T, api string) {
 	}
 }
 
-// apis are those that the agent speaks, with the gateway's side of each.
+// apis are the APIs that the agent implements, with the gateway's implementation of each.
 var apis = []struct {
 	name    string
 	dialect dialect.Dialect
 	path    string
-	off     string // what a request says in which no tool may be called
+	off     string // part of a request in which no tool may be called
 }{
 	{"openai", openai.New(), "/v1/chat/completions", `"tool_choice":"none"`},
 	{"anthropic", anthropic.New(), "/v1/messages", `"tool_choice":{"type":"none"}`},
 	{"gemini", gemini.New(), "/v1beta/models/m:streamGenerateContent?alt=sse", `"functionCallingConfig":{"mode":"NONE"}`},
 }
 
-// TestGatewayAllowsEveryField: nothing that is sent would be dropped or refused by the gateway.
+// TestGatewayAllowsEveryField: the gateway neither drops nor refuses any field that the agent sends.
 func TestGatewayAllowsEveryField(t *testing.T) {
 	for _, api := range apis {
 		t.Run(api.name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestGatewayAllowsEveryField(t *testing.T) {
 	}
 }
 
-// TestParallelCalls: all calls of an answer are done, and the model has all results in one request.
+// TestParallelCalls: all calls of an answer are executed, and all results are in one request.
 func TestParallelCalls(t *testing.T) {
 	for _, api := range apis {
 		t.Run(api.name, func(t *testing.T) {
@@ -181,7 +181,7 @@ turns:
 	}
 }
 
-// TestModelThatNeverStops calls tools even when they are off.
+// TestModelThatNeverStops: the model calls tools even when they are off.
 func TestModelThatNeverStops(t *testing.T) {
 	args, _, _ := serve(t, `turns: [{calls: [{name: list}], repeat: true}]`, "--steps", "2")
 	if e := work(t, "go", args...).failure(t); e.Code != caisson.RunAgentError {
@@ -222,7 +222,7 @@ func TestEndsWhenItIsStuck(t *testing.T) {
 	}
 }
 
-// TestTestsThatFailBetweenEditsAreWork: the same command may fail often when something was changed in between.
+// TestTestsThatFailBetweenEditsAreWork: the same command may fail often if something was changed in between.
 func TestTestsThatFailBetweenEditsAreWork(t *testing.T) {
 	var script strings.Builder
 	script.WriteString("turns:\n")

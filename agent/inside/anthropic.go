@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// anthropic is Anthropic's Messages API.
+// anthropic implements Anthropic's Messages API.
 type anthropic struct{}
 
 type anthropicRequest struct {
@@ -39,22 +39,23 @@ type anthropicMessage struct {
 	Content []block `json:"content"`
 }
 
-// block is a part of a message, of any type that the agent sends or reads.
+// block is a part of a message, with the fields of all types that the agent sends or reads.
 type block struct {
 	Type      string  `json:"type"`
 	Text      string  `json:"text,omitempty"`
-	Thinking  *string `json:"thinking,omitempty"`  // may be there and empty
-	Signature string  `json:"signature,omitempty"` // of thinking
-	Data      string  `json:"data,omitempty"`      // of redacted_thinking
+	Thinking  *string `json:"thinking,omitempty"`  // may be present and empty
+	Signature string  `json:"signature,omitempty"` // of a thinking block
+	Data      string  `json:"data,omitempty"`      // of a redacted_thinking block
 	ID        string  `json:"id,omitempty"`
 	Name      string  `json:"name,omitempty"`
 	Input     raw     `json:"input,omitempty"`
 	ToolUseID string  `json:"tool_use_id,omitempty"`
-	Content   string  `json:"content,omitempty"` // of tool_result
+	Content   string  `json:"content,omitempty"` // of a tool_result block
 	Cache     *kind   `json:"cache_control,omitempty"`
 }
 
-// cached marks where a part of a request ends that the next one will have as well. It is paid for once.
+// cached marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
+// only once.
 var cached = &kind{"ephemeral"}
 
 func (anthropic) request(q *question) (string, http.Header, any) {
@@ -68,7 +69,7 @@ func (anthropic) request(q *question) (string, http.Header, any) {
 		if m.Role == roleAssistant {
 			role = roleAssistant
 		}
-		// All results of one answer are one message.
+		// All results of one answer go into one message.
 		if last := len(req.Messages) - 1; m.Role == roleTool && last >= 0 && req.Messages[last].Content[0].Type == "tool_result" {
 			req.Messages[last].Content = append(req.Messages[last].Content, blocks...)
 		} else {
@@ -88,13 +89,13 @@ func (anthropic) request(q *question) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// blocksOf returns the content of a message; there is some.
+// blocksOf returns the content of a message. It is not empty, because split drops messages without content.
 func blocksOf(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
 	}
 	for _, b := range m.thoughts {
-		if b.Type != "thinking" || b.Signature != "" { // an answer that was cut has some without, which are refused
+		if b.Type != "thinking" || b.Signature != "" { // truncated answers have blocks without one, which are refused
 			blocks = append(blocks, b)
 		}
 	}
@@ -107,7 +108,7 @@ func blocksOf(m message) (blocks []block) {
 	return blocks
 }
 
-// toolUseID returns the id of a call, which may come from another API, in the form that this one takes.
+// toolUseID returns the id of a call in the form that this API accepts. The call may come from another API.
 func toolUseID(id string) string {
 	if word(id) == id {
 		return id
@@ -137,7 +138,7 @@ type anthropicEvent struct {
 	StopReason string          `json:"stop_reason"`
 }
 
-// anthropicUsage has what an event says; what a later one says is the sum so far.
+// anthropicUsage is the usage in an event. Values of later events are cumulative.
 type anthropicUsage struct {
 	Input      *int64 `json:"input_tokens"`
 	Output     *int64 `json:"output_tokens"`
@@ -183,10 +184,10 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 		r.stop(e.StopReason)
 		return all.String(), nil
 	}
-	return "", nil // pings, and events that are not known yet
+	return "", nil // pings, and unknown events
 }
 
-// beginBlock takes a block that begins, or is whole, and returns the text in it.
+// beginBlock handles the start of a block, or a whole block, and returns its text.
 func (r *reply) beginBlock(index int, b *block) (string, error) {
 	switch b.Type {
 	case "text":
@@ -202,7 +203,7 @@ func (r *reply) beginBlock(index int, b *block) (string, error) {
 		}
 		r.place(index, at+1)
 		c.ID, c.Function.Name = b.ID, b.Name
-		if s := string(b.Input); s != "{}" && s != "null" { // which comes in pieces
+		if s := string(b.Input); s != "{}" && s != "null" { // the input follows in deltas
 			c.Function.Arguments = strings.ToValidUTF8(s, "\uFFFD")
 		}
 		return "", c.check()
@@ -214,7 +215,7 @@ func (r *reply) beginBlock(index int, b *block) (string, error) {
 	return "", nil
 }
 
-// size returns roughly how many bytes a block of thoughts takes in a request.
+// size returns the approximate size of a thinking block in a request, in bytes.
 func (b *block) size() int {
 	n := len(b.Signature) + len(b.Data) + 64
 	if b.Thinking != nil {
@@ -223,7 +224,8 @@ func (b *block) size() int {
 	return n
 }
 
-// place notes what the block with this index is: the call before at, or the block of thoughts before -at.
+// place records the kind of the block with this index: a positive value at is the call at-1, a negative one the thinking block
+// -at-1.
 func (r *reply) place(index, at int) {
 	if r.places == nil {
 		r.places = map[int]int{}
@@ -231,7 +233,7 @@ func (r *reply) place(index, at int) {
 	r.places[index] = at
 }
 
-// addDelta takes a piece of a block.
+// addDelta handles a delta of a block.
 func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 	d, at := e.Delta, r.places[e.Index]
 	switch {
@@ -245,7 +247,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 		c := &r.calls[at-1]
 		c.Function.Arguments += strings.ToValidUTF8(d.JSON, "\uFFFD")
 		return "", c.check()
-	case at < 0: // of thoughts
+	case at < 0: // of a thinking block
 		b := &r.thoughts[-at-1]
 		if b.Thinking != nil {
 			*b.Thinking += d.Thinking
@@ -256,7 +258,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 	return "", nil
 }
 
-// stop takes the reason for which an answer ended; "" if there is none yet.
+// stop handles the reason for which an answer ended; "" if it has not ended.
 func (r *reply) stop(reason string) {
 	switch reason {
 	case "":
@@ -271,7 +273,7 @@ func (r *reply) stop(reason string) {
 	}
 }
 
-// count takes what an answer says it has used.
+// count handles the usage in an event.
 func (r *reply) count(u *anthropicUsage) {
 	if u == nil {
 		return

@@ -9,33 +9,35 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxOutput is how many tokens an answer may have, where an API wants to know. The gateway lowers it to what model and budget allow.
+// maxOutput is the maximum number of tokens of an answer, for APIs that require one. The gateway lowers it to what model and
+// budget allow.
 const maxOutput = 32_000
 
-// api is one of the APIs in which models are called. A conversation is kept in the form of OpenAI's, whichever it is.
+// api is one of the APIs with which models are called. A conversation is kept in the form of OpenAI's API, regardless of the
+// one in use.
 type api interface {
-	// request returns the path to send a question to, the additional headers of the API, and the body.
+	// request returns the path, the additional headers and the body of a request.
 	request(q *question) (path string, header http.Header, body any)
-	// add takes an event of a stream, or a whole answer that was not streamed, and returns the text in it.
+	// add handles an event of a stream, or a whole answer that was not streamed, and returns its text.
 	add(r *reply, data []byte) (string, error)
 }
 
-// question is what a model is asked.
+// question is a request to a model, independent of the API.
 type question struct {
 	model    string
-	talk     []message // the system's message first
+	talk     []message // the system message is first
 	tools    []definition
-	toolsOff bool // no tool may be called, though the conversation has calls
+	toolsOff bool // the model must not call tools, although the conversation has calls
 }
 
-// definition is a tool as models are told of it.
+// definition is the description of a tool for models.
 type definition struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`
 	Parameters  raw    `json:"parameters"`
 }
 
-// apiOf returns the API of that name, in which a model is called by its alias.
+// apiOf returns the API of that name. For Gemini, alias must be usable in a path.
 func apiOf(name, alias string) (api, error) {
 	switch name {
 	case "", caisson.APIOpenAI:
@@ -51,10 +53,11 @@ func apiOf(name, alias string) (api, error) {
 	return nil, fmt.Errorf("%.40q is not openai, anthropic or gemini", name)
 }
 
-// forgotten stands for the beginning of a conversation that has been left out, in APIs that want one to begin with the user.
+// forgotten replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
 const forgotten = "[Earlier messages of this conversation have been left out.]"
 
-// split returns the text of the system's message and the rest, which begins with the user and has no message without content.
+// split returns the text of the system message and the other messages. They begin with one of the user, and messages without
+// content are dropped.
 func split(talk []message) (system string, rest []message) {
 	for _, m := range talk {
 		switch {
@@ -71,17 +74,17 @@ func split(talk []message) (system string, rest []message) {
 	return system, rest
 }
 
-// object returns the arguments of a call as an object. Models write others as well, of which the tool has told them.
+// object returns the arguments of a call as a JSON object. Models sometimes write other values, which the tool has rejected.
 func object(arguments string) raw {
 	var fields map[string]raw
 	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {
 		return raw(arguments)
 	}
-	b, _ := json.Marshal(map[string]string{"arguments": arguments}) // strings marshal
+	b, _ := json.Marshal(map[string]string{"arguments": arguments}) // marshalling strings cannot fail
 	return b
 }
 
-// word returns a name with the characters that every API takes in names.
+// word returns a name in which characters that an API could reject are replaced by "_".
 func word(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -91,5 +94,5 @@ func word(name string) string {
 	}, clip(name, maxName))
 }
 
-// tokens returns a count of the provider's, within bounds.
+// tokens returns a count of the provider, limited to a plausible range.
 func tokens(n int64) int64 { return min(max(n, 0), 1<<40) }

@@ -14,10 +14,10 @@ import (
 	llmgemini "github.com/caisson-dev/caisson/llm/gemini"
 )
 
-// speaking has the agent call its model in an API.
+// speaking configures the API with which the agent calls its model.
 func speaking(api string) func(*config) { return func(c *config) { c.api = api } }
 
-// body returns the n-th request as it was sent.
+// body returns the body of the n-th request.
 func (s *broken) body(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func stopOf(reason string) string {
 
 const messageStart = `{"type":"message_start","message":{"role":"assistant","content":[],"usage":{"input_tokens":3,"cache_read_input_tokens":20,"cache_creation_input_tokens":100,"output_tokens":1}}}`
 
-// geminiOf is an event of Gemini's API.
+// geminiOf returns an event of Gemini's API.
 func geminiOf(parts, more string) string {
 	return `{"candidates":[{"content":{"role":"model","parts":[` + parts + `]}` + more + `}],"usageMetadata":{"promptTokenCount":30,"cachedContentTokenCount":20,"candidatesTokenCount":4,"thoughtsTokenCount":3}}`
 }
@@ -55,7 +55,7 @@ var sentences = map[string]func(text string) func(net.Conn){
 	},
 }
 
-// TestAnswersOfOtherAPIs: what each answer is, and what the next request says of it.
+// TestAnswersOfOtherAPIs: how each answer is interpreted, and how the next request repeats it.
 func TestAnswersOfOtherAPIs(t *testing.T) {
 	const list = `"name":"list"`
 	for _, row := range []struct {
@@ -147,14 +147,14 @@ func TestAnswersOfOtherAPIs(t *testing.T) {
 	}
 }
 
-// TestBadAnswersOfOtherAPIs: each ends the run, or is asked for again, and nothing of it is taken for an answer.
+// TestBadAnswersOfOtherAPIs: each answer ends the run or is retried, and no part of it is used as an answer.
 func TestBadAnswersOfOtherAPIs(t *testing.T) {
 	call := startOf(0, `{"type":"tool_use","id":"a","name":"list","input":{}}`)
 	for _, row := range []struct {
 		name, api string
 		answer    func(net.Conn)
-		again     bool   // it is asked for again
-		code      string // else how the run ends
+		again     bool   // the request is retried
+		code      string // otherwise, the error code of the run
 		says      string
 	}{
 		{"cut off", caisson.APIAnthropic, answerOf(messageStart, call, deltaOf(0, `{"type":"input_json_delta","partial_json":"{"}`)), true, "", "connection to the model broke"},
@@ -195,7 +195,7 @@ func TestBadAnswersOfOtherAPIs(t *testing.T) {
 	}
 }
 
-// TestOtherAPIsGoOn: an answer that broke off or was cut is continued, and nothing is said twice.
+// TestOtherAPIsGoOn: an answer that was interrupted or truncated is continued, and no text is repeated.
 func TestOtherAPIsGoOn(t *testing.T) {
 	for api, half := range map[string][2]func(net.Conn){
 		caisson.APIAnthropic: {answerOf(messageStart, deltaOf(0, `{"type":"text_delta","text":"one "}`)), answerOf(deltaOf(0, `{"type":"text_delta","text":"two "}`), stopOf("max_tokens"), `{"type":"message_stop"}`)},
@@ -208,7 +208,7 @@ func TestOtherAPIsGoOn(t *testing.T) {
 	}
 }
 
-// TestEndlessAnswersOfOtherAPIs: each of these would never end, or fill the memory.
+// TestEndlessAnswersOfOtherAPIs: each of these answers would be endless, or fill the memory.
 func TestEndlessAnswersOfOtherAPIs(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	for _, row := range []struct{ name, api, piece string }{
@@ -246,7 +246,8 @@ func TestEndlessAnswersOfOtherAPIs(t *testing.T) {
 	}
 }
 
-// TestConversationsOfOtherAPIs: whatever a conversation has come to, the gateway takes it, and what APIs refuse is not in it.
+// TestConversationsOfOtherAPIs: the gateway accepts requests with any conversation, and they contain nothing that the APIs
+// refuse.
 func TestConversationsOfOtherAPIs(t *testing.T) {
 	calls := func(ids ...string) (m message) {
 		m.Role = roleAssistant

@@ -17,10 +17,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// broken is a server that answers each request with bytes of a test's choice.
+// broken is a server that answers each request with bytes chosen by the test.
 type broken struct {
 	url     string
-	answers []func(conn net.Conn) // of the first request and so on; the last one answers all that follow
+	answers []func(conn net.Conn) // one for each request; the last one is used for all further requests
 
 	mu     sync.Mutex
 	bodies [][]byte // guarded by mu
@@ -88,7 +88,7 @@ func says(text string) func(net.Conn) { return func(c net.Conn) { io.WriteString
 
 const eventStream = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
-// stream returns an answer of these events.
+// answerOf returns an answer with these events.
 func answerOf(data ...string) func(net.Conn) {
 	var b strings.Builder
 	b.WriteString(eventStream)
@@ -115,7 +115,7 @@ const (
 
 var fine = answerOf(textEvent("fine"), stopEvent, "[DONE]")
 
-// outcomeOf is how a run ended.
+// outcomeOf is the result of a run.
 type outcomeOf struct {
 	text  string
 	err   *caisson.RunError
@@ -124,7 +124,7 @@ type outcomeOf struct {
 	agent *agent
 }
 
-// runWith runs a task, with pauses that take no time.
+// runWith runs a task. Its pauses return at once.
 func runWith(t testing.TB, url string, change func(*config)) *outcomeOf {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// capture keeps the beginning and the end of what is written to it. It is safe for concurrent use.
+// capture keeps the beginning and the end of the data written to it. It is safe for concurrent use.
 type capture struct {
 	mu    sync.Mutex
-	head  []byte // guarded by mu, as all below; full when its length is its capacity
-	tail  []byte // a ring once it is full
-	next  int    // where the ring goes on
+	head  []byte // guarded by mu, like all fields below; full when its length is its capacity
+	tail  []byte // a ring buffer once it is full
+	next  int    // write position in the ring buffer
 	total int64
 }
 
@@ -37,7 +37,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// String returns what is kept, and says how much is not.
+// String returns the data that is kept, with a note of how much is missing.
 func (c *capture) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	maxTries  = 5                // of one call, the first included
-	maxWait   = time.Minute      // that the gateway may ask for between two of them
-	firstWait = time.Second      // doubled each time
-	callTime  = 30 * time.Minute // of one try
-	tailTime  = 10 * time.Second // after the model has ended its answer
-	goOns     = 4                // how often a long answer is continued
+	maxTries  = 5                // tries of one call, including the first
+	maxWait   = time.Minute      // longest delay between two tries that the gateway may request
+	firstWait = time.Second      // doubled after each try
+	callTime  = 30 * time.Minute // timeout of one try
+	tailTime  = 10 * time.Second // timeout for the end of the stream after the model has ended its answer
+	goOns     = 4                // how often an answer that reached the length limit is continued
 )
 
 const (
@@ -27,17 +27,17 @@ const (
 	goOnLength = "[Your answer was cut at the limit of its length. Continue exactly where it ended, without repeating anything.]"
 )
 
-// chat asks a model through the gateway.
+// chat calls a model through the gateway.
 type chat struct {
 	gateway server
 	alias   string
 	api     api
-	tools   []definition // nil for none
+	tools   []definition // nil means none
 	out     *output
 	wait    func(ctx context.Context, d time.Duration) error
 }
 
-// pause waits for d, or until ctx ends.
+// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -49,11 +49,11 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ask returns the model's answer to a conversation; its text has been passed on while it came. Calls that failed are made again if that
-// can help. Text is not said twice: an answer that broke off after its first words is continued, not begun again. Errors are of type *failure
+// ask returns the model's answer to a conversation. Its text is written to out as it arrives. Failed calls are retried if that
+// can help. Text is not repeated: an answer that was interrupted is continued, not started again. Errors are of type *failure
 // or *caisson.RunError, or ctx's.
 func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (*reply, error) {
-	var before strings.Builder // text of answers that were not whole
+	var before strings.Builder // text of incomplete answers
 	messages := conversation
 	for try, more := 1, 0; ; try++ {
 		r, err := c.once(ctx, messages, toolsOff)
@@ -95,10 +95,10 @@ func tooLong() error {
 	return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model's answer is longer than any that is of use; the run ends here"}
 }
 
-// again waits before the next try, or returns why there is none.
+// again waits before the next try, or returns an error if there is none.
 func (c *chat) again(ctx context.Context, try int, err error) error {
 	f, refused := errors.AsType[*failure](err)
-	wait := firstWait<<(try-1) + time.Duration(rand.Int64N(int64(firstWait/4))) // many agents must not come back at once
+	wait := firstWait<<(try-1) + time.Duration(rand.Int64N(int64(firstWait/4))) // with jitter against simultaneous retries
 	switch {
 	case errors.Is(err, errTooLong):
 		return tooLong()
@@ -119,10 +119,10 @@ func (c *chat) again(ctx context.Context, try int, err error) error {
 	return c.wait(ctx, wait)
 }
 
-// once makes one call. The reply is never nil; with an error it has what came before.
+// once makes one call. The reply is never nil; with an error it contains the part that arrived.
 func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
 	r := &reply{}
-	// The definitions stay when tools are off, because calls in the conversation refer to them.
+	// The definitions are sent even if tools are off, because calls in the conversation refer to them.
 	path, header, req := c.api.request(&question{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
 	body, err := encode(req)
 	if err != nil {
@@ -146,7 +146,7 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 	if err == nil {
 		err = r.broken()
 	}
-	// What came is charged, whole or not.
+	// Incomplete answers are charged as well.
 	if r.usage != nil {
 		c.out.used(*r.usage)
 	} else if err == nil {
@@ -160,8 +160,8 @@ func newEvents(r io.Reader) *sse.Reader {
 	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
 }
 
-// streamed reads an answer that comes in events, and passes its text on. It calls end, which must make body fail, when
-// tailTime has passed since the model has ended its answer.
+// streamed reads a streamed answer and writes its text to out as it arrives. When tailTime has passed since the model has ended
+// its answer, it calls end, which must make reading the body fail.
 func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 	e := newEvents(&bounded{body, maxStream + 1})
 	thinking := false
@@ -173,7 +173,7 @@ func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 		case errors.Is(err, errTooLong), errors.Is(err, sse.ErrTooLong):
 			return errTooLong
 		case r.finish != "":
-			return nil // all has been said
+			return nil // the answer is complete
 		case err == io.EOF:
 			return fmt.Errorf("%w: the answer broke off", errNetwork)
 		default:
@@ -201,7 +201,7 @@ func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 	}
 }
 
-// whole reads an answer that was not streamed although that was asked for.
+// whole reads an answer that was not streamed, although a stream was requested.
 func (c *chat) whole(r *reply, body io.Reader) error {
 	b, err := io.ReadAll(&bounded{body, maxStream + 1})
 	if err != nil {

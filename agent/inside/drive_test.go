@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// TestMain is also the program that is in every sandbox.
+// TestMain also runs the roles of the program that is in every sandbox.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestThroughTheDriver is the agent as a run has it: started by the driver, which passes on what it says.
+// TestThroughTheDriver runs the agent as a run does: started by the driver, which passes on its events.
 func TestThroughTheDriver(t *testing.T) {
 	url, _ := scriptedtest.Serve(t, sample.Script)
 	dir := t.TempDir()
@@ -118,7 +118,7 @@ func TestNoProxyIsUsed(t *testing.T) {
 	}
 }
 
-// TestEndsWithASignal: what is under way ends, and the last line says so.
+// TestEndsWithASignal: a signal cancels the task, and the last line reports it.
 func TestEndsWithASignal(t *testing.T) {
 	args, dir, _ := serve(t, `turns: [{calls: [{name: shell, arguments: '{"command": "echo $$ > pid; touch up; sleep 600"}'}]}]`)
 	self, err := os.Executable()

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Bounds of the search for what was probably meant.
+// Limits of the search for the text that old_string was probably meant to be.
 const (
-	nearFile   = 20_000 // lines
-	nearWindow = 30     // lines of the text that is looked for
+	nearFile   = 20_000 // lines of the file
+	nearWindow = 30     // lines of old_string
 	nearLine   = 200    // bytes of a line that are compared
-	nearEnough = 0.6    // of 1
+	nearEnough = 0.6    // lowest similarity, of 1
 )
 
 func (w workspace) editTool() tool {
@@ -51,7 +51,7 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 		return failed("%s is unchanged: %v", path, err)
 	}
 	if err := overwrite(path, []byte(changed), 0); err != nil {
-		// A full disk must not take the file along: what was freed by truncating is enough for what was there.
+		// If the disk is full, restore the old content: truncating the file has freed enough space for it.
 		if again := overwrite(path, []byte(text), 0); again != nil {
 			return failed("%v; and what was in %s could not be put back: %v", err, path, again)
 		}
@@ -63,7 +63,7 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("Edited %s at line %d.", path, firstDifference(text, changed)), changed: true}
 }
 
-// replace returns text with old replaced, and how often. The error says to a model what to do instead.
+// replace returns text with old replaced by with, and the number of replacements. The error tells the model what to do instead.
 func replace(text, old, with string, all bool) (string, int, error) {
 	switch {
 	case old == "":
@@ -73,7 +73,7 @@ func replace(text, old, with string, all bool) (string, int, error) {
 	}
 	n := strings.Count(text, old)
 	if n == 0 && strings.Contains(text, "\r\n") && !strings.Contains(old, "\r") {
-		// Models are shown lines without their ends, so they cannot know of these.
+		// Lines are shown to the model without their line endings, so it cannot match them.
 		old, with = strings.ReplaceAll(old, "\n", "\r\n"), strings.ReplaceAll(strings.ReplaceAll(with, "\r\n", "\n"), "\n", "\r\n")
 		n = strings.Count(text, old)
 	}
@@ -86,7 +86,7 @@ func replace(text, old, with string, all bool) (string, int, error) {
 	return strings.ReplaceAll(text, old, with), n, nil
 }
 
-// places returns the lines at which the first few of old begin.
+// places returns the line numbers of the first few occurrences of old.
 func places(text, old string) string {
 	var lines []string
 	line, rest := 1, text
@@ -103,7 +103,7 @@ func places(text, old string) string {
 	return strings.Join(lines, ", ") + " …"
 }
 
-// firstDifference returns the line at which two texts begin to differ.
+// firstDifference returns the number of the first line in which two texts differ.
 func firstDifference(a, b string) int {
 	line := 1
 	for i := 0; i < len(a) && i < len(b) && a[i] == b[i]; i++ {
@@ -114,7 +114,7 @@ func firstDifference(a, b string) int {
 	return line
 }
 
-// nearest shows the part of text that is most like old.
+// nearest returns a message with the part of text that is most similar to old.
 func nearest(text, old string) string {
 	const none = "Nothing in the file is like it; read the file again."
 	have := strings.SplitN(text, "\n", nearFile+1)
@@ -129,7 +129,7 @@ func nearest(text, old string) string {
 	}
 	best, score := -1, nearEnough
 	for i := range lines {
-		// The first line decides whether it is worth looking at the others.
+		// The other lines are compared only if the first line is similar.
 		first := alike(lines[i], window[0])
 		if first < nearEnough/2 {
 			continue
@@ -154,12 +154,13 @@ func nearest(text, old string) string {
 	return fmt.Sprintf("%s lines %d to %d, which are exactly:\n%s", why, best+1, end, found)
 }
 
-// squeeze returns the beginning of a line without the white space at its ends, and with one space for each that is in it.
+// squeeze returns the beginning of a line, without white space at its ends and with one space for each run of white space in
+// it.
 func squeeze(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }
 
-// alike returns how much two lines have in common at their ends, from 0 to 1.
+// alike returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix.
 func alike(a, b string) float64 {
 	if a == b {
 		return 1

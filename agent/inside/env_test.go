@@ -8,13 +8,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestToolsOfTheRun: what the agent may use it finds in its environment, as the run core sets it; flags go before that.
+// TestToolsOfTheRun: the environment, as set by package runs, determines the available tools; flags take precedence.
 func TestToolsOfTheRun(t *testing.T) {
 	for _, row := range []struct {
 		name             string
 		url, allow, deny string
 		args             []string
-		want             string // tools in the order that they are offered
+		want             string // tools, in the order of the request
 	}{
 		{name: "all", url: "http://tools.caisson.internal", want: "shell read write edit list search run_agent list_agents"},
 		{name: "no sub-runs", want: "shell read write edit list search"},
@@ -45,7 +45,7 @@ func TestToolsOfTheRun(t *testing.T) {
 	}
 }
 
-// TestToolsOfTheRunAreChecked: a rule that would do nothing, or a place that cannot be, is said before anything is done.
+// TestToolsOfTheRunAreChecked: a rule without effect, or an invalid URL, is reported before the task starts.
 func TestToolsOfTheRunAreChecked(t *testing.T) {
 	for name, value := range map[string]string{"CAISSON_TOOLS_URL": "https://elsewhere", "CAISSON_TOOLS_ALLOW": "no_such_tool", "CAISSON_TOOLS_DENY": "shel"} {
 		t.Run(name, func(t *testing.T) {

@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxFailure = 64 << 10 // bytes of an error's body that are read
+const maxFailure = 64 << 10 // maximum number of bytes that are read of an error's body
 
-// failure is what the gateway answered instead of an answer of the model.
+// failure is an error response of the gateway.
 type failure struct {
 	status int
 	code   string
 	text   string
-	retry  time.Duration // what it says is to be waited; 0 if nothing
+	retry  time.Duration // delay that the response requests before a retry; 0 if none
 }
 
 func (f *failure) Error() string {
@@ -29,9 +29,9 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("the model gateway answered %d: %s", f.status, f.text)
 }
 
-// readFailure reads an answer that is none of the model.
+// readFailure reads an error response.
 func readFailure(r *http.Response) *failure {
-	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // what has come is better than nothing
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxFailure)) // a partial body is better than none
 	f := failureOf(r.StatusCode, body)
 	f.retry = retryAfter(r.Header)
 	if to := r.Header.Get("Location"); to != "" && r.StatusCode < 400 {
@@ -40,7 +40,8 @@ func readFailure(r *http.Response) *failure {
 	return f
 }
 
-// failureOf reads the body of an error in the forms that are about. Without a status, as within a stream, it is told from the rest.
+// failureOf parses the body of an error in any of the known forms. If status is 0, as within a stream, it is derived from the
+// error's code.
 func failureOf(status int, body []byte) *failure {
 	f := &failure{status: status}
 	var outer struct {
@@ -85,7 +86,7 @@ func failureOf(status int, body []byte) *failure {
 	return f
 }
 
-// retryAfter returns what the headers say is to be waited.
+// retryAfter returns the delay that the headers request before a retry.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseUint(h.Get("Retry-After-Ms"), 10, 31); err == nil {
 		return time.Duration(ms) * time.Millisecond
@@ -100,7 +101,7 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// spent reports whether there is no money left for the call.
+// spent reports whether the budget or the provider's credit is exhausted.
 func (f *failure) spent() bool {
 	return f.status == 402 || f.code == "insufficient_quota" || f.code == "over_budget"
 }
@@ -110,7 +111,7 @@ func (f *failure) passing() bool {
 	return !f.spent() && (f.status == 408 || f.status == 409 || f.status == 429 || f.status >= 500)
 }
 
-// overflow reports whether the conversation is longer than the model can read. There is no one way in which providers say so.
+// overflow reports whether the conversation is too long for the model. Providers have no common code for this error.
 func (f *failure) overflow() bool {
 	if f.status == 413 || f.code == "context_length_exceeded" {
 		return true
@@ -130,7 +131,7 @@ func (f *failure) overflow() bool {
 	return false
 }
 
-// runError returns f as the reason for which a run ends.
+// runError returns f as the error of a run.
 func (f *failure) runError() *caisson.RunError {
 	e := &caisson.RunError{Code: caisson.RunAgentError, Message: f.Error()}
 	switch {

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	maxFile      = 16 << 20 // bytes of a file that is edited
-	maxScan      = 1 << 30  // bytes that are read over to reach a line
+	maxFile      = 16 << 20 // maximum size of a file that can be edited, in bytes
+	maxScan      = 1 << 30  // maximum number of bytes that are skipped to reach a line
 	maxLine      = 2000     // bytes of a line that are shown
-	readLines    = 1000     // unless the model says otherwise
+	readLines    = 1000     // default number of lines
 	binaryProbe  = 8 << 10
 	numberColumn = 8
 )
 
-// workspace is the directory that relative paths are relative to.
+// workspace is the directory that relative paths refer to.
 type workspace string
 
-// path returns the absolute path of what the model names.
+// path returns the absolute path for a path of the model.
 func (w workspace) path(name string) (string, error) {
 	switch {
 	case name == "":
@@ -44,9 +44,10 @@ func (w workspace) path(name string) (string, error) {
 	return filepath.Join(string(w), name), nil
 }
 
-// openRegular opens a file. What is none, as a FIFO or a device, is refused and never waited for.
+// openRegular opens a regular file. Anything else, such as a FIFO or a device, is an error and never blocks.
 func openRegular(path string, flags int, mode os.FileMode) (*os.File, os.FileInfo, error) {
-	// What a path leads to may change between a look and an opening; a FIFO opened like this does not block, and the look is after it.
+	// The file at a path may change between a check and opening it. Opening a FIFO with these flags does not block, and the
+	// check is made on the open file.
 	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK|syscall.O_NOCTTY, mode)
 	if err != nil {
 		if errors.Is(err, syscall.ENXIO) {
@@ -125,7 +126,7 @@ func (w workspace) read(ctx context.Context, args []byte) result {
 	return result{text: text}
 }
 
-// numbered returns count lines of r from line first on, as many of them as a result can have.
+// numbered returns count lines of r, from line first on, within the size limit of a result.
 func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string, error) {
 	var out strings.Builder
 	last := first + min(count, 1<<40) - 1
@@ -165,7 +166,7 @@ func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string,
 	return out.String(), nil
 }
 
-// shortLine reads a line without its end and returns its beginning, and how long it is.
+// shortLine reads a line and returns its beginning without the line ending, and its length.
 func shortLine(ctx context.Context, r *bufio.Reader, left *int64) (line []byte, whole int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -233,7 +234,7 @@ func (w workspace) write(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("%s %s: %d lines, %d bytes.", word, path, strings.Count(*in.Content, "\n"), len(*in.Content)), changed: true}
 }
 
-// overwrite replaces what a file has. The file stays the same one, with its mode, owner and links.
+// overwrite replaces the content of a file, and keeps its inode, mode, owner and links.
 func overwrite(path string, data []byte, flags int) error {
 	f, _, err := openRegular(path, os.O_WRONLY|flags, 0o666)
 	if err != nil {
@@ -248,7 +249,7 @@ func overwrite(path string, data []byte, flags int) error {
 	return err
 }
 
-// content returns all of a file that can be edited.
+// content returns the content of a file that can be edited.
 func content(path string) (string, error) {
 	f, info, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzAnswer reads what a hostile gateway sends, from the status line on.
+// FuzzAnswer reads the response of a hostile gateway, from the status line on.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		eventStream + "data: " + textEvent("hi") + "\n\ndata: " + stopEvent + "\n\ndata: [DONE]\n\n",
@@ -49,7 +49,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// canned is a connection on which the content of r is received.
+// canned is a connection that returns the content of r.
 type canned struct {
 	net.Conn
 	r io.Reader
@@ -92,7 +92,7 @@ func checkAnswer(t *testing.T, api api, events []byte) {
 	}
 }
 
-// FuzzReplace: an edit replaces what was named, and nothing else.
+// FuzzReplace: an edit replaces only the given text.
 func FuzzReplace(f *testing.F) {
 	f.Add("a\nb\nc\n", "b\n", "x", false)
 	f.Add("a\r\nb\r\n", "a\nb", "c\nd", false)
@@ -123,7 +123,7 @@ func FuzzReplace(f *testing.F) {
 	})
 }
 
-// conversationOf makes a valid conversation of bytes: each is a message with so many calls, or of that size.
+// conversationOf makes a valid conversation from bytes: each byte determines the number of calls, or the size, of a message.
 func conversationOf(data []byte) []message {
 	var talk []message
 	for i, c := range data {
@@ -147,7 +147,8 @@ func conversationOf(data []byte) []message {
 	return talk
 }
 
-// FuzzTrim: a shortened conversation is valid, in order, has the task whole and the last unit, and fits if anything could make it.
+// FuzzTrim: a shortened conversation is valid, in order, contains the whole task and the last unit, and is within the budget if
+// that is possible.
 func FuzzTrim(f *testing.F) {
 	f.Add([]byte{0, 2, 3, 7, 255, 254, 1, 0, 6}, 0, int64(2000))
 	f.Add([]byte{4, 250, 251, 8, 250, 251, 250}, 3, int64(10_000))
@@ -168,7 +169,7 @@ func FuzzTrim(f *testing.F) {
 		if task >= 0 && (at < 0 || got[at].Content != talk[task].Content || got[at].Role != talk[task].Role) {
 			t.Fatalf("the task is at %d of %d", at, len(got))
 		}
-		next := 0 // each message comes from one of talk, in order
+		next := 0 // each message corresponds to one of talk, in order
 		for _, m := range got {
 			for next < len(talk) && (talk[next].Role != m.Role || talk[next].ToolCallID != m.ToolCallID || m.Role != roleTool && talk[next].Content != m.Content) {
 				next++
@@ -196,7 +197,7 @@ func FuzzTrim(f *testing.F) {
 	})
 }
 
-// FuzzRepair: whatever was read from a file can be sent.
+// FuzzRepair: any conversation that was read from a file is valid for requests.
 func FuzzRepair(f *testing.F) {
 	f.Add(`{"role":"user","content":"a"}`, `{"role":"assistant","tool_calls":[{"id":"a"},{"id":"a"}]}`, `{"role":"tool","tool_call_id":"a"}`)
 	f.Add(`{"role":"tool"}`, `{"role":"assistant"}`, `{"role":"system","content":"a"}`)
@@ -218,7 +219,7 @@ func FuzzRepair(f *testing.F) {
 	})
 }
 
-// FuzzGlob: whatever a repository writes into a .gitignore, it is a rule or none.
+// FuzzGlob: any line of a .gitignore is a rule or is ignored.
 func FuzzGlob(f *testing.F) {
 	for _, seed := range []string{"*.go", "/a/**/b", "[!a-z]?", `\#x`, "[", "!**", "[\\]", "a/", "[]]", "[^"} {
 		f.Add(seed, "a/b.go")

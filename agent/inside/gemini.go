@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// gemini is Google's Gemini API.
+// gemini implements Google's Gemini API.
 type gemini struct{}
 
 type geminiRequest struct {
@@ -43,7 +43,7 @@ type geminiContent struct {
 	Parts []geminiPart `json:"parts"`
 }
 
-// geminiPart is a part of a message, of any kind that the agent sends or reads.
+// geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
 type geminiPart struct {
 	Text      string          `json:"text,omitempty"`
 	Thought   bool            `json:"thought,omitempty"`
@@ -70,7 +70,7 @@ func (gemini) request(q *question) (string, http.Header, any) {
 	system, talk := split(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
 	req.Generate.MaxTokens = maxOutput
-	names := map[string]string{} // of the tools that were called, by the call's id
+	names := map[string]string{} // names of the called tools by call id
 	for _, m := range talk {
 		c := geminiContent{Role: roleUser}
 		switch m.Role {
@@ -78,7 +78,7 @@ func (gemini) request(q *question) (string, http.Header, any) {
 			answer := &geminiResponse{ID: m.ToolCallID, Name: names[m.ToolCallID]}
 			answer.Response.Output = m.Content
 			c.Parts = []geminiPart{{Response: answer}}
-			// All results of one answer are one message.
+			// All results of one answer go into one message.
 			if last := len(req.Contents) - 1; last >= 0 && req.Contents[last].Parts[0].Response != nil {
 				req.Contents[last].Parts = append(req.Contents[last].Parts, c.Parts...)
 				continue
@@ -170,7 +170,7 @@ func (gemini) add(r *reply, data []byte) (string, error) {
 	return all.String(), nil
 }
 
-// addPart takes a part of an answer, and returns the text in it.
+// addPart handles a part of an answer, and returns its text.
 func (r *reply) addPart(p *geminiPart) (string, error) {
 	switch {
 	case p.Call != nil:

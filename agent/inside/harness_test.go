@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// A done is what a run of the agent has said.
+// A done is the result of a run of the agent.
 type done struct {
 	code   int
 	events []caisson.RunEvent
@@ -21,7 +21,7 @@ type done struct {
 	raw    string
 }
 
-// work runs the agent as a program would, and checks what holds for every output.
+// work runs the agent in the way the program does, and checks what holds for every output.
 func work(t testing.TB, prompt string, args ...string) *done {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -51,7 +51,7 @@ func work(t testing.TB, prompt string, args ...string) *done {
 // check checks what holds for every output.
 func (d *done) check(t testing.TB) {
 	t.Helper()
-	text := "" // of the last message
+	text := "" // text of the last message
 	open := map[string]bool{}
 	for i, e := range d.events {
 		last := i == len(d.events)-1
@@ -113,7 +113,7 @@ func (d *done) failure(t testing.TB) *caisson.RunError {
 	return d.events[len(d.events)-1].Error
 }
 
-// serve serves a script and returns arguments for work, with an empty workspace.
+// serve starts a scripted model and returns arguments for work, with an empty workspace.
 func serve(t testing.TB, script string, more ...string) (args []string, dir string, calls *scriptedtest.Recorder) {
 	t.Helper()
 	url, calls := scriptedtest.Serve(t, script)

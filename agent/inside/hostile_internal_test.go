@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// TestTextIsSaidOnce: what was passed on before an answer broke off is not said again.
+// TestTextIsSaidOnce: text that was written before an answer was interrupted is not repeated.
 func TestTextIsSaidOnce(t *testing.T) {
 	s := serveBroken(t, answerOf(textEvent("The answer ")), answerOf(textEvent("is forty")), answerOf(textEvent("-two."), stopEvent, "[DONE]"))
 	o := runWith(t, s.url, nil)
@@ -64,7 +64,7 @@ func TestTheModelRefuses(t *testing.T) {
 	}
 }
 
-// TestEndlessAnswers: each of these would never end, or fill the memory.
+// TestEndlessAnswers: each of these answers would be endless, or fill the memory.
 func TestEndlessAnswers(t *testing.T) {
 	for name, piece := range map[string]string{
 		"text":      "data: " + textEvent(strings.Repeat("x", 10_000)) + "\n\n",
@@ -96,12 +96,12 @@ func TestEndlessAnswers(t *testing.T) {
 	}
 }
 
-// TestAnAnswerEndsWhenTheModelHas: a server may forget to close the stream.
+// TestAnAnswerEndsWhenTheModelHas: the server does not close the stream.
 func TestAnAnswerEndsWhenTheModelHas(t *testing.T) {
 	gone := make(chan struct{})
 	s := serveBroken(t, func(c net.Conn) {
 		io.WriteString(c, eventStream+"data: "+textEvent("fine")+"\n\ndata: "+stopEvent+"\n\ndata: [DONE]\n\n")
-		io.Copy(io.Discard, c) // until the agent goes
+		io.Copy(io.Discard, c) // until the agent closes the connection
 		close(gone)
 	})
 	if o := runWith(t, s.url, nil); o.err != nil || o.text != "fine" {
@@ -110,7 +110,7 @@ func TestAnAnswerEndsWhenTheModelHas(t *testing.T) {
 	<-gone
 }
 
-// TestLastEventWithoutEnd checks that the last event of a stream counts if the server does not end it with an empty line.
+// TestLastEventWithoutEnd: the last event of a stream counts even if the server does not end it with an empty line.
 func TestLastEventWithoutEnd(t *testing.T) {
 	for _, end := range []string{"", "\n", "\r", "\r\n"} {
 		s := serveBroken(t, says(eventStream+"data: "+textEvent("fine")+"\n\ndata: "+stopEvent+end))
@@ -120,7 +120,7 @@ func TestLastEventWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestASilentServerEndsWithTheTask: nothing comes, and the task is ended.
+// TestASilentServerEndsWithTheTask: the server sends nothing, and the task is cancelled.
 func TestASilentServerEndsWithTheTask(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := serveBroken(t, func(c net.Conn) {
@@ -141,7 +141,7 @@ func TestAWholeAnswerInsteadOfAStream(t *testing.T) {
 	}
 }
 
-// TestWrongIDs: each call has an id of its own when it is sent back, and its result has the same.
+// TestWrongIDs: each call has a unique id when it is sent back, and its result has the same id.
 func TestWrongIDs(t *testing.T) {
 	one := func(index, id, name, args string) string {
 		return `{"choices":[{"delta":{"tool_calls":[{` + index + `"id":` + id + `,"function":{"name":` + name + `,"arguments":` + args + `}}]}}]}`
@@ -174,7 +174,8 @@ func TestWrongIDs(t *testing.T) {
 	}
 }
 
-// pairs returns what is wrong with a conversation: each call has one result, right after it, and each id is used once.
+// pairs returns an error message if a conversation is invalid: each call must have one result, right after it, and each id must
+// be used once.
 func pairs(talk []message) string {
 	open, seen := map[string]bool{}, map[string]bool{}
 	for i, m := range talk {
@@ -200,7 +201,7 @@ func pairs(talk []message) string {
 	return ""
 }
 
-// TestTheRestGoesBack: what some models want back of their answers.
+// TestTheRestGoesBack: fields that some models require back are sent back.
 func TestTheRestGoesBack(t *testing.T) {
 	s := serveBroken(t, answerOf(
 		`{"choices":[{"delta":{"reasoning_content":"I think"}}]}`,
@@ -216,7 +217,7 @@ func TestTheRestGoesBack(t *testing.T) {
 	}
 }
 
-// TestArgumentsThatAreNoJSON are said to the model, and do not end the run.
+// TestArgumentsThatAreNoJSON: invalid arguments are reported to the model, and do not end the run.
 func TestArgumentsThatAreNoJSON(t *testing.T) {
 	s := serveBroken(t, answerOf(
 		`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"write","arguments":"{\"path\": \"x"}},{"index":1,"id":"b","function":{"name":"fly","arguments":"{}"}}]}}]}`,
@@ -228,7 +229,7 @@ func TestArgumentsThatAreNoJSON(t *testing.T) {
 	}
 }
 
-// TestALongConversationIsShortened when the model says that it is too long.
+// TestALongConversationIsShortened: the conversation is shortened when the model reports that it is too long.
 func TestALongConversationIsShortened(t *testing.T) {
 	call := answerOf(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"shell","arguments":"{\"command\":\"head -c 20000 /dev/zero | tr '\\\\0' x\"}"}}]}}]}`, callsEvent)
 	tooLong := refusal(400, "", `{"error":{"message":"prompt is too long: 9999 tokens > 999 maximum"}}`)
@@ -246,12 +247,12 @@ func TestALongConversationIsShortened(t *testing.T) {
 	}
 }
 
-// TestTheEstimateShortens keeps a conversation below the limit without being told.
+// TestTheEstimateShortens: the estimated size keeps a conversation below the limit without an error of the model.
 func TestTheEstimateShortens(t *testing.T) {
 	call := answerOf(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"shell","arguments":"{\"command\":\"head -c 20000 /dev/zero | tr '\\\\0' x\"}"}}]}}]}`, callsEvent)
 	s := serveBroken(t, call)
 	o := runWith(t, s.url, func(c *config) { c.context, c.steps = 20_000, 30 })
-	if o.err == nil { // it never stops calling
+	if o.err == nil { // the model never stops calling tools
 		t.Fatal("no error")
 	}
 	for i := range s.requests() {
@@ -265,7 +266,7 @@ func TestTheEstimateShortens(t *testing.T) {
 	}
 }
 
-// TestMemoryFails: a task goes on without its memory, and says so.
+// TestMemoryFails: a task continues without its memory, with a warning.
 func TestMemoryFails(t *testing.T) {
 	c := &config{model: "m", gateway: serveBroken(t, fine).url, workspace: t.TempDir(), state: t.TempDir(), session: "s", steps: 1, context: 1000}
 	var lines bytes.Buffer
@@ -273,7 +274,7 @@ func TestMemoryFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.memory.close() // as good as a full disk
+	a.memory.close() // has the same effect as a full disk
 	err = a.run(t.Context(), strings.NewReader("do it"))
 	a.close()
 	if err != nil || strings.Count(lines.String(), "can no longer be kept") != 1 || !strings.Contains(lines.String(), `"content":"fine"`) {
@@ -281,7 +282,7 @@ func TestMemoryFails(t *testing.T) {
 	}
 }
 
-// TestLinesAreText: whatever the model says, lines are valid, and no longer than the driver reads.
+// TestLinesAreText: for any output of the model, the lines are valid and no longer than the driver's limit.
 func TestLinesAreText(t *testing.T) {
 	evil := strings.Repeat(`\u0001\u001b[31m"\\\n\t\u2028<`, 20_000)
 	s := serveBroken(t,

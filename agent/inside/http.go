@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// How long a server may take.
+// Timeouts for a server.
 const (
 	dialTime = 20 * time.Second
 	sendTime = time.Minute
-	headTime = 10 * time.Minute // a model may think for long before it says anything
-	idleTime = 5 * time.Minute  // between two pieces of an answer
+	headTime = 10 * time.Minute // until the headers; a model may think for long before it answers
+	idleTime = 5 * time.Minute  // between two parts of an answer
 )
 
 const (
@@ -30,13 +30,13 @@ const (
 	maxInterim = 8        // responses of status 1xx before the real one
 )
 
-// server is a plain HTTP server on the wire.
+// server is a plain HTTP server that the wire provides.
 type server struct {
 	url  string // without a slash at the end
 	addr string // with a port
 }
 
-// parseServer reads http://HOST[:PORT][/PATH].
+// parseServer parses http://HOST[:PORT][/PATH].
 func parseServer(text string) (server, error) {
 	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("@?#", r) }
 	u, err := url.Parse(text)
@@ -49,11 +49,11 @@ func parseServer(text string) (server, error) {
 	return server{strings.TrimRight(text, "/"), net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))}, nil
 }
 
-// errNetwork marks what may go better another time.
+// errNetwork marks errors after which a retry may succeed.
 var errNetwork = errors.New("the connection failed")
 
-// do sends a request with additional headers on a new connection, and returns the response, whose body must be closed. It
-// does not follow redirections, and does not use proxies from the environment. When ctx ends, reading the body fails.
+// do sends a request with additional headers on a new connection, and returns the response, whose body must be closed. It does
+// not follow redirects, and does not use proxies from the environment. When ctx is done, reading the body fails.
 func (s server) do(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequest(method, s.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -84,7 +84,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 // stream is the connection of one request.
 type stream struct {
 	net.Conn
-	idle time.Duration // that a silence may last
+	idle time.Duration // read timeout
 	stop func() bool
 }
 

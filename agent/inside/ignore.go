@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Bounds of what is read of a .gitignore.
+// Limits on a .gitignore file.
 const (
 	maxIgnore      = 64 << 10 // bytes
 	maxIgnoreRules = 500
@@ -17,23 +17,23 @@ const (
 
 // ignoreRule is a line of a .gitignore.
 type ignoreRule struct {
-	base  string // directory of the file, relative to the root of the walk, "" or with a slash at the end
+	base  string // directory of the file, relative to the root of the walk; "" or with a slash at the end
 	match *regexp.Regexp
 	keep  bool // the line begins with !
-	dirs  bool // it ends with a slash
+	dirs  bool // the line ends with a slash
 }
 
-// ignores are the rules that hold in a directory, outermost first.
+// ignores are the rules that apply in a directory, outermost first.
 type ignores []ignoreRule
 
-// with adds the rules of the .gitignore in dir, whose path in the walk is base.
+// with returns g with the rules of the .gitignore in dir, whose path in the walk is base.
 func (g ignores) with(dir, base string) ignores {
 	f, _, err := openRegular(filepath.Join(dir, ".gitignore"), os.O_RDONLY, 0)
 	if err != nil {
 		return g
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, maxIgnore)) // what can be read counts
+	b, _ := io.ReadAll(io.LimitReader(f, maxIgnore)) // use the part that can be read
 	g = g[:len(g):len(g)]
 	for line := range bytes.Lines(b) {
 		if len(g) == maxIgnoreRules {
@@ -64,7 +64,7 @@ func parseIgnore(line, base string) (ignoreRule, bool) {
 	return r, err == nil
 }
 
-// glob compiles a pattern with *, ?, [...] and **, as git has them.
+// glob compiles a pattern with git's syntax: *, ?, [...] and **.
 func glob(pattern string) (*regexp.Regexp, error) {
 	var re strings.Builder
 	re.WriteString(`(?s)\A`)

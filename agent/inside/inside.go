@@ -1,12 +1,13 @@
-// Package inside is the built-in agent: a small coding agent that runs inside the sandbox of any image and needs nothing there but the
-// wire. It asks the model gateway what to do, does it with a few tools of its own, and says what happens as lines of JSON.
+// Package inside is the built-in coding agent. It runs inside a sandbox of any image and requires only the wire there. It calls
+// a model through the model gateway, executes the tool calls that the model requests, and writes events as lines of JSON.
 //
-// Each line is a [caisson.RunEvent] without what the engine fills in. Text comes in text_delta, with a call of a tool between two messages;
-// assistant_final has the last message, and usage_report what all calls of the model so far have used. The last line is assistant_final or
-// error.
+// Each line is a [caisson.RunEvent] without the fields that the engine sets. Text is in text_delta, and between two messages
+// there is a tool call; assistant_final contains the last message, and usage_report the usage of all model calls so far. The
+// last line is assistant_final or error.
 //
-// It has no more rights than any other program in the sandbox, holds no key, and bounds what it reads: a model, a repository or a command
-// may be hostile or broken. It calls a model in the API of OpenAI, Anthropic or Gemini, whichever the model speaks.
+// The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a
+// repository or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on
+// the model.
 package inside
 
 import (
@@ -24,12 +25,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// defaultGateway is where a sandbox finds the model gateway.
+// defaultGateway is the address of the model gateway in a sandbox.
 const defaultGateway = "http://llm.caisson.internal"
 
-// The variables by which a run says what its agent may use. Flags go before them.
+// Environment variables with which a run configures its agent. Flags take precedence.
 const (
-	envToolsURL = "CAISSON_TOOLS_URL" // where runs of other agents are started; not set: nowhere
+	envToolsURL = "CAISSON_TOOLS_URL" // server that starts sub-runs; not set: none
 	envAllow    = "CAISSON_TOOLS_ALLOW"
 	envDeny     = "CAISSON_TOOLS_DENY"
 	envAPI      = "CAISSON_MODEL_API"
@@ -37,14 +38,14 @@ const (
 
 const (
 	defaultSteps   = 60
-	defaultContext = 120_000 // tokens; a model that has fewer says so, and is then asked with fewer
+	defaultContext = 120_000 // tokens; a model with a smaller context refuses the request, which is then shortened
 	maxPrompt      = 2 << 20 // bytes
 )
 
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // the last line says why
+	exitFailed = 1 // the last line contains the error
 	exitUsage  = 2
 )
 
@@ -54,7 +55,7 @@ Works on a task and prints what happens as a line of JSON for each event.
 
 `
 
-// config is what the command line says.
+// config is the configuration from the command line.
 type config struct {
 	model     string
 	api       string // "" for OpenAI's
@@ -69,8 +70,8 @@ type config struct {
 	toolsURL  string // "" for none
 }
 
-// Main is the agent as a program: it does the task that stdin says, as args without the program's name have it, and returns its exit code.
-// SIGTERM and SIGINT end the task, in good order.
+// Main runs the agent as a program: it does the task whose prompt is read from stdin, and returns its exit code. args are the
+// arguments without the program's name. SIGTERM and SIGINT cancel the task; the last line then reports the error.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -154,7 +155,7 @@ func (c *config) check(rest []string) error {
 	return nil
 }
 
-// readPrompt reads the task.
+// readPrompt reads the task's prompt.
 func readPrompt(r io.Reader) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxPrompt+1))
 	switch {
@@ -170,7 +171,7 @@ func readPrompt(r io.Reader) (string, error) {
 	return prompt, nil
 }
 
-// runError returns why a task ended.
+// runError returns the error with which a task failed.
 func runError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return &caisson.RunError{Code: caisson.RunAborted, Message: "ended by a signal"}

@@ -49,7 +49,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	if !info.IsDir() {
 		return failed("%s is no directory", path)
 	}
-	// A directory that cannot be read has to be told from an empty one.
+	// Distinguish a directory that cannot be read from an empty one.
 	if d, err := os.Open(path); err != nil {
 		return failed("%v", err)
 	} else {

@@ -14,17 +14,17 @@ import (
 	"syscall"
 )
 
-// Bounds of what is remembered, in bytes.
+// Limits on stored conversations, in bytes.
 const (
-	maxMemory  = 8 << 20 // of a file; its end is what is read
-	keepMemory = 1 << 20 // of a conversation that is continued
-	maxIDName  = 128     // of an id that is part of a file's name
+	maxMemory  = 8 << 20 // bytes that are read, from the end of the file
+	keepMemory = 1 << 20 // size of a conversation that is continued
+	maxIDName  = 128     // longest id that is used as part of a file name
 )
 
 // memory is the file of one conversation: a line of JSON for each message.
 type memory struct{ file *os.File }
 
-// sessionID reports whether id can name a conversation; "" is none.
+// sessionID reports whether id is a valid id of a conversation, or "", which means none.
 func sessionID(id string) bool {
 	return len(id) <= 512 && !strings.ContainsFunc(id, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
@@ -39,7 +39,7 @@ func memoryName(id string) string {
 	return "session-" + id + ".jsonl"
 }
 
-// recall opens the conversation id in dir and returns what was said in it.
+// recall opens the conversation id in dir and returns its messages.
 func recall(dir, id string) (*memory, []message, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("keep the conversation: %w", err)
@@ -83,7 +83,7 @@ func openMemory(name string) (*os.File, error) {
 	return f, nil
 }
 
-// read returns what the file has, and whether the file is fit to be appended to.
+// read returns the messages in the file. tidy reports whether the file can be appended to as it is.
 func (m *memory) read() (talk []message, tidy bool, err error) {
 	info, err := m.file.Stat()
 	if err != nil {
@@ -96,11 +96,11 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	}
 	tidy = skip == 0
 	if !tidy {
-		_, b, _ = bytes.Cut(b, []byte("\n")) // a line that is not whole
+		_, b, _ = bytes.Cut(b, []byte("\n")) // an incomplete line
 	}
 	for line := range bytes.Lines(b) {
 		var one message
-		// The last line is cut off if the machine died while it was written.
+		// The last line is incomplete if the machine crashed during a write.
 		if json.Unmarshal(line, &one) != nil || line[len(line)-1] != '\n' {
 			tidy = false
 			continue
@@ -116,7 +116,8 @@ func (m *memory) read() (talk []message, tidy bool, err error) {
 	return fixed, tidy, nil
 }
 
-// append adds a message, with one system call: another that dies halfway leaves a last line that is not read.
+// append adds a message with one system call. A crash during the call leaves an incomplete last line, which is skipped when the
+// file is read.
 func (m *memory) append(one message) error {
 	b, err := encode(one)
 	if err == nil {
@@ -125,7 +126,7 @@ func (m *memory) append(one message) error {
 	return err
 }
 
-// rewrite replaces the file by one that has talk only.
+// rewrite replaces the file by one that contains only talk.
 func (m *memory) rewrite(talk []message) error {
 	var b bytes.Buffer
 	for i := range talk {

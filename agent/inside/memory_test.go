@@ -45,7 +45,7 @@ func TestContinuesAConversation(t *testing.T) {
 	}
 }
 
-// TestAConversationGoesOnInAnotherAPI, as when a session is continued with another model.
+// TestAConversationGoesOnInAnotherAPI: a session is continued with a model of another API.
 func TestAConversationGoesOnInAnotherAPI(t *testing.T) {
 	for _, first := range apis {
 		for _, next := range apis {
@@ -65,7 +65,7 @@ func TestAConversationGoesOnInAnotherAPI(t *testing.T) {
 	}
 }
 
-// TestAConversationWasCutOff: whatever is in the file, the next run can be asked.
+// TestAConversationWasCutOff: with any content of the file, the next run can continue.
 func TestAConversationWasCutOff(t *testing.T) {
 	const (
 		user = `{"role":"user","content":"first"}` + "\n"
@@ -92,7 +92,7 @@ func TestAConversationWasCutOff(t *testing.T) {
 				t.Fatal(err)
 			}
 			args, _, calls := serve(t, twoTurns, "--session", "s", "--state", state)
-			work(t, "second", args...).answer(t) // a conversation that is not valid is refused by the model
+			work(t, "second", args...).answer(t) // the model refuses an invalid conversation
 			work(t, "third", args...).answer(t)
 			if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 || info.Size() > 2<<20 {
 				t.Errorf("%v, %v", info, err)

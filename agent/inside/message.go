@@ -8,33 +8,33 @@ const (
 	roleTool      = "tool"
 )
 
-// message is one message of a conversation, as OpenAI's chat completions have it. What is not exported belongs to the other APIs, is not
-// remembered, and is wanted back only within the task in which it came.
+// message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields belong to the other
+// APIs; they are not stored, and are sent back only within the task in which they were received.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Reasoning is given back with calls of tools, because some models refuse a conversation without it.
+	// Reasoning is sent back with tool calls, because some models refuse a conversation without it.
 	Reasoning  string  `json:"reasoning_content,omitempty"`
 	ToolCalls  []call  `json:"tool_calls,omitempty"`
 	ToolCallID string  `json:"tool_call_id,omitempty"`
-	thoughts   []block // of Anthropic's models
+	thoughts   []block // thinking blocks of Anthropic's models
 }
 
-// call is one call of a tool.
+// call is one tool call.
 type call struct {
 	ID        string   `json:"id"`
 	Type      string   `json:"type"`
 	Function  function `json:"function"`
-	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models want back
-	signature string   // of the thought before it, of Gemini's models
+	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require back
+	signature string   // signature of the preceding thought, of Gemini's models
 }
 
 type function struct {
 	Name      string `json:"name"`
-	Arguments string `json:"arguments"` // as the model wrote them; JSON, if all is well
+	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON
 }
 
-// size returns roughly how many bytes m takes in a request.
+// size returns the approximate size of m in a request, in bytes.
 func (m *message) size() int64 {
 	n := len(m.Content) + len(m.Reasoning) + len(m.ToolCallID) + 32
 	for _, c := range m.ToolCalls {

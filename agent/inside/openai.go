@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// openAI is OpenAI's chat completions API, as it and others serve it.
+// openAI implements OpenAI's chat completions API, which other providers offer too.
 type openAI struct{}
 
 type chatRequest struct {
@@ -41,7 +41,7 @@ func (openAI) request(q *question) (string, http.Header, any) {
 	return "/v1/chat/completions", nil, req
 }
 
-// chunk is one event of a stream, or a whole answer, which has messages where chunks have deltas.
+// chunk is one event of a stream, or a whole answer, in which choices have messages instead of deltas.
 type chunk struct {
 	Error   raw `json:"error"`
 	Choices []struct {
@@ -75,7 +75,7 @@ type callDelta struct {
 	Extra raw `json:"extra_content"`
 }
 
-// textOf returns the text of content: a string, or a list of parts of which those with text count.
+// textOf returns the text of content: a string, or a list of parts, of which the text parts are joined.
 func textOf(content raw) (string, error) {
 	var s string
 	if len(content) == 0 || content[0] != '[' {
@@ -163,14 +163,14 @@ func (r *reply) take(d *delta) (string, error) {
 	return text, nil
 }
 
-// takeCall adds a piece of a call. at is the place of the piece, which counts where it says no index.
+// takeCall adds a piece of a call. at is the position of the piece in its list, which is used if the piece has no index.
 func (r *reply) takeCall(at int, piece callDelta) error {
 	if piece.Index != nil {
 		at = *piece.Index
 	} else if len(r.calls) > 0 && piece.ID == "" {
 		at = len(r.calls) - 1
 	}
-	// Some servers give each call of an answer the same index: another id begins another call.
+	// Some servers give each call of an answer the same index: a different id begins a new call.
 	if at >= 0 && at < len(r.calls) && piece.ID != "" && r.calls[at].ID != "" && piece.ID != r.calls[at].ID {
 		at = len(r.calls)
 	}
@@ -181,7 +181,7 @@ func (r *reply) takeCall(at int, piece callDelta) error {
 	if piece.ID != "" {
 		c.ID = piece.ID
 	}
-	if c.Function.Name == "" { // a few repeat it in every piece
+	if c.Function.Name == "" { // some servers repeat it in every piece
 		c.Function.Name = piece.Function.Name
 	}
 	if len(piece.Extra) > 0 {

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	maxAnswer = 1 << 20   // bytes of text of a whole run
-	maxFinal  = 512 << 10 // bytes of the last message that are said again in the end; a byte can take two of a line
+	maxAnswer = 1 << 20   // maximum number of bytes of text in a run
+	maxFinal  = 512 << 10 // maximum number of bytes of the last message that are repeated at the end; escaping can double them
 )
 
-// line is a RunEvent without the fields that the engine gives it.
+// line is a RunEvent without the fields that the engine sets.
 type line struct {
 	Seq *struct{} `json:"seq,omitempty"`
 	At  *struct{} `json:"at,omitempty"`
 	caisson.RunEvent
 }
 
-// output says what happens. It is used by one goroutine.
+// output writes events. It is used by one goroutine.
 type output struct {
 	w     io.Writer
-	err   error           // of the first line that could not be written
+	err   error           // first error of a write
 	said  int             // bytes of text
-	now   strings.Builder // the present message
+	now   strings.Builder // the current message
 	cut   bool            // there was more text than maxAnswer
 	usage caisson.RunUsage
 }
@@ -47,7 +47,7 @@ func (o *output) say(e caisson.RunEvent) {
 	o.err = err
 }
 
-// encode returns v as a line of JSON. Unlike json.Marshal it leaves <, > and & as they are, of which code is full.
+// encode returns v as a line of JSON. Unlike json.Marshal it does not escape <, > and &, which are frequent in code.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -56,10 +56,10 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// begin begins a message. Between two with text there is always a call of a tool.
+// begin begins a message. Between two messages with text there is always a tool call.
 func (o *output) begin() { o.now.Reset() }
 
-// write passes a part of the present message on.
+// write writes a part of the current message.
 func (o *output) write(s string) {
 	s = clean(s)
 	if s == "" || o.cut {
@@ -84,12 +84,12 @@ func (o *output) status(phase, label string) {
 	o.say(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
 }
 
-// toolStart says that a tool is called. args is what the model wrote, JSON or not.
+// toolStart reports the start of a tool call. Its arguments, as written by the model, may be invalid JSON.
 func (o *output) toolStart(c call) {
 	args := json.RawMessage(c.Function.Arguments)
 	if len(args) > task.MaxArgs || !json.Valid(args) {
 		// A character can take six bytes of JSON.
-		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // strings marshal
+		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // marshalling strings cannot fail
 	}
 	o.say(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
 }
@@ -100,7 +100,7 @@ func (o *output) toolResult(c call, r result) {
 	})
 }
 
-// used adds a call of the model and reports all that was used so far.
+// used adds the usage of a model call and reports the total.
 func (o *output) used(t caisson.TokenCount) {
 	o.usage.Calls++
 	o.usage.Tokens.Input += t.Input
@@ -111,7 +111,7 @@ func (o *output) used(t caisson.TokenCount) {
 	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
-// final ends the output with the present message, which is the answer to the task.
+// final ends the output with the current message, which is the answer to the task.
 func (o *output) final() error {
 	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.now.String(), maxFinal)})
 	if o.err != nil {
@@ -124,7 +124,7 @@ func (o *output) fail(why *caisson.RunError) {
 	o.say(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
 }
 
-// clip returns at most n bytes from the beginning of s, without cutting a character in two.
+// clip returns at most n bytes from the beginning of s, without splitting a character.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -136,7 +136,7 @@ func clip(s string, n int) string {
 	return s[:n]
 }
 
-// clipEnd returns at most n bytes from the end of s, without cutting a character in two.
+// clipEnd returns at most n bytes from the end of s, without splitting a character.
 func clipEnd(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -148,7 +148,7 @@ func clipEnd(s string, n int) string {
 	return s[i:]
 }
 
-// clean makes text of what may be anything: valid UTF-8 without control characters and the sequences that colour terminals.
+// clean converts any bytes to text: valid UTF-8 without control characters and terminal sequences.
 func clean(s string) string {
 	if plain(s) {
 		return s
@@ -160,7 +160,7 @@ func clean(s string) string {
 			i += escape(s[i:]) - 1
 		case c == '\r' && i+1 < len(s) && s[i+1] == '\n':
 		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
-			b = append(b, 0xff) // invalid: replaced below, a run of them by one
+			b = append(b, 0xff) // invalid UTF-8; a run of these bytes becomes one U+FFFD below
 		default:
 			b = append(b, c)
 		}
@@ -173,7 +173,7 @@ func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
 }
 
-// escape returns the length of the sequence for terminals that s begins with.
+// escape returns the length of the terminal sequence at the beginning of s.
 func escape(s string) int {
 	if len(s) < 2 || s[1] != '[' {
 		return 1

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// maxNotes bounds what is read of a file of instructions, in bytes.
+// maxNotes is the maximum number of bytes that are read of a file of instructions.
 const maxNotes = 16 << 10
 
-// programs are looked for on PATH, so that the model need not.
+// programs are looked up on PATH and listed in the system prompt, so that the model need not look for them.
 var programs = []string{"git", "python3", "node", "npm", "go", "cargo", "java", "make", "gcc", "curl"}
 
 const howToWork = `You are Caisson's coding agent. You work on a task on your own, inside a sandbox; nobody can answer questions before you have finished.
@@ -25,7 +25,7 @@ const howToWork = `You are Caisson's coding agent. You work on a task on your ow
 - You may do anything inside the sandbox that the task needs. The network reaches only what is granted; if something cannot be reached, say so rather than look for ways around it.
 - When you are done, say briefly what you did and how you checked it. Say plainly what does not work or was not tried; never claim what you have not seen.`
 
-// systemPrompt returns what the model is told before everything else.
+// systemPrompt returns the system message.
 func systemPrompt(dir string, box *toolbox) string {
 	var p strings.Builder
 	p.WriteString(howToWork)
@@ -66,7 +66,7 @@ func notesIn(path string) string {
 		return ""
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, maxNotes+1)) // what can be read counts
+	b, _ := io.ReadAll(io.LimitReader(f, maxNotes+1)) // use the part that can be read
 	notes := strings.TrimSpace(clean(clip(string(b), maxNotes)))
 	if len(b) > maxNotes {
 		notes += "\n[cut here; read the file for the rest]"
@@ -74,7 +74,7 @@ func notesIn(path string) string {
 	return notes
 }
 
-// systemName returns what the image calls itself.
+// systemName returns the name of the image's distribution.
 func systemName() string {
 	f, _, err := openRegular("/etc/os-release", os.O_RDONLY, 0)
 	if err != nil {

@@ -49,10 +49,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusalsBeforeTheBody checks that a refusal is reported if the server sends it and closes the connection while the
-// request's body is still being sent.
+// TestRefusalsBeforeTheBody: a refusal is reported if the server sends it and closes the connection while the request's body is
+// still being sent.
 func TestRefusalsBeforeTheBody(t *testing.T) {
-	large := []message{{Role: roleUser, Content: strings.Repeat("x", 16<<20)}} // larger than the buffers of sockets
+	large := []message{{Role: roleUser, Content: strings.Repeat("x", 16<<20)}} // larger than the socket buffers
 	for _, status := range []int{403, 413, 429} {
 		for name, refuse := range map[string]http.HandlerFunc{
 			"closes": func(w http.ResponseWriter, _ *http.Request) {

@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of one answer.
+// Limits on one answer.
 const (
 	maxStream    = 64 << 20 // bytes
-	maxEvent     = 4 << 20  // bytes of the data of one of its events
+	maxEvent     = 4 << 20  // data of one event, in bytes
 	maxCalls     = 64
 	maxArguments = 1 << 20
 	maxExtra     = 256 << 10
@@ -23,7 +23,7 @@ const (
 
 var errTooLong = errors.New("the answer is larger than it may be")
 
-// bounded reads from Reader, and fails with errTooLong once it has returned left bytes, which is one more than are allowed.
+// bounded reads from Reader, and fails with errTooLong after left bytes. left must be one more than the limit.
 type bounded struct {
 	io.Reader
 	left int64
@@ -38,7 +38,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Why an answer ended.
+// Reasons for which an answer ended.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
@@ -46,25 +46,25 @@ const (
 	finishFilter = "content_filter"
 )
 
-// raw is JSON that is passed on as it is.
+// raw is JSON that is passed on unchanged.
 type raw = json.RawMessage
 
-// reply is an answer of the model, as far as it has come.
+// reply is the part of a model's answer that has arrived.
 type reply struct {
 	text      strings.Builder
 	reasoning strings.Builder
 	refusal   strings.Builder
 	calls     []call
-	finish    string      // why it ended, in OpenAI's words; "" if it did not say
-	done      bool        // nothing follows
-	thinking  int         // bytes of thoughts
-	thoughts  []block     // of Anthropic's models
-	places    map[int]int // of Anthropic's blocks, by index; see place
+	finish    string      // reason for which it ended, as in OpenAI's API; "" if not reported
+	done      bool        // the stream is complete
+	thinking  int         // size of thoughts, in bytes
+	thoughts  []block     // thinking blocks of Anthropic's models
+	places    map[int]int // Anthropic's blocks by index; see place
 	usage     *caisson.TokenCount
-	prompt    int64 // tokens that the model has read, cached ones included
+	prompt    int64 // number of tokens of the request, including cached ones
 }
 
-// say takes text of the answer, and returns it.
+// say adds text to the answer, and returns it.
 func (r *reply) say(text string) (string, error) {
 	if r.text.Len()+len(text) > maxAnswer {
 		return "", errTooLong
@@ -73,7 +73,7 @@ func (r *reply) say(text string) (string, error) {
 	return text, nil
 }
 
-// thought counts bytes of thoughts, which are no part of the answer.
+// thought counts the size of thoughts, which are not part of the answer, in bytes.
 func (r *reply) thought(size int) error {
 	if r.thinking += size; r.thinking > 4*maxAnswer {
 		return errTooLong
@@ -81,19 +81,19 @@ func (r *reply) thought(size int) error {
 	return nil
 }
 
-// call returns the call at a place, which it makes if need be.
+// call returns the call at a position, and creates it if necessary.
 func (r *reply) call(at int) (*call, error) {
 	if at < 0 || at >= maxCalls {
 		return nil, errTooLong
 	}
-	// A place may be left out; what stays without a name is dropped at the end.
+	// Positions may be skipped; calls without a name are dropped at the end.
 	for len(r.calls) <= at {
 		r.calls = append(r.calls, call{Type: "function"})
 	}
 	return &r.calls[at], nil
 }
 
-// check returns an error if a call has become larger than it may be.
+// check returns an error if a call exceeds the limits.
 func (c *call) check() error {
 	if len(c.Function.Arguments) > maxArguments || len(c.Extra)+len(c.signature) > maxExtra || len(c.Function.Name) > maxName {
 		return errTooLong
@@ -101,8 +101,8 @@ func (c *call) check() error {
 	return nil
 }
 
-// end makes the calls such that they can be sent back: each has a name, and an id of its own in the conversation. taken reports whether an
-// id is used already.
+// end makes the calls valid for later requests: each gets a name, and an id that is unique in the conversation. taken reports
+// whether an id is in use already.
 func (r *reply) end(taken func(id string) bool) {
 	calls := r.calls[:0]
 	seen := map[string]bool{}
@@ -123,7 +123,7 @@ func (r *reply) end(taken func(id string) bool) {
 	r.calls = calls
 }
 
-// broken reports whether an answer that came to its end is not one.
+// broken returns an error if a completed answer is empty.
 func (r *reply) broken() error {
 	if r.finish == "" && r.text.Len() == 0 && len(r.calls) == 0 && r.refusal.Len() == 0 {
 		return errors.New("the answer has nothing in it")

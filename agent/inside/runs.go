@@ -14,12 +14,12 @@ import (
 
 const (
 	maxToolAnswer = 4 << 20 // bytes
-	pollSeconds   = "30"    // that a question about a run is held
+	pollSeconds   = "30"    // how long the server may hold a request for a run's state
 	pollLeast     = time.Second
-	pollFaults    = 5 // in a row that are borne
+	pollFaults    = 5 // consecutive errors that are tolerated
 )
 
-// runTools returns the tools that start runs of other agents.
+// runTools returns the tools that start sub-runs.
 func runTools(s server) []tool {
 	return []tool{{
 		name:   "run_agent",
@@ -34,7 +34,7 @@ func runTools(s server) []tool {
 	}}
 }
 
-// get asks the tools of the wire for something and decodes it.
+// get makes a request to the server of sub-runs and decodes the answer.
 func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func (s server) get(ctx context.Context, method, path string, body []byte, to an
 	return json.Unmarshal(b, to)
 }
 
-// toolRefusal is an answer that will not become another by asking again.
+// toolRefusal is an error response for which a retry is useless.
 type toolRefusal struct {
 	status int
 	text   string
@@ -60,12 +60,12 @@ type toolRefusal struct {
 
 func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
 
-// agentRun is what matters here of a run.
+// agentRun has the used fields of a run.
 type agentRun struct {
 	ID     string            `json:"id"`
 	State  caisson.RunState  `json:"state"`
 	Answer string            `json:"answer"`
-	Cut    bool              `json:"cut"` // the answer was longer
+	Cut    bool              `json:"cut"` // the answer was truncated
 	Error  *caisson.RunError `json:"error"`
 }
 

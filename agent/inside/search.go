@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// Bounds of a search.
+// Limits of a search.
 const (
 	maxPattern   = 2000      // bytes
-	maxSearched  = 8 << 20   // of a file
-	maxSearchAll = 512 << 20 // of all files
+	maxSearched  = 8 << 20   // size of a file, in bytes
+	maxSearchAll = 512 << 20 // size of all files together, in bytes
 	searchTime   = 30 * time.Second
 	maxHits      = 200
 	maxHitsFile  = 30
@@ -36,15 +36,15 @@ func (w workspace) searchTool() tool {
 	}
 }
 
-// search is one search.
+// search is the state of one search.
 type search struct {
 	pattern *regexp.Regexp
-	glob    *regexp.Regexp // nil: all files
+	glob    *regexp.Regexp // nil means all files
 	until   time.Time
 	left    int64 // bytes that may still be read
 	hits    int
 	out     strings.Builder
-	large   int // files that were too large
+	large   int // number of files that were too large
 }
 
 func (w workspace) search(ctx context.Context, args []byte) result {
@@ -112,7 +112,7 @@ func (s *search) wants(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
-// file searches one file. What cannot be read is passed over.
+// file searches one file. A file that cannot be read is skipped.
 func (s *search) file(name, shown string) {
 	f, info, err := openRegular(name, os.O_RDONLY, 0)
 	if err != nil {

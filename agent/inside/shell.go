@@ -15,21 +15,21 @@ import (
 
 const (
 	shellProgram = "/bin/sh"
-	shellTime    = 2 * time.Minute // unless the model says otherwise
+	shellTime    = 2 * time.Minute // default timeout
 	maxShellTime = time.Hour
 	shellGrace   = 2 * time.Second        // between SIGTERM and SIGKILL
-	lingerTime   = 250 * time.Millisecond // for output of what a command has left running
-	maxCommand   = 128 << 10              // bytes; the kernel takes no longer argument
+	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
+	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
 	headOutput   = 10 << 10
 	tailOutput   = 20 << 10
 )
 
-// shell runs commands. It is the agent's own means inside the sandbox, which is the boundary.
+// shell runs commands. It has no restrictions of its own: the isolation boundary is the sandbox.
 type shell struct {
 	dir string
 
 	mu   sync.Mutex
-	left map[int]bool // process groups that still hold the output of their command; guarded by mu
+	left map[int]bool // process groups that still have the output of their command open; guarded by mu
 }
 
 func (s *shell) tool() tool {
@@ -98,8 +98,8 @@ func notStarted(err error, dir string) result {
 	return failed("The command could not be started: %v", err)
 }
 
-// collect takes output until nobody holds the pipe any more; then the channel is closed. What a command has left running may write to it for
-// as long as it wants.
+// collect copies output until all writers have closed the pipe, and then closes the channel. Background processes of a command
+// may write to the pipe for as long as they run.
 func (s *shell) collect(group int, r *os.File, out io.Writer) <-chan struct{} {
 	s.mu.Lock()
 	if s.left == nil {
@@ -111,7 +111,7 @@ func (s *shell) collect(group int, r *os.File, out io.Writer) <-chan struct{} {
 	go func() {
 		defer close(done)
 		defer r.Close()
-		io.Copy(out, r) // a pipe that cannot be read has ended
+		io.Copy(out, r) // a read error means the end of the pipe
 		s.mu.Lock()
 		delete(s.left, group)
 		s.mu.Unlock()
@@ -119,12 +119,12 @@ func (s *shell) collect(group int, r *os.File, out io.Writer) <-chan struct{} {
 	return done
 }
 
-// wait waits for the command, ends it when its time is over or the task ends, and reports whether its time was over.
+// wait waits for the command, and kills it when its timeout expires or ctx is done. It reports whether the timeout expired.
 func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (late bool) {
 	group := -cmd.Process.Pid
 	ended := make(chan struct{})
 	go func() {
-		cmd.Wait() // its outcome is in cmd.ProcessState
+		cmd.Wait() // the result is in cmd.ProcessState
 		close(ended)
 	}()
 	timer := time.NewTimer(limit)
@@ -151,7 +151,7 @@ func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (l
 	return late
 }
 
-// close ends what commands have left running in their groups.
+// close kills the background processes of commands that are still in their groups.
 func (s *shell) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,8 @@ func TestShellEnds(t *testing.T) {
 	b.want(r, true, "ended with the task")
 }
 
-// TestShellLeavesTheBackgroundRunning: a child that holds the pipe does not hold the tool, can go on writing, and ends with the task.
+// TestShellLeavesTheBackgroundRunning: a background process that has the pipe open does not block the tool, can continue to
+// write, and is killed at the end of the task.
 func TestShellLeavesTheBackgroundRunning(t *testing.T) {
 	b := newBench(t)
 	r := b.call("shell", in{"command": "(while :; do echo tick; echo x >> ticks; sleep 0.05; done) & echo $! > pid; echo started"})

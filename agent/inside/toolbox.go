@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// maxResult bounds what a tool says to the model, in bytes.
+// maxResult is the maximum length of a tool's result, in bytes.
 const maxResult = 32 << 10
 
-// tool is something that the model may call.
+// tool is a tool that the model can call.
 type tool struct {
 	name   string
 	about  string
-	schema string // of the arguments: a JSON schema
+	schema string // JSON schema of the arguments
 	run    func(ctx context.Context, arguments []byte) result
 }
 
-// result is what came of a call.
+// result is the result of a tool call.
 type result struct {
 	text    string
 	failed  bool
-	changed bool // something may be different now
+	changed bool // the call may have changed something
 }
 
 func failed(format string, args ...any) result {
@@ -73,7 +73,7 @@ func newToolbox(c *config) (*toolbox, error) {
 	return b, nil
 }
 
-// toolNames reads a list of names. One that is not known is an error: a rule that does nothing would not be noticed.
+// toolNames parses a list of tool names. An unknown name is an error, because a rule without effect would not be noticed.
 func toolNames(flag, list string, known []string) ([]string, error) {
 	var names []string
 	for name := range strings.SplitSeq(list, ",") {
@@ -93,7 +93,7 @@ func (b *toolbox) has(name string) bool {
 	return slices.ContainsFunc(b.tools, func(t tool) bool { return t.name == name })
 }
 
-// definitions returns the tools as models are told of them; nil if there are none.
+// definitions returns the descriptions of the tools for models; nil if there are none.
 func (b *toolbox) definitions() (all []definition) {
 	for _, t := range b.tools {
 		all = append(all, definition{t.name, t.about, raw(t.schema)})
@@ -101,7 +101,7 @@ func (b *toolbox) definitions() (all []definition) {
 	return all
 }
 
-// call does what the model asks for. Whatever is wrong with that is said to the model.
+// call executes a tool call. Errors are returned as results for the model.
 func (b *toolbox) call(ctx context.Context, f function) result {
 	var object map[string]raw
 	if err := json.Unmarshal([]byte(f.Arguments), &object); err != nil || object == nil {
@@ -124,7 +124,7 @@ func (b *toolbox) call(ctx context.Context, f function) result {
 	return failed("There is no tool %.40q. There are: %s.", f.Name, strings.Join(names, ", "))
 }
 
-// middleOut returns at most about n bytes of s: its beginning and its end.
+// middleOut returns about n bytes of s: its beginning and its end.
 func middleOut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -133,7 +133,7 @@ func middleOut(s string, n int) string {
 	return clip(s, half) + fmt.Sprintf("\n[%d bytes left out]\n", len(s)-2*half) + clipEnd(s, half)
 }
 
-// arguments decodes the arguments of a call; the error is for the model.
+// arguments decodes the arguments of a call. The error is a message for the model.
 func arguments(data []byte, to any) error {
 	if err := json.Unmarshal(data, to); err != nil {
 		return fmt.Errorf("the arguments are not as they should be: %w", err)
@@ -141,7 +141,7 @@ func arguments(data []byte, to any) error {
 	return nil
 }
 
-// number is a whole number, which models also write as a string or with a point.
+// number is an integer, which models also write as a string or with a decimal point.
 type number int64
 
 func (n *number) UnmarshalJSON(b []byte) error {

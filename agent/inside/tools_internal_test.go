@@ -42,7 +42,7 @@ func (b *bench) file(name, data string) {
 	}
 }
 
-// call calls a tool and checks what holds for every result. A tool that blocks fails the test.
+// call calls a tool and checks what holds for every result. If the tool blocks, the test fails.
 func (b *bench) call(name string, args any) result {
 	b.t.Helper()
 	return b.callUntil(b.t.Context(), name, args)
@@ -70,7 +70,7 @@ func (b *bench) callUntil(ctx context.Context, name string, args any) result {
 
 type in map[string]any
 
-// want checks a result: it failed or not, and has these parts.
+// want checks whether a result is a failure and contains these parts.
 func (b *bench) want(r result, failed bool, parts ...string) {
 	b.t.Helper()
 	if r.failed != failed {
@@ -140,7 +140,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFile: nothing of this blocks or fills the memory, whatever tool it is given to.
+// TestWhatIsNoFile: no tool blocks or fills the memory when its path is not a regular file.
 func TestWhatIsNoFile(t *testing.T) {
 	b := newBench(t)
 	b.fifo("fifo")
@@ -227,13 +227,13 @@ func TestEdit(t *testing.T) {
 	b.want(b.call("edit", in{"path": "none", "old_string": "a", "new_string": "b"}), true, "no such file")
 }
 
-// TestAFullDiskTakesNoFileAlong: what cannot be written leaves what was there.
+// TestAFullDiskTakesNoFileAlong: a failed write leaves the old content.
 func TestAFullDiskTakesNoFileAlong(t *testing.T) {
 	b := newBench(t)
 	const limit = 64 << 10
 	old := strings.Repeat("x", limit-100) + "needle"
 	b.file("f", old)
-	// The limit on the size of a file is of the whole process, and its signal is ignored by the runtime; no other test runs meanwhile.
+	// The limit on file sizes applies to the whole process, and the runtime ignores its signal; no other test runs meanwhile.
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func TestListAndSearchAreBounded(t *testing.T) {
 	b.file(deep+"/bottom", "needle")
 	b.want(b.call("list", in{"depth": 1000}), false, "[there is more")
 	b.want(b.call("search", in{"pattern": "needle"}), false, "[there are more in this file]", "[not everything was searched")
-	// A name may have anything in it but a zero byte and a slash.
+	// A name may contain any bytes except zero and slash.
 	b.file("odd/evil\n\x1b[31m\xff: name", "needle\n")
 	b.want(b.call("list", in{"path": "odd"}), false, "evil\uFFFD\uFFFD: name")
 	b.want(b.call("search", in{"path": "odd", "pattern": "needle"}), false, "needle")
@@ -303,7 +303,7 @@ func TestListAndSearchAreBounded(t *testing.T) {
 
 func TestUnreadable(t *testing.T) {
 	if os.Getuid() == 0 {
-		// Root reads everything, so what cannot be read is taken from the kernel: a file of /proc that fails.
+		// Root can read every file, so use a file of /proc for which reading fails.
 		b := newBench(t)
 		b.want(b.call("read", in{"path": "/proc/self/mem"}), true, "/proc/self/mem: ")
 		return

@@ -3,9 +3,9 @@ package inside
 import "fmt"
 
 const (
-	bytesPerToken = 3.5 // a guess, until the model has said what it counts
-	shortResult   = 400 // bytes that are left of a result that is shortened
-	recentUnits   = 4   // of a conversation, which stay whole for as long as that is possible
+	bytesPerToken = 3.5 // an estimate, until the model has reported its count
+	shortResult   = 400 // bytes that are left of a shortened result
+	recentUnits   = 4   // the last units of a conversation, which are shortened last
 )
 
 func sizeOf(talk []message) int64 {
@@ -16,9 +16,9 @@ func sizeOf(talk []message) int64 {
 	return n
 }
 
-// trim makes a conversation fit into budget bytes as well as it can, and returns it and the new place of the task, which stays whole. Old
-// results of tools are shortened first; then the oldest messages go, calls always together with their results; the last ones suffer last.
-// talk itself is not changed.
+// trim shortens a conversation to budget bytes, as far as possible, and returns it and the new index of the task, which is kept
+// whole. Old tool results are shortened first; then the oldest messages are dropped, calls always together with their results;
+// the most recent units are shortened last. talk itself is not modified.
 func trim(talk []message, task int, budget int64) ([]message, int) {
 	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: sizeOf(talk) - budget}
 	recent := t.unit(recentUnits)
@@ -35,7 +35,7 @@ type trimmer struct {
 	excess int64
 }
 
-// unit returns where the last n units begin. A unit is a message with the results of its calls.
+// unit returns the index at which the last n units begin. A unit is a message with the results of its calls.
 func (t *trimmer) unit(n int) int {
 	i := len(t.talk)
 	for i > 0 && n > 0 {
@@ -47,7 +47,7 @@ func (t *trimmer) unit(n int) int {
 	return i
 }
 
-// shorten shortens results of tools, oldest first.
+// shorten shortens tool results, oldest first.
 func (t *trimmer) shorten(from, to int) {
 	for i := from; i < to && t.excess > 0; i++ {
 		m := &t.talk[i]
@@ -61,7 +61,7 @@ func (t *trimmer) shorten(from, to int) {
 	}
 }
 
-// drop removes units that begin before to, oldest first, but for the task.
+// drop removes units that begin before to, oldest first, except the task.
 func (t *trimmer) drop(to int) {
 	kept := make([]message, 0, len(t.talk))
 	task := t.task
@@ -83,7 +83,7 @@ func (t *trimmer) drop(to int) {
 	t.talk, t.task = kept, task
 }
 
-// repair makes a conversation that was read from a file one that can be sent: every call has exactly one result, right after it.
+// repair makes a conversation that was read from a file valid for requests: every call has exactly one result, right after it.
 func repair(talk []message) []message {
 	out := make([]message, 0, len(talk))
 	seen := map[string]bool{"": true}

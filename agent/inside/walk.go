@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	maxEntries = 10_000  // of one directory that are looked at
+	maxEntries = 10_000  // entries of one directory that are read
 	maxWalk    = 200_000 // entries of a whole walk
-	maxDepth   = 64      // directories in each other
+	maxDepth   = 64      // depth of nested directories
 )
 
-// skipped are directories that are never walked into, because they have nothing that a person wrote.
+// skipped are directories that are never walked into, because they contain only generated or downloaded files.
 var skipped = map[string]bool{".git": true, ".hg": true, ".svn": true, "node_modules": true, "__pycache__": true, ".venv": true}
 
-// walk goes through a tree in order, without what is ignored. Symbolic links are not followed, so it ends.
+// walk walks a directory tree in order, without ignored files. It does not follow symbolic links, so it terminates.
 type walk struct {
 	root  string
-	left  int  // entries that may still be looked at
-	cut   bool // some were not
+	left  int  // entries that may still be visited
+	cut   bool // some entries were not visited
 	visit func(path string, e fs.DirEntry) (into bool)
 	done  func() bool
 }
 
-// walkTree calls visit for each entry below root, with its path relative to it, until done. It returns whether all was seen.
+// walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It reports whether
+// all entries were visited.
 func walkTree(ctx context.Context, root string, done func() bool, visit func(path string, e fs.DirEntry) (into bool)) (whole bool) {
 	w := &walk{root: root, left: maxWalk, visit: visit}
 	w.done = func() bool { return ctx.Err() != nil || done() }
@@ -36,14 +37,14 @@ func walkTree(ctx context.Context, root string, done func() bool, visit func(pat
 	return !w.cut && !w.done()
 }
 
-// dir walks the directory at base, "" or with a slash at the end.
+// dir walks the directory at base, which is "" or ends with a slash.
 func (w *walk) dir(base string, rules ignores, depth int) {
 	path := filepath.Join(w.root, base)
 	d, err := os.Open(path)
 	if err != nil {
-		return // what cannot be read is passed over
+		return // a directory that cannot be read is skipped
 	}
-	entries, _ := d.ReadDir(maxEntries + 1) // what can be read counts
+	entries, _ := d.ReadDir(maxEntries + 1) // use the part that can be read
 	d.Close()
 	if len(entries) > maxEntries {
 		entries, w.cut = entries[:maxEntries], true
@@ -68,5 +69,5 @@ func (w *walk) dir(base string, rules ignores, depth int) {
 	}
 }
 
-// depthOf returns how many directories path is in.
+// depthOf returns the number of directories in path.
 func depthOf(path string) int { return strings.Count(path, "/") }

@@ -1,5 +1,5 @@
-// Package sample is a small repository with a failing test, and the script of a model that fixes it. Demonstrations and tests of the
-// built-in agent use it, with nothing needed but a shell.
+// Package sample is a small repository with a failing test, and the script of a model that fixes it. Demonstrations and tests
+// of the built-in agent use it; it requires only a shell.
 package sample
 
 import (
@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// Prompt is the task that Script knows.
+// Prompt is the prompt that Script answers.
 const Prompt = "Fix the failing test."
 
-// Answer is part of what the model of Script says in the end, if all went well.
+// Answer is a part of the final answer of Script, if the test was fixed.
 const Answer = "now passes"
 
 // Script is for package llm/scripted.
@@ -23,7 +23,7 @@ var Script string
 //go:embed repo
 var repo embed.FS
 
-// Write writes the repository into the directory dir, which is made if it is not there.
+// Write writes the repository into the directory dir, which is created if necessary.
 func Write(dir string) error {
 	files, err := fs.Sub(repo, "repo")
 	if err != nil {
