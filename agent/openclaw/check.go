@@ -10,21 +10,21 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// The states of a check.
+// Values of AgentCheck.Status.
 const (
 	checkOK      = "ok"
 	checkWarning = "warning"
 	checkFailed  = "failed"
 )
 
-// A World is what skills find in a sandbox. A nil function means that there is nothing of its kind.
+// A World reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
 type World struct {
-	Program  func(name string) bool // in the sandbox's PATH
-	Variable func(name string) bool // in the agent's environment
-	Reaches  func(host string) bool // over HTTPS, by the agent's policy
+	Program  func(name string) bool // is in the sandbox's PATH
+	Variable func(name string) bool // is in the agent's environment
+	Reaches  func(host string) bool // over HTTPS, according to the agent's policy
 }
 
-// Check says of each skill below the root of fsys what it lacks in the sandbox, and what to add.
+// Check reports, for each skill below the root of fsys, what it lacks in the sandbox, and how to add it.
 func Check(fsys fs.FS, w World) []caisson.AgentCheck {
 	list, faults := Skills(fsys)
 	var out []caisson.AgentCheck
@@ -40,7 +40,7 @@ func Check(fsys fs.FS, w World) []caisson.AgentCheck {
 	return out
 }
 
-// check returns what a skill lacks, or one finding that it lacks nothing.
+// check returns what a skill lacks, or a single result with status ok if it lacks nothing.
 func (s *Skill) check(w World) []caisson.AgentCheck {
 	var out []caisson.AgentCheck
 	add := func(status, detail, remedy string) {

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what is taken over.
+// Limits on an import.
 const (
 	maxFiles     = 500
 	maxFile      = 256 << 10 // bytes
@@ -27,23 +27,24 @@ const (
 	maxSecretLen = 16 << 10
 )
 
-// An Imported is what an existing set-up of OpenClaw comes to.
+// An Imported is the result of importing an existing installation of OpenClaw.
 type Imported struct {
 	Agent   caisson.Agent   // with personas, models, tools, skills and files
-	Models  []caisson.Model // that the gateway has to be configured with, if it has not
+	Models  []caisson.Model // models that the gateway must be configured with
 	Secrets []ImportedSecret
-	Report  []caisson.AgentCheck // what was not taken over, and why
+	Report  []caisson.AgentCheck // settings and files that were not imported, and why
 }
 
-// An ImportedSecret is a secret that was found. Nothing else of an Imported contains it.
+// An ImportedSecret is a secret that was found. The other fields of an Imported do not contain it.
 type ImportedSecret struct {
 	Name  string // for the credential store
 	Value caisson.Secret
-	From  string // where it was
+	From  string // file and setting that contained it
 }
 
-// Import reads a directory like ~/.openclaw, which is the root of fsys. Links in it are not followed by name; fsys itself must not lead
-// out of the directory, as that of an [os.Root] does not. Nothing is run. The error is of a configuration that cannot be read.
+// Import reads a directory like ~/.openclaw, which is the root of fsys. It does not follow symbolic links to files by name;
+// fsys itself must not allow access outside of the directory, as an [os.Root] does not. It executes nothing. Returns an Invalid
+// error if the configuration cannot be read.
 func Import(fsys fs.FS) (*Imported, error) {
 	in := &importer{fsys: fsys, values: map[string]string{}, names: map[string]bool{}}
 	b, err := readFile(fsys, "openclaw.json", maxJSON5)
@@ -69,13 +70,13 @@ func Import(fsys fs.FS) (*Imported, error) {
 	return &in.out, nil
 }
 
-// An importer does one import.
+// An importer is the state of one import.
 type importer struct {
 	fsys   fs.FS
 	out    Imported
-	values map[string]string // name of a secret by its value
-	names  map[string]bool   // names of secrets
-	total  int               // bytes of files
+	values map[string]string // name of a secret, by its value
+	names  map[string]bool   // names of the secrets
+	total  int               // bytes of imported files
 }
 
 func (in *importer) note(status, subject, detail, remedy string) {
@@ -105,7 +106,7 @@ func readFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// at returns what is below v by names, nil if there is nothing.
+// at returns the value at a path of names below v, or nil.
 func at(v any, names ...string) any {
 	for _, n := range names {
 		m, _ := v.(map[string]any)
@@ -116,7 +117,7 @@ func at(v any, names ...string) any {
 
 func str(v any) string { s, _ := v.(string); return s }
 
-// texts returns the strings of a list.
+// texts returns the non-empty strings of a list.
 func texts(v any) []string {
 	var out []string
 	list, _ := v.([]any)
@@ -133,7 +134,7 @@ func modelRef(v any) string { return cmp.Or(str(v), str(at(v, "primary"))) }
 
 var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// alias returns an alias for OpenClaw's name of a model, and remembers the model.
+// alias returns an alias for OpenClaw's name of a model, and adds the model to the result.
 func (in *importer) alias(ref string) string {
 	provider, upstream, ok := strings.Cut(ref, "/")
 	if !ok || upstream == "" || len(ref) > 200 {
@@ -155,7 +156,7 @@ func (in *importer) alias(ref string) string {
 	return a
 }
 
-// models takes over the models that agents use, with their limits where the configuration has them.
+// models imports the models that agents use, with their limits if the configuration has them.
 func (in *importer) models(root map[string]any) {
 	if a := in.alias(modelRef(at(root, "agents", "defaults", "model"))); a != "" {
 		in.out.Agent.Models = append(in.out.Agent.Models, a)
@@ -177,7 +178,7 @@ func (in *importer) models(root map[string]any) {
 	}
 }
 
-// number returns a positive count, 0 if it is none.
+// number returns v as a count, or 0 if it is not from 1 to 1e9.
 func number(v any) int64 {
 	n, _ := v.(float64)
 	if n < 1 || n > 1e9 {
@@ -186,7 +187,7 @@ func number(v any) int64 {
 	return int64(n)
 }
 
-// agents takes over OpenClaw's agents: the default one becomes main, the others personas.
+// agents imports OpenClaw's agents: the default one becomes main, the others personas.
 func (in *importer) agents(root map[string]any) {
 	entries := map[string]any{}
 	if m, ok := at(root, "agents", "entries").(map[string]any); ok {
@@ -225,8 +226,8 @@ func (in *importer) agents(root map[string]any) {
 	}
 }
 
-// tools takes over what is denied. What is allowed is left to Caisson: a list made for a machine of one's own is too wide or names
-// what a sandbox has not.
+// tools imports the denied tools. The allowed tools are not imported: a list for a personal machine is too wide, or names tools
+// that a sandbox lacks.
 func (in *importer) tools(root map[string]any) {
 	for _, d := range texts(at(root, "tools", "deny")) {
 		if toolFault(toolName(d)) == "" {
@@ -238,7 +239,7 @@ func (in *importer) tools(root map[string]any) {
 	}
 }
 
-// local returns the path within fsys of a directory that a configuration names, if it is there.
+// local returns the path within fsys of a directory that a configuration names, or an error if it is outside.
 func local(dir string) (string, error) {
 	dir = strings.TrimRight(strings.ReplaceAll(dir, `\`, "/"), "/")
 	if i := strings.LastIndex(dir, "/.openclaw/"); i >= 0 {
@@ -250,10 +251,10 @@ func local(dir string) (string, error) {
 	return dir, nil
 }
 
-// workspaceFiles are those that OpenClaw puts before a conversation, and the memory that it keeps.
+// workspaceFiles are the files that OpenClaw adds to the beginning of a conversation, and its memory.
 var workspaceFiles = []string{"AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md", "TOOLS.md", "MEMORY.md"}
 
-// instructions takes over the files of an agent that say who it is.
+// instructions imports the files with an agent's instructions.
 func (in *importer) instructions(id, workspace string) {
 	dir, err := local(workspace)
 	if err != nil {
@@ -265,7 +266,7 @@ func (in *importer) instructions(id, workspace string) {
 	}
 }
 
-// file takes over a small text file, if it is there.
+// file imports a small text file, if it exists.
 func (in *importer) file(from, to string) {
 	b, err := readFile(in.fsys, from, maxFile)
 	switch {
@@ -282,7 +283,7 @@ func (in *importer) file(from, to string) {
 	}
 }
 
-// skills takes over the directories of skills.
+// skills imports the directories of skills.
 func (in *importer) skills() {
 	to := path.Join(Home, "skills")
 	for _, dir := range []string{"skills", "workspace/skills"} {

@@ -31,7 +31,7 @@ const imported = `{
   tools: {deny: ["cron"], profile: "full"}, cron: {enabled: true},
 }`
 
-// TestImport: what is taken, what is not, and no secret anywhere but among the secrets.
+// TestImport: what is imported and what is not; secrets occur only among the secrets.
 func TestImport(t *testing.T) {
 	in, err := Import(tree(map[string]string{
 		"openclaw.json": imported, ".env": "export A_KEY='SECRET9-dotenv'\n# x\nB=\"${A}\"\n",
@@ -93,7 +93,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportRefuses: configurations that are none.
+// TestImportRefuses: invalid configurations are errors.
 func TestImportRefuses(t *testing.T) {
 	for _, c := range []string{"", "[]", "{", "3", `{"a":` + strings.Repeat("[", 1000)} {
 		if _, err := Import(tree(map[string]string{"openclaw.json": c})); err == nil {

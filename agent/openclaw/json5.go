@@ -10,15 +10,16 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a configuration that is read.
+// Limits on a configuration.
 const (
 	maxJSON5       = 4 << 20 // bytes
 	maxJSON5Depth  = 64
 	maxJSON5Values = 200_000
 )
 
-// parseJSON5 reads the JSON that people write: with comments, trailing commas, names without quotes and strings in single ones. Values are those
-// of encoding/json: map[string]any, []any, string, float64, bool and nil. Of a name that is there twice the last counts.
+// parseJSON5 parses JSON as written by people: with comments, trailing commas, names without quotes and strings in single
+// quotes. Values have the types of encoding/json: map[string]any, []any, string, float64, bool and nil. If a name occurs twice,
+// the last value is used.
 func parseJSON5(b []byte) (any, error) {
 	if len(b) > maxJSON5 || !utf8.Valid(b) {
 		return nil, fmt.Errorf("it is not text of at most %d bytes", maxJSON5)
@@ -43,7 +44,7 @@ type json5 struct {
 	values int
 }
 
-// space passes over white space and comments.
+// space skips white space and comments.
 func (p *json5) space() error {
 	for p.i < len(p.s) {
 		rest := p.s[p.i:]
@@ -71,7 +72,7 @@ func (p *json5) space() error {
 	return nil
 }
 
-// next passes over space and returns the byte that follows, 0 at the end.
+// next skips white space and comments and returns the next byte, or 0 at the end.
 func (p *json5) next() (byte, error) {
 	if err := p.space(); err != nil {
 		return 0, err
@@ -157,7 +158,7 @@ func (p *json5) array(depth int) (any, error) {
 	}
 }
 
-// comma passes over a comma, if the end does not follow.
+// comma skips a comma, which may be missing before end.
 func (p *json5) comma(end byte) error {
 	c, err := p.next()
 	switch {
@@ -189,7 +190,7 @@ func (p *json5) name(c byte) (string, error) {
 	return p.s[start:p.i], nil
 }
 
-// escapes are what characters after a backslash stand for, if not for themselves.
+// escapes maps characters after a backslash to their meaning. Others stand for themselves.
 var escapes = map[byte]string{'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v", '0': "\x00", '\n': ""}
 
 func (p *json5) text() (string, error) {
@@ -227,12 +228,12 @@ func (p *json5) text() (string, error) {
 		case known:
 			b.WriteString(s)
 		default:
-			b.WriteByte(c) // if more bytes of a character follow, they are copied next
+			b.WriteByte(c) // the other bytes of a multi-byte character are copied next
 		}
 	}
 }
 
-// hex reads the digits after \u or \x, and the other half of a pair.
+// hex reads the digits after \u or \x, and the second half of a surrogate pair.
 func (p *json5) hex(kind byte) (rune, error) {
 	read := func(n int) (rune, bool) {
 		if len(p.s)-p.i < n {
@@ -261,7 +262,7 @@ func (p *json5) hex(kind byte) (rune, error) {
 	return r, nil
 }
 
-// word reads a number or one of the words.
+// word reads a number, true, false or null.
 func (p *json5) word() (any, error) {
 	start := p.i
 	for p.i < len(p.s) && (p.s[p.i] == '+' || p.s[p.i] == '-' || p.s[p.i] == '.' || p.s[p.i] >= '0' && p.s[p.i] <= '9' || p.s[p.i]|0x20 >= 'a' && p.s[p.i]|0x20 <= 'z') {

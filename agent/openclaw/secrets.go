@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// secretKeys are names of settings that hold secrets, in lower case, as they end.
+// secretKeys are suffixes of the names of settings that contain secrets, in lower case.
 var secretKeys = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
 
-// notSecret are names that end like secrets' and are none.
+// notSecret are names with such a suffix that are not secret.
 var notSecret = []string{"maxtokens", "contexttokens"}
 
-// isSecretKey reports whether a setting of this name holds a secret.
+// isSecretKey reports whether a setting of this name contains a secret.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(notName.ReplaceAllString(name, ""))
 	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
@@ -28,7 +28,7 @@ func isSecretKey(name string) bool {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// secretName makes a name for the credential store.
+// secretName returns a name for the credential store.
 func secretName(parts ...string) string {
 	s := strings.ToUpper(strings.Trim(notName.ReplaceAllString(strings.Join(parts, "_"), "_"), "_"))
 	if s == "" || s[0] >= '0' && s[0] <= '9' {
@@ -37,7 +37,7 @@ func secretName(parts ...string) string {
 	return s[:min(len(s), 60)]
 }
 
-// secret remembers a secret. References to secrets elsewhere, and values too short to be any, are none.
+// secret records a secret. References to secrets stored elsewhere, and values that are too short, are skipped.
 func (in *importer) secret(name, value, from string) {
 	value = strings.TrimSpace(value)
 	if len(value) < 6 || len(value) > maxSecretLen || strings.HasPrefix(value, "${") || strings.HasPrefix(value, "secretref") || !utf8.ValidString(value) {
@@ -50,7 +50,7 @@ func (in *importer) secret(name, value, from string) {
 		if len(in.out.Secrets) == maxSecrets {
 			in.note(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
 		}
-		in.values[value] = "a secret" // it is still removed from files
+		in.values[value] = "a secret" // so that it is removed from files
 		return
 	}
 	for base, n := name, 2; in.names[name]; n++ {
@@ -63,7 +63,7 @@ func (in *importer) secret(name, value, from string) {
 	in.out.Secrets = append(in.out.Secrets, ImportedSecret{Name: name, Value: caisson.NewSecret(value), From: from})
 }
 
-// secrets finds the secrets of the configuration, of .env files and of stored logins.
+// secrets finds the secrets in the configuration, in .env files and in stored logins.
 func (in *importer) secrets(root map[string]any) {
 	providers, _ := at(root, "models", "providers").(map[string]any)
 	for _, p := range slices.Sorted(maps.Keys(providers)) {
@@ -111,7 +111,7 @@ func (in *importer) walk(from string, names []string, v any) {
 
 var envLine = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
 
-// dotEnv takes all variables of a file as secrets: it is what such files are for.
+// dotEnv imports all variables of a file as secrets, because such files usually contain secrets.
 func (in *importer) dotEnv(name string) {
 	b, err := readFile(in.fsys, name, maxFile)
 	if err != nil {
@@ -131,11 +131,11 @@ func (in *importer) dotEnv(name string) {
 	in.note(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
 }
 
-// logins takes the keys and tokens of agents/*/agent/auth-profiles.json.
+// logins imports the keys and tokens in agents/*/agent/auth-profiles.json.
 func (in *importer) logins() {
 	dirs, err := fs.Glob(in.fsys, "agents/*/agent/auth-profiles.json")
 	if err != nil {
-		return // the pattern is right
+		return // cannot happen: the pattern is valid
 	}
 	for _, name := range dirs[:min(len(dirs), maxTaken)] {
 		b, err := readFile(in.fsys, name, maxJSON5)
@@ -169,7 +169,7 @@ func (in *importer) logins() {
 	}
 }
 
-// dropped reports the parts of a configuration that a sandbox has not.
+// dropped reports the parts of a configuration that do not apply in a sandbox.
 func (in *importer) dropped(root map[string]any) {
 	for _, d := range []struct{ key, why, remedy string }{
 		{"channels", "messages of other services do not reach a sandbox", "call the API from where the messages arrive"},
@@ -191,7 +191,7 @@ func (in *importer) dropped(root map[string]any) {
 	}
 }
 
-// redact removes secrets from what was taken over: people write keys into notes, too.
+// redact removes secrets from the imported files, because users also write keys into notes.
 func (in *importer) redact() {
 	values := slices.SortedFunc(maps.Keys(in.values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	for i := range in.out.Agent.Files {

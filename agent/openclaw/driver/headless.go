@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	maxAnswer     = 32 << 20 // bytes that OpenClaw prints
-	maxCandidates = 100      // lines at which its answer may begin
+	maxAnswer     = 32 << 20 // maximum output of OpenClaw, in bytes
+	maxCandidates = 100      // lines at which the JSON object may begin
 )
 
-// headless starts OpenClaw for one turn. It says nothing before the end, so there is nothing to stream.
+// headless starts OpenClaw for one turn. Its output comes at the end, so there is nothing to stream.
 func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
 	if len(t.Command) == 0 {
 		return drive.End{Error: fault(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
@@ -39,7 +39,7 @@ func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, erro
 	out.Mark(task.MarkStarted)
 	if stdin != "" {
 		go func() {
-			// A program that ends without reading all of its input has a right to.
+			// A program may exit without reading all of its input.
 			_, _ = io.WriteString(p.Stdin, stdin)
 			p.Stdin.Close()
 		}()
@@ -48,7 +48,7 @@ func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, erro
 	var stdout []byte
 	tail := p.Output(ctx, out, time.Duration(t.Grace), nil, func(r io.Reader) {
 		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
-		_, _ = io.Copy(io.Discard, r) // or it would wait for ever
+		_, _ = io.Copy(io.Discard, r) // otherwise the program would block on a full pipe
 	})
 	end := drive.End{Exit: p.Exit()}
 	switch {
@@ -62,7 +62,7 @@ func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, erro
 	return end, nil
 }
 
-// hand returns the command with the prompt in it, and what its standard input is.
+// hand returns the command with the prompt in it, and its standard input.
 func hand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
 	cleanup = func() {}
 	argv = append([]string(nil), t.Command...)
@@ -96,7 +96,7 @@ func hand(t *task.Task) (argv []string, stdin string, cleanup func(), err error)
 	return argv, "", cleanup, nil
 }
 
-// conclude reads what OpenClaw has printed. An answer counts only if the program says with its exit, too, that all went well.
+// conclude interprets OpenClaw's output. An answer is used only if the exit code is 0.
 func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
 	e, err := parseEnvelope(envelopeIn(b))
 	if err != nil {
@@ -122,7 +122,7 @@ func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *c
 	return nil
 }
 
-// envelopeIn returns the JSON object that output ends with: some versions print lines before it.
+// envelopeIn returns the JSON object at the end of the output; some versions print lines before it.
 func envelopeIn(b []byte) []byte {
 	b = bytes.TrimSpace(b)
 	if json.Valid(b) {

@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// abortTime is what the gateway has to end a turn, if the task does not say.
+// abortTime is how long the gateway may take to abort a turn, if the task sets no grace period.
 const abortTime = 5 * time.Second
 
-// agentParams are those of the method "agent", as far as they are used.
+// agentParams are the used parameters of the method "agent".
 type agentParams struct {
 	Message   string `json:"message"`
 	AgentID   string `json:"agentId"`
 	Key       string `json:"sessionKey"`
-	ID        string `json:"idempotencyKey"` // of the run, too
+	ID        string `json:"idempotencyKey"` // also the id of the run
 	Model     string `json:"model,omitempty"`
 	Timeout   int64  `json:"timeout,omitempty"`
 	Deliver   bool   `json:"deliver"`
 	NoMessage bool   `json:"disableMessageTool"`
 }
 
-// turn gives the gateway the prompt and says what happens until the turn is over.
+// turn sends the prompt to the gateway and reports events until the turn has ended.
 func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.End {
 	end := drive.End{Agent: c.version}
 	out.Mark(task.MarkStarted)
@@ -34,7 +34,7 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
 	}
 	if t.Continue {
-		// What an earlier turn may have left running, if its driver was killed, is not part of this one.
+		// If the driver of an earlier turn was killed, its run may still be active; abort it.
 		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
 			end.Error = c.broken(ctx, err)
 			return end
@@ -54,7 +54,7 @@ func isRefusal(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// broken is the error of a connection that failed.
+// broken returns the error for a failed connection.
 func (c *client) broken(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return ended(ctx)
@@ -62,7 +62,7 @@ func (c *client) broken(ctx context.Context, err error) *caisson.RunError {
 	return fault(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
 }
 
-// follow passes on what happens in a run until request id has its last answer. If ctx ends, the run is aborted in the gateway.
+// follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.
 func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
 	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -71,7 +71,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 		if grace <= 0 {
 			grace = abortTime
 		}
-		// The answer to the abort is not waited for; the run's own is, and no longer than the grace.
+		// Do not wait for the answer to the abort, but for the run's answer, at most for the grace period.
 		time.AfterFunc(grace, stop)
 		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
 		if err == nil {
@@ -111,7 +111,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 	}
 }
 
-// accepted reports whether an answer is the first of the two that a prompt has.
+// accepted reports whether an answer is the first of the two answers to a prompt.
 func accepted(payload json.RawMessage) bool {
 	var a struct {
 		Status string `json:"status"`

@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// place is where a package can be that is put there as it is: at the top.
+// place matches the paths of top-level packages.
 var place = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// direct puts the packages for this machine where the lock file says, without npm: programs that are whole as they are packed
-// need no Node to be installed by.
+// direct unpacks the packages for this machine to the paths in the lock file, without npm. It is for complete programs, whose
+// installation does not need Node.
 func (in *installer) direct(ctx context.Context, l *lock) error {
 	done := 0
 	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
@@ -47,7 +47,7 @@ func (in *installer) direct(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// here reports whether a package is for machines like that. npm's names for processors are those of Node.
+// here reports whether a package supports this system and processor. npm uses Node's names of processors.
 func (p lockPackage) here(system, processor string) bool {
 	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
 		processor = n
@@ -55,7 +55,7 @@ func (p lockPackage) here(system, processor string) bool {
 	return listed(p.OS, system) && listed(p.CPU, processor)
 }
 
-// listed reports whether a list names s, or says nothing. A name after ! is excluded.
+// listed reports whether a list contains s or no names at all. A name after ! is excluded.
 func listed(list []string, s string) bool {
 	named := false
 	for _, x := range list {
