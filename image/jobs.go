@@ -15,7 +15,7 @@ const (
 	jobArchive = "image.archive"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Job {
 	return []worker.Job{
 		{Name: jobResolve, Run: runResolve},
@@ -25,7 +25,7 @@ func Jobs() []worker.Job {
 	}
 }
 
-// received is the progress of a job: bytes so far.
+// received is the progress of a job: the number of bytes read so far.
 type received struct{ Bytes int64 }
 
 func runUnpack(_ context.Context, c *worker.Call) (any, error) {
