@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// launch makes a sandbox, from nothing or from the checkpoint in image.
+// launch starts a sandbox. If image is not "", it restores the sandbox from the checkpoint in that directory.
 func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, image string) error {
 	if spec.Dir != filepath.Join(r.cfg.Dir, string(id)) {
 		return fmt.Errorf("directory %s of sandbox %s is not in %s", spec.Dir, id, r.cfg.Dir)
@@ -53,7 +53,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 		}
 	}()
 	var ready sync.WaitGroup
-	if r.launching.Add(1) == 1 { // otherwise the moves of the others keep it ready
+	if r.launching.Add(1) == 1 { // concurrent launches move processes themselves, which has the same effect
 		ready.Go(expectMove)
 	}
 	defer ready.Wait()
@@ -84,7 +84,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return fmt.Errorf("the sandbox's gofer has ended: %w", err)
 	}
-	r.mu.Lock() // List reads them meanwhile
+	r.mu.Lock() // List may read them concurrently
 	s.state.Main, s.state.Gofer = main, gofer
 	r.mu.Unlock()
 	if err := s.save(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// maxSharing bounds an answer, in bytes: names, a few words each, and the line about others.
+// maxSharing limits a reply, in bytes: one line for each program and one for the number of further programs.
 const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.Sharer].

@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tool is one of Caisson's own programs for the guest.
+// A tool is one of Caisson's programs for the guest.
 type tool struct {
 	path    string // in the sandbox
-	program []byte
+	program []byte // content of the executable
 }
 
-// readTools returns the programs that every sandbox has; agent may be "".
+// readTools reads the programs for every sandbox. If agent is "", the built-in coding agent is left out.
 func readTools(inside, agent string) ([]tool, error) {
 	tools := []tool{{guestInit, initProgram()}}
 	for _, t := range []struct{ path, source string }{{guestInside, inside}, {guestAgent, agent}} {
@@ -32,7 +32,7 @@ func readTools(inside, agent string) ([]tool, error) {
 	return tools, nil
 }
 
-// layerName is a hash of the programs, so that another build's sandboxes keep theirs.
+// layerName returns a hash of the programs, so that sandboxes of another build keep their layer.
 func layerName(tools []tool) string {
 	h := sha256.New()
 	for _, t := range tools {
@@ -42,10 +42,10 @@ func layerName(tools []tool) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// writeTools makes the layer with Caisson's own guest programs, topmost of every sandbox's but for its own settings, and
-// returns its directory.
+// writeTools creates the layer with Caisson's guest programs and returns its directory. It is the topmost layer of every
+// sandbox, except for the layer with the sandbox's settings.
 //
-// The programs work for the guest and are trusted by nobody: a guest may replace them in its own overlay.
+// The host does not trust these programs: a guest can replace them in its overlay.
 func writeTools(dir string, list []tool) (string, error) {
 	layer := filepath.Join(dir, layerName(list))
 	if _, err := os.Stat(layer); err == nil {
@@ -83,7 +83,7 @@ func writeTools(dir string, list []tool) (string, error) {
 	return layer, nil
 }
 
-// giveToLayers makes path the guest root's, with exactly that mode whatever the umask.
+// giveToLayers makes the guest's root the owner of path and sets its mode, independent of the umask.
 func giveToLayers(path string, mode os.FileMode) error {
 	if err := os.Chown(path, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
 		return err
