@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// TestNames: no name is a pid, no two are equal, and a futex can hold each.
+// TestNames checks that no name equals a PID, that all names are different, and that a futex can contain each.
 func TestNames(t *testing.T) {
 	const futexTID = 1<<30 - 1
 	seen := map[kernel.ThreadID]bool{}
@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestGenerations: each generation differs from the one before, for ever.
+// TestGenerations checks that each generation differs from the previous one, also after maxGeneration.
 func TestGenerations(t *testing.T) {
 	var ids identities
 	for range 2*maxGeneration + 3 {
@@ -34,7 +34,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestManyRestores: what a group keeps is bounded, and its birth and present are among it.
+// TestManyRestores checks that the number of a group's generations is limited, and that the first and the last one are kept.
 func TestManyRestores(t *testing.T) {
 	var id identity
 	kept := map[int32]bool{}

@@ -32,7 +32,7 @@ func TestWantedRevival(t *testing.T) {
 			if _, err := f.WriteString(c.spec); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // boot reads it too
+			for range 2 { // twice, because boot reads the same file afterwards
 				got, err := wantedRevival([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
 				if got != c.want || (err == nil) != c.ok {
 					t.Errorf("%+v, %v", got, err)
