@@ -13,7 +13,7 @@ func by(pid uint32) Process {
 	return Process{PID: pid, UID: pid + 1000, Command: fmt.Sprint("cmd", pid)}
 }
 
-// said returns a table as text: path=pid, with an arrow if it was moved, oldest first.
+// said returns a table as text, oldest record first: path=pid, with the prefix ">" if Moved is set.
 func said(t *testing.T, table *Table) string {
 	t.Helper()
 	records, _ := table.List()
@@ -87,7 +87,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestBounds: whatever a guest does, so much is kept and no more; what is kept is the newest.
+// TestBounds checks that the table does not exceed its limits and keeps the newest records.
 func TestBounds(t *testing.T) {
 	var table Table
 	for i := range 100_000 {
@@ -137,7 +137,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// encoded returns what a hostile process may say: records as they are given.
+// encoded returns an encoded table with the given number of records and the given parts, which need not be valid.
 func encoded(count uint32, parts ...string) []byte {
 	b := binary.LittleEndian.AppendUint32(append([]byte(magic), make([]byte, 8)...), count)
 	return append(b, strings.Join(parts, "")...)
