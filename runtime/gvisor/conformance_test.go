@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// newBase makes a layer with nothing but the directories that every root file system has.
+// newBase creates a layer that contains only the directories of every root file system.
 func newBase(t *testing.T) string {
 	t.Helper()
 	layer := t.TempDir()

@@ -13,10 +13,10 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// stubborn is the main process of a sandbox that stands still as often as it was paused, and does not say so the first time.
+// stubborn simulates the main process of a sandbox that counts pauses and does not reply to the first one.
 type stubborn struct {
 	mu     sync.Mutex
-	paused int // guarded by mu
+	paused int // pauses minus resumes; guarded by mu
 	asked  int // guarded by mu
 }
 
@@ -47,7 +47,7 @@ func (f *stubborn) listen(t *testing.T) *controls {
 	return c
 }
 
-// answer takes one call, and reports false if the connection is to end with it.
+// answer handles one call, and reports false if the connection must be closed after it.
 func (f *stubborn) answer(c *net.UnixConn) bool {
 	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
@@ -92,7 +92,7 @@ func (f *stubborn) pauses() int {
 	return f.paused
 }
 
-// TestPauseThatFailsDoesNotLast: what has paused a sandbox for a moment only, and was not told so, lets it go on.
+// TestPauseThatFailsDoesNotLast checks that whileFrozen resumes the sandbox if it was paused but the call returned an error.
 func TestPauseThatFailsDoesNotLast(t *testing.T) {
 	t.Parallel()
 	f := &stubborn{}

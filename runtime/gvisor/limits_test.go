@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestForkBomb starts far more processes than are allowed, several times at once, as the guest's root.
+// TestForkBomb starts far more processes than allowed, in several concurrent attempts, as the guest's root.
 func TestForkBomb(t *testing.T) {
 	t.Parallel()
 	const limit = 64

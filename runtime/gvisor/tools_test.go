@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testbin"
 )
 
-// TestAgentProgram: a runtime with an agent program shows it in its sandboxes, and one without does not.
+// TestAgentProgram checks that sandboxes contain the agent program if, and only if, the runtime has one.
 func TestAgentProgram(t *testing.T) {
 	t.Parallel()
 	agent := filepath.Join(t.TempDir(), "agent")
@@ -45,7 +45,7 @@ func TestAgentProgramMissing(t *testing.T) {
 	}
 }
 
-// TestLayerName: what is in a layer says what it is called, and programs cannot trade bytes unnoticed.
+// TestLayerName checks that a layer's name depends on its content and on the boundaries between the programs.
 func TestLayerName(t *testing.T) {
 	t.Parallel()
 	lists := [][]tool{

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// tells makes a sandbox whose main process answers every call after it has done something with the descriptor that came along.
+// tells returns a sandbox whose simulated main process calls do with the descriptor of each call and then sends reply.
 func tells(t *testing.T, do func(*os.File), reply string) *sandbox {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -53,7 +53,7 @@ func tells(t *testing.T, do func(*os.File), reply string) *sandbox {
 	return s
 }
 
-// TestHostileWriters: whatever a sandbox's main process says of who has written what, and however, costs bounded time and room.
+// TestHostileWriters checks that malicious replies of a sandbox's main process to Writers use limited time and memory.
 func TestHostileWriters(t *testing.T) {
 	t.Parallel()
 	var table lastwrite.Table
@@ -103,7 +103,7 @@ func TestHostileWriters(t *testing.T) {
 	}
 }
 
-// TestHostileSharing: so does what it says of programs that share random state.
+// TestHostileSharing checks the same for SharedRandomness.
 func TestHostileSharing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
