@@ -32,8 +32,8 @@ import (
 // testRegistry is an HTTP registry that runs in the test process.
 type testRegistry struct {
 	host   string
-	client http.RoundTripper // for pushing; nil is the usual one
-	blobs  atomic.Int32      // downloads of blobs
+	client http.RoundTripper // for pushing; nil means remote.DefaultTransport
+	blobs  atomic.Int32      // number of blob downloads
 	hook   atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 }
 

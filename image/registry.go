@@ -38,13 +38,13 @@ type source struct {
 
 // resolved is a registry's description of an image. It is untrusted until checkResolved and checkConfig have validated it.
 type resolved struct {
-	Digest string // of the manifest
+	Digest string // digest of the manifest
 	Layers []remoteLayer
 	Config rawConfig
 }
 
 type remoteLayer struct {
-	Digest string // of the blob
+	Digest string // digest of the blob
 	DiffID string
 	Size   int64
 }

@@ -46,7 +46,7 @@ func cleanPath(name string) (string, error) {
 type tree struct {
 	fd   int      // the root directory
 	dir  *os.File // cached parent of the last entry, because archives list the files of a directory together; may be nil
-	path string   // of dir
+	path string   // path of dir
 }
 
 func newTree(root *os.File) *tree { return &tree{fd: int(root.Fd())} }
