@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// pipeSize is the capacity of a Linux pipe, so that programs block where they would.
+// pipeSize is the capacity of a pipe in bytes, the same as on Linux, so that programs block at the same points.
 const pipeSize = 64 << 10
 
 // A pipe is a bounded byte stream with one reader and counted writers. Reads return io.EOF after the last writer has called

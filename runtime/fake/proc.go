@@ -49,7 +49,7 @@ type Proc struct {
 	user owner
 
 	tty         *tty  // nil without a terminal
-	stdin       *pipe // nil if it is empty
+	stdin       *pipe // nil without standard input
 	out, errOut output
 	log         string // absolute path of the file that a logOutput writes to
 

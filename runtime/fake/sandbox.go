@@ -115,7 +115,7 @@ func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
 	if ch, ok := p.caught[sig]; ok {
 		select {
 		case ch <- sig:
-		default: // one is pending already
+		default: // a signal is pending already
 		}
 		return
 	}

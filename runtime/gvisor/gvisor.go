@@ -37,9 +37,9 @@ type Config struct {
 	Exe string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
-	// Inside is the executable for /.caisson/inside in every sandbox.
+	// Inside is the path of the executable for /.caisson/inside (guestd) in every sandbox.
 	Inside string
-	// Agent is the executable for /.caisson/agent, the built-in agent; "" leaves it out.
+	// Agent is the path of the executable for /.caisson/agent, the built-in coding agent; "" leaves it out.
 	Agent string
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string

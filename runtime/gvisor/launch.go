@@ -45,6 +45,7 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	return nil
 }
 
+// start runs a launcher for s, saves its state and watches its processes. It returns after the command has started.
 func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpec, image string) error {
 	started := false
 	defer func() {

@@ -47,7 +47,7 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	return f, err
 }
 
-// userNS returns a new user namespace with these maps.
+// userNS returns a new user namespace with the given id mappings.
 func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	// A user namespace is created with a process. This one blocks on a request that is never sent, until it is killed.
 	pr, pw, err := os.Pipe()

@@ -17,7 +17,7 @@ type watcher struct {
 
 	mu    sync.Mutex
 	procs map[int32]func() // onExit functions by pidfd; nil after close; guarded by mu
-	ended chan struct{}    // closed when the goroutine has returned
+	ended chan struct{}    // closed when run has returned
 }
 
 func newWatcher() (*watcher, error) {

@@ -327,7 +327,7 @@ func wantKind(t *testing.T, what string, err error, k caisson.Kind, mentions ...
 	}
 }
 
-// wantDone fails the test unless c is closed soon.
+// wantDone fails the test unless c is closed within patience.
 func wantDone(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {

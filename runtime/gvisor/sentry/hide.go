@@ -80,8 +80,8 @@ type veil struct {
 
 // veiled is a mount with hidden names.
 type veiled struct {
-	root  string // path in the gofer's file system, which is the sandbox's
-	upper int    // descriptor
+	root  string // path in the gofer's file system, the same as in the sandbox
+	upper int    // descriptor of the upper layer
 	mask  *namemask.Mask
 }
 

@@ -34,7 +34,7 @@ const MaxLaunchReply = 64 << 10
 // A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
 type LaunchRequest struct {
 	ID      string
-	Flags   []string          // gVisor's configuration
+	Flags   []string          // gVisor's command-line flags
 	Bundle  string            // directory for config.json and, in [StateDir], the control socket
 	Spec    *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
 	Layers  []string          // topmost first
