@@ -1,5 +1,5 @@
-// Package engine constructs the cores from their drivers, brings store and host into agreement at boot, and ends all of it
-// in order. It decides nothing about sandboxes.
+// Package engine constructs the cores and their drivers, reconciles store and host at start, and closes everything in
+// order. It contains no logic about sandboxes.
 package engine
 
 import (
@@ -37,39 +37,40 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// Host uids that are nobody's: of the process that pulls images. The wire process's is wire.DefaultUID; accounts begin at
-// 0x50000000, layers at caisson.LayerUIDBase.
+// workUID is the host uid of the process that pulls images. No account uses it. The wire process has wire.DefaultUID;
+// the uids of accounts begin at 0x50000000, those of layers at caisson.LayerUIDBase.
 const workUID = worker.DefaultUID
 
-// Config says what to construct. Dir is required.
+// Config configures an Engine. Dir is required.
 type Config struct {
 	Dir                string // the data directory
-	Platform           string // gVisor's: systrap or ptrace; "" or auto is systrap
+	Platform           string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
 	Limits             sandboxes.Limits
 	InsecureRegistries []string
-	RegistryCA         string        // PEM file of authorities to trust besides the host's; "" for none
+	RegistryCA         string        // PEM file of CAs to trust in addition to the host's; "" for none
 	EventRetention     time.Duration // 0 keeps events for ever
 	Providers          []caisson.Provider
 	Models             []caisson.Model
-	ProviderCA         string         // PEM file of authorities to trust for providers besides the host's; "" for none
-	Listen             []string       // the daemon's own listeners: no sandbox may reach them
-	PublicAddresses    []netip.Prefix // lead to this machine although no interface has them; handled like its own addresses
+	ProviderCA         string         // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Listen             []string       // addresses of the daemon's own listeners, which sandboxes must not reach
+	PublicAddresses    []netip.Prefix // addresses that lead to this machine although no interface has them
 	Gateway            models.GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
 	Relay              RelayConfig
-	// LockWait is how long New waits for a daemon that holds the data directory to end; 0 for not at all.
+	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
 	LockWait time.Duration
-	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
+	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data
+	// directory.
 	CredentialKey credential.KeySource
 	Version       string
 	Log           *slog.Logger
 }
 
-// host knows which addresses are this machine's own.
+// host returns the addresses of this machine.
 func (c *Config) host() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
 
-// Engine is everything below the front doors. The exported fields are the services that these call.
+// Engine contains everything below the API servers. The exported fields are the services that those call.
 type Engine struct {
 	Core       *sandboxes.Core
 	Workspaces *workspaces.Core
@@ -83,7 +84,7 @@ type Engine struct {
 	images      *image.Driver
 	manager     *wire.Manager
 	wires       *models.Wires
-	far         *models.Remote // the gateway of another machine; nil: the one here serves the sandboxes here
+	far         *models.Remote // the gateway of another machine; nil: the local one serves the sandboxes
 	dir         *os.Root
 	book        *ledger.Book
 	ledger      *ledger.Service
@@ -94,14 +95,14 @@ type Engine struct {
 	runner      *worker.Runner
 	tasks       *runs.Core
 	volumes     *volumes.Core
-	listener    *os.File // for other machines, nil for none
+	listener    *os.File // listens for other machines; nil for none
 	instance    caisson.ID
 	build       string
 	started     time.Time
 	unlock      func() error
 }
 
-// New constructs an engine on a data directory, which it holds for itself until Close: a second daemon there is a Conflict.
+// New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
 func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -118,7 +119,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Dir)
 	}
-	// Made by somebody else with wider rights, it would show what is in it.
+	// If the directory already existed with a wider mode, other users could read it.
 	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -221,7 +222,7 @@ func (e *Engine) drivers() error {
 	return err
 }
 
-// gateway constructs wires, what they are told, and what keeps secrets, budgets and the ledger.
+// gateway constructs the wires, their settings, and the services for secrets, budgets and the ledger.
 func (e *Engine) gateway() (err error) {
 	owners := models.NewOwners(e.Store)
 	if e.book, err = ledger.NewBook(ledger.BookConfig{
@@ -281,22 +282,22 @@ func (e *Engine) gateway() (err error) {
 	return nil
 }
 
-// Credentials returns the management of secrets.
+// Credentials returns the service that manages secrets.
 func (e *Engine) Credentials() caisson.Credentials { return e.vault }
 
-// Models returns what can be asked about the model gateway.
+// Models returns the service for the models of the gateway.
 func (e *Engine) Models() caisson.Models { return e.catalog }
 
-// GatewayRuns returns the management of runs on other machines.
+// GatewayRuns returns the service that manages runs on other machines.
 func (e *Engine) GatewayRuns() caisson.GatewayRuns { return e.gatewayRuns }
 
-// Ledger returns the record of spending.
+// Ledger returns the service for budgets and usage.
 func (e *Engine) Ledger() caisson.Ledger { return e.ledger }
 
-// Run does what the engine does in the background, until ctx ends. ready is called when store and host agree and requests
-// may be served.
+// Run does the background work of the engine until ctx ends. It calls ready when store and host are consistent and
+// requests can be served.
 func (e *Engine) Run(ctx context.Context, ready func() error) error {
-	// Before anything spends again.
+	// The ledger is recovered before anything can spend again.
 	if err := e.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
@@ -330,7 +331,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.volumes.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile volumes: %w", err)
 		}
-		// A claim whose daemon died will never be answered.
+		// A claimed request whose daemon stopped is never answered.
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
@@ -359,7 +360,7 @@ const (
 	answerRetention = 24 * time.Hour
 )
 
-// housekeep forgets what is old.
+// housekeep removes old records, once every housekeeping interval.
 func (e *Engine) housekeep(ctx context.Context) error {
 	for {
 		now := time.Now()
@@ -382,7 +383,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 	}
 }
 
-// Close ends everything in this process, after Run has returned. Sandboxes run on.
+// Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
 		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(),
@@ -404,7 +405,8 @@ func (e *Engine) netNS(id caisson.ID) (*os.File, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "sandbox %s does not run", id)
 }
 
-// hardenProcess makes the daemon leave no core files, show its memory to nobody, and make files for nobody else.
+// hardenProcess disables core dumps, prevents other processes from reading the daemon's memory, and denies all access
+// to new files to other users.
 func hardenProcess() error {
 	unix.Umask(0o077)
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -413,7 +415,8 @@ func hardenProcess() error {
 	return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 }
 
-// lockDir holds the data directory until unlock. If another process holds it, lockDir waits at most that long.
+// lockDir locks the data directory until unlock is called. If another process holds the lock, lockDir waits for up to
+// wait, and then returns Conflict.
 func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -435,7 +438,7 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func()
 	}
 }
 
-// instanceID returns the id of the data directory, which every host object carries.
+// instanceID returns the id of the data directory, which is part of the names of all objects on the host.
 func instanceID(dir string) (caisson.ID, error) {
 	path := filepath.Join(dir, "instance")
 	data, err := os.ReadFile(path)

@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/embedded"
 )
 
-// selfExe is this binary, whatever has become of its name since.
+// selfExe is the path of this binary, which stays valid if the file is renamed or replaced.
 const selfExe = "/proc/self/exe"
 
-// programs are the paths of the lean binaries that this one carries, or of this one where it carries none. Nothing stands in for agent: it
-// is "" then.
+// programs are the paths of the small binaries that are embedded in this one, or of this one if they are not embedded.
+// agent is "" if it is not embedded.
 type programs struct{ sentry, inside, worker, agent string }
 
 func unpackPrograms(dir string) (p programs, err error) {
@@ -45,7 +45,7 @@ func unpackPrograms(dir string) (p programs, err error) {
 	return p, err
 }
 
-// unpack writes a program to a file named by this build, once.
+// unpack writes a program to a file whose name contains the build, unless that exists.
 func unpack(dir, name string, r *io.SectionReader) (string, error) {
 	build, err := buildID()
 	if err != nil {
@@ -69,7 +69,7 @@ func unpack(dir, name string, r *io.SectionReader) (string, error) {
 	return path, os.Rename(tmp.Name(), path)
 }
 
-// buildID identifies this binary: a hash of the id that Go's linker gives to content.
+// buildID returns an id of this binary: a hash of the build id that Go's linker derives from its content.
 func buildID() (string, error) {
 	f, err := elf.Open(selfExe)
 	if err != nil {
