@@ -98,7 +98,7 @@ func checkPatterns(only []string) error {
 	return nil
 }
 
-// matches reports whether a path matches one of the patterns. No patterns match every path.
+// matches reports whether a path matches one of the patterns. Without patterns, every path matches.
 func matches(only []string, name string) bool {
 	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return gate.MatchPath(p, name) })
 }
