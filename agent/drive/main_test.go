@@ -8,18 +8,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/drive"
 	"github.com/caisson-dev/caisson/agent/drive/drivetest"
 	"github.com/caisson-dev/caisson/agent/task"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 func init() {
@@ -80,9 +83,10 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output. It is not parallel,
-// because all supervisors have the same address.
+// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output. All supervisors have the
+// same address, so each case has a network namespace of its own.
 func TestServiceFails(t *testing.T) {
+	testneed.Root(t)
 	for _, c := range []struct {
 		name, ready string
 		service     []string
@@ -94,6 +98,10 @@ func TestServiceFails(t *testing.T) {
 		{"nothing asks whether it is ready", "", []string{"/bin/sh", "-c", "echo boom; exit 3"}, "service exited with 3: boom"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			runtime.LockOSThread() // and not unlocked, so that the thread ends with the test
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				t.Fatal(err)
+			}
 			serve(t, c.service)
 			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 			k.Ready, k.ReadyTime = c.ready, caisson.Duration(time.Hour)

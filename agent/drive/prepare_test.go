@@ -161,6 +161,14 @@ func TestReady(t *testing.T) {
 	if err := ready(ctx, "http://"+silent.Addr().String()+"/", time.Minute); err == nil {
 		t.Error("ready")
 	}
+	// If ctx's deadline is the earlier one, ctx has ended when ready returns.
+	for offset := range 8 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond+time.Duration(offset)*250*time.Microsecond)
+		if err := ready(ctx, "http://127.0.0.1:1/", time.Minute); err == nil || ctx.Err() == nil {
+			t.Errorf("returned %v, and the context has %v", err, ctx.Err())
+		}
+		cancel()
+	}
 	for _, url := range []string{"", "https://127.0.0.1:1/", "http://127.0.0.1/", "http://127.0.0.1:1/a b", "http://127.0.0.1:1/\r\nX: y"} {
 		if err := ready(t.Context(), url, time.Second); err == nil || !strings.Contains(err.Error(), "write http://") {
 			t.Errorf("%q: %v", url, err)

@@ -25,12 +25,13 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
+	said := limit // in the error
 	if end, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(end).Round(time.Millisecond))
+		said = min(limit, time.Until(end).Round(time.Millisecond))
 	}
-	end := time.Now().Add(limit)
-	ctx, cancel := context.WithDeadline(ctx, end)
+	ctx, cancel := context.WithTimeout(ctx, limit) // has no timer of its own if ctx's deadline is earlier
 	defer cancel()
+	end, _ := ctx.Deadline()
 	var last error
 	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
 		err := ask(ctx, host, path)
@@ -47,7 +48,7 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the agent's service was not ready within %v: %w", limit, last)
+			return fmt.Errorf("the agent's service was not ready within %v: %w", said, last)
 		case <-time.After(pause):
 		}
 	}
