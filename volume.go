@@ -60,15 +60,15 @@ type Volumes interface {
 
 // VolumeHolds attaches volumes to sandboxes, for the lifecycle core. All methods are safe for concurrent use.
 type VolumeHolds interface {
-	// Hold attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
+	// Attach attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
 	// is none of that name. Conflict if it is attached to another sandbox. Idempotent for one sandbox.
-	Hold(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)
+	Attach(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)
 	// Open returns the mount for a start of the sandbox, without its target. The caller closes its descriptor. Conflict
 	// if the volume is not, or no longer, attached to the sandbox.
 	Open(ctx context.Context, id, sandbox ID) (RuntimeMount, error)
-	// Written opens the directory with the volume's contents, to measure it.
-	Written(id ID) (*os.File, error)
-	// Leave detaches a volume from a sandbox that was removed, or could not be created. Idempotent; it does nothing if
+	// OpenData opens the directory with the volume's contents, to measure it.
+	OpenData(id ID) (*os.File, error)
+	// Detach detaches a volume from a sandbox that was removed, or could not be created. Idempotent; it does nothing if
 	// the volume is not attached to the sandbox.
-	Leave(ctx context.Context, id, sandbox ID) error
+	Detach(ctx context.Context, id, sandbox ID) error
 }

@@ -33,18 +33,18 @@ func Parse(data []byte) (*caisson.Agent, error) {
 // checks only the form of policies. It returns joined Invalid errors, each with its field.
 func Validate(a *caisson.Agent) error {
 	c := &checker{}
-	c.identity(a)
-	c.origin(a)
-	c.speech(a)
-	c.persons(a)
+	c.names(a)
+	c.sandbox(a)
+	c.driver(a)
+	c.capabilities(a)
 	c.limits("limits", a.Limits)
 	c.warm(a)
-	return errors.Join(c.faults...)
+	return errors.Join(c.errs...)
 }
 
 // checker collects validation errors.
-type checker struct{ faults []error }
+type checker struct{ errs []error }
 
-func (c *checker) bad(field, format string, args ...any) {
-	c.faults = append(c.faults, caisson.Invalidf(field, format, args...))
+func (c *checker) addf(field, format string, args ...any) {
+	c.errs = append(c.errs, caisson.Invalidf(field, format, args...))
 }

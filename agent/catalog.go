@@ -23,14 +23,14 @@ type Config struct {
 	// none.
 	Dir   string
 	Table caisson.Table[caisson.Agent]
-	// Ensure creates the caller's account if it does not exist, as the rows of Table require.
-	Ensure func(ctx context.Context, account string) error
+	// EnsureAccount creates the caller's account if it does not exist, as the rows of Table require.
+	EnsureAccount func(ctx context.Context, account string) error
 	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.
 	CheckPolicy func(ctx context.Context, field string, p caisson.Policy) error
-	// Most are the highest limits of agents that are stored over a token; zero fields mean those of
+	// MaxLimits are the highest limits of agents that are stored over a token; zero fields mean those of
 	// [caisson.DefaultAgentLimits].
-	Most caisson.AgentLimits
-	Log  *slog.Logger
+	MaxLimits caisson.AgentLimits
+	Log       *slog.Logger
 }
 
 // A Catalog has all agents of an account: the built-in ones, those of the administrator's directory, and the account's own. It
@@ -56,7 +56,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := c.common()
+	list := c.shared()
 	seen := map[string]bool{}
 	for _, a := range list {
 		seen[a.ID] = true
@@ -85,7 +85,7 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	if err != nil {
 		return nil, err
 	}
-	if a := c.given(id); a != nil {
+	if a := c.findShared(id); a != nil {
 		return a, nil
 	}
 	a, err := c.config.Table.Get(ctx, caisson.In(caller.Account), id)
@@ -104,11 +104,11 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if err := Validate(&a); err != nil {
 		return nil, err
 	}
-	if c.given(a.ID) != nil {
+	if c.findShared(a.ID) != nil {
 		return nil, caisson.Errorf(caisson.Denied, "%s is there for every account; choose another id", a.ID)
 	}
 	if !caller.Local {
-		if err := c.remote(&a); err != nil {
+		if err := c.checkRemote(&a); err != nil {
 			return nil, err
 		}
 	}
@@ -117,14 +117,14 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 			return nil, err
 		}
 	}
-	if err := c.config.Ensure(ctx, caller.Account); err != nil {
+	if err := c.config.EnsureAccount(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	a.Account, a.Status, a.CreatedAt = caller.Account, caisson.AgentStatus{}, time.Now().UTC()
 	put, err := c.config.Table.Update(ctx, caisson.In(caller.Account), a.ID, func(old *caisson.Agent) error {
 		next := a
 		next.CreatedAt = old.CreatedAt
-		if same(old, &next) {
+		if sameDefinition(old, &next) {
 			next.Status = old.Status
 		}
 		*old = next
@@ -133,7 +133,7 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if caisson.KindOf(err) != caisson.NotFound {
 		return put, err
 	}
-	if err := c.room(ctx, caller.Account); err != nil {
+	if err := c.checkQuota(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	if err := c.config.Table.Insert(ctx, &a); err != nil {
@@ -142,9 +142,9 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	return &a, nil
 }
 
-// room returns an Exhausted error if the account has the maximum number of agents. Concurrent requests can each find the last
+// checkQuota returns an Exhausted error if the account has the maximum number of agents. Concurrent requests can each find the last
 // place free, so an account may have a few more: the limit need not be exact.
-func (c *Catalog) room(ctx context.Context, account string) error {
+func (c *Catalog) checkQuota(ctx context.Context, account string) error {
 	page, more, err := c.config.Table.List(ctx, caisson.In(account), caisson.Filter{Limit: maxStored})
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (c *Catalog) RemoveAgent(ctx context.Context, id string) error {
 	if caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	if c.given(id) != nil {
+	if c.findShared(id) != nil {
 		return caisson.Errorf(caisson.Denied, "%s is there for every account and cannot be removed", id)
 	}
 	return caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls shows what there is", id)
@@ -177,8 +177,8 @@ func (c *Catalog) Problems() []Problem {
 	return problems
 }
 
-// common returns the agents that every account has.
-func (c *Catalog) common() []*caisson.Agent {
+// shared returns the agents that every account has.
+func (c *Catalog) shared() []*caisson.Agent {
 	list, _ := c.dir.read()
 	for _, a := range c.config.Builtin {
 		list = append(list, copyOf(a))
@@ -186,17 +186,17 @@ func (c *Catalog) common() []*caisson.Agent {
 	return list
 }
 
-// given returns the agent of that id that every account has, or nil if there is none.
-func (c *Catalog) given(id string) *caisson.Agent {
-	list := c.common()
+// findShared returns the agent of that id that every account has, or nil if there is none.
+func (c *Catalog) findShared(id string) *caisson.Agent {
+	list := c.shared()
 	if i := slices.IndexFunc(list, func(a *caisson.Agent) bool { return a.ID == id }); i >= 0 {
 		return list[i]
 	}
 	return nil
 }
 
-// same reports whether two agents have the same definition, regardless of their status.
-func same(a, b *caisson.Agent) bool {
+// sameDefinition reports whether two agents have the same definition, regardless of their status.
+func sameDefinition(a, b *caisson.Agent) bool {
 	x, y := *a, *b
 	x.Status, y.Status = caisson.AgentStatus{}, caisson.AgentStatus{}
 	x.CreatedAt, y.CreatedAt = time.Time{}, time.Time{}

@@ -49,7 +49,7 @@ func newShelf(t *testing.T) *shelf {
 	s := &shelf{t: t, dir: t.TempDir(), logs: &logs{}}
 	s.Catalog = agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: s.dir, Table: store.Agents(), Log: slog.New(slog.NewTextHandler(s.logs, nil)),
-		Ensure: func(ctx context.Context, account string) error {
+		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := store.Accounts().Ensure(ctx, account)
 			return err
 		},

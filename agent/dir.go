@@ -32,9 +32,9 @@ type directory struct {
 	reserved map[string]bool // ids of built-in agents
 	log      *slog.Logger
 
-	mu    sync.Mutex
-	files map[string]*file // by name; guarded by mu
-	whole error            // last reported error of reading the directory, or nil; guarded by mu
+	mu      sync.Mutex
+	files   map[string]*file // by name; guarded by mu
+	readErr error            // last reported error of reading the directory, or nil; guarded by mu
 }
 
 // file is the state of a file when it was last read.
@@ -59,12 +59,12 @@ func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	defer d.mu.Unlock()
 	names, err := d.names()
 	if err != nil {
-		if d.whole == nil || d.whole.Error() != err.Error() {
+		if d.readErr == nil || d.readErr.Error() != err.Error() {
 			d.log.Warn("the directory of agents cannot be read", "dir", d.path, "error", err)
 		}
 		problems = append(problems, Problem{d.path, err})
 	}
-	d.whole = err
+	d.readErr = err
 	now := map[string]*file{}
 	byID := map[string]string{}
 	for _, name := range names {

@@ -10,12 +10,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// promptMark stays in a filled command. The driver replaces it by the prompt, or by the path of the prompt's file, when it
+// promptPlaceholder stays in a filled command. The driver replaces it by the prompt, or by the path of the prompt's file, when it
 // starts the program.
-const promptMark = "{prompt}"
+const promptPlaceholder = "{prompt}"
 
-// known are the valid placeholders of commands.
-var known = []string{"model", "persona", "prompt", "session", "workspace"}
+// placeholderNames are the valid placeholders of commands.
+var placeholderNames = []string{"model", "persona", "prompt", "session", "workspace"}
 
 // Fill replaces the placeholders in a command, each argument separately, so that no value becomes two arguments or part of
 // another argument. {prompt} is kept for the driver, and doubled braces become single ones. A value must not contain braces,
@@ -36,7 +36,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 			case name == "":
 				out[i] += text
 			case name == "prompt":
-				out[i] += promptMark
+				out[i] += promptPlaceholder
 			case ok:
 				out[i] += v
 			default:
@@ -59,16 +59,16 @@ func placeholders(field string, command []string) (used []string, err error) {
 			switch {
 			case name == "":
 				plain.WriteString(text)
-			case !slices.Contains(known, name):
-				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(known, "}, {"))
+			case !slices.Contains(placeholderNames, name):
+				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(placeholderNames, "}, {"))
 			default:
 				plain.WriteByte(0) // keeps the text before and after a placeholder apart
 				used = append(used, name)
 			}
 			return nil
 		})
-		if err == nil && strings.Contains(plain.String(), promptMark) {
-			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptMark)
+		if err == nil && strings.Contains(plain.String(), promptPlaceholder) {
+			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptPlaceholder)
 		}
 		if err != nil {
 			return nil, caisson.Invalidf(fmt.Sprintf("%s[%d]", field, i), "%s", err)

@@ -123,7 +123,7 @@ func newReal(t *testing.T, id, kind, script string) *real {
 	g, err := llm.New(llm.Config{
 		APIs: []llm.API{
 			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}},
-			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
+			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, MarkerHeader: "Anthropic-Version"},
 		},
 		Meter: unmetered{},
 		Grant: func(context.Context, caisson.Guest) *caisson.ModelGrant {

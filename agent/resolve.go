@@ -55,7 +55,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	c := &checker{}
 	if !sessionForm.MatchString(req.Session) {
-		c.bad("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
+		c.addf("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
 	}
 	c.env("env", req.Env)
 	c.limits("limits", req.Limits)
@@ -67,16 +67,16 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 		c.personaTools("persona", a, s.Persona)
 	}
 	c.model(a, req.Model, d, s)
-	if err := errors.Join(c.faults...); err != nil {
+	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {
 		// The agent may have been stored when higher limits were allowed. Wider limits for every account belong in a file of
 		// the administrator's.
-		own = within(own, mostOf(caisson.AgentLimits{}, d.Limits))
+		own = capLimits(own, limitsOf(caisson.AgentLimits{}, d.Limits))
 	}
-	limits, err := narrow(mostOf(own, d.Limits), req.Limits, caller.MayUseHost())
+	limits, err := narrowLimits(limitsOf(own, d.Limits), req.Limits, caller.MayUseHost())
 	if err != nil {
 		return nil, err
 	}
@@ -95,9 +95,9 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	maps.Copy(s.Env, req.Env)
 	for name, v := range facts {
-		s.Env[reserved+strings.ToUpper(name)] = v
+		s.Env[envPrefix+strings.ToUpper(name)] = v
 	}
-	s.Env[reserved+"MODEL_API"] = s.API
+	s.Env[envPrefix+"MODEL_API"] = s.API
 	return s, nil
 }
 
@@ -113,7 +113,7 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 		}
 		names = append(names, p.ID)
 	}
-	c.bad("persona", "%s has no persona %.80q; it has %s", a.ID, id, strings.Join(names, ", "))
+	c.addf("persona", "%s has no persona %.80q; it has %s", a.ID, id, strings.Join(names, ", "))
 	return nil
 }
 
@@ -123,7 +123,7 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
 	if slices.Equal(a.Models, []string{noModels}) {
 		if asked != "" {
-			c.bad("model", "%s calls no models; leave it out", a.ID)
+			c.addf("model", "%s calls no models; leave it out", a.ID)
 		}
 		return
 	}
@@ -131,7 +131,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		asked = s.Persona.Model
 	}
 	var models, misfits []caisson.GatewayModel
-	for _, m := range candidates(a, d.Models) {
+	for _, m := range candidateModels(a, d.Models) {
 		if a.Speaks(m.API()) {
 			models = append(models, m)
 			s.Models = append(s.Models, m.Alias)
@@ -143,27 +143,27 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
 	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
 		m := misfits[max(i, 0)]
-		c.bad("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], instead(a, d.Models))
+		c.addf("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], modelAdvice(a, d.Models))
 		return
 	}
 	switch at := slices.Index(s.Models, asked); {
 	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
-		c.bad("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
+		c.addf("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
 	case len(models) == 0:
 	case asked == "":
-		s.choose(a, models[0])
+		s.setModel(a, models[0])
 	case at < 0:
-		c.bad("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
+		c.addf("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
 	default:
-		s.choose(a, models[at])
+		s.setModel(a, models[at])
 		// A gateway uses the first model of a grant for names that it does not have.
 		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
 	}
 }
 
-// candidates returns the models from which a run's model is chosen: those that the agent lists, in its order, or all if it
+// candidateModels returns the models from which a run's model is chosen: those that the agent lists, in its order, or all if it
 // lists none.
-func candidates(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.GatewayModel) {
+func candidateModels(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.GatewayModel) {
 	if len(a.Models) == 0 {
 		return all
 	}
@@ -175,8 +175,8 @@ func candidates(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.Ga
 	return list
 }
 
-// choose sets m as the model of the run.
-func (s *Settings) choose(a *caisson.Agent, m caisson.GatewayModel) {
+// setModel sets m as the model of the run.
+func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 	s.Model, s.API = m.Alias, m.API()
 	if s.API == "" && len(a.APIs) > 0 {
 		s.API = a.APIs[0]
@@ -190,8 +190,8 @@ var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthrop
 // maxNamed is the maximum number of models that an error names.
 const maxNamed = 10
 
-// instead returns the advice for a model that the agent cannot use.
-func instead(a *caisson.Agent, all []caisson.GatewayModel) string {
+// modelAdvice returns the advice for a model that the agent cannot use.
+func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
 	for _, m := range all {
 		if a.Speaks(m.API()) && len(fit) < maxNamed {
@@ -210,13 +210,13 @@ func needsModel(a *caisson.Agent) bool {
 	return a.Driver == caisson.DriverOpenClaw || slices.Contains(used, "model")
 }
 
-// mostOf returns an agent's limits, with defaults for those that are not set.
-func mostOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
-	return over(own, over(defaults, caisson.DefaultAgentLimits()))
+// limitsOf returns an agent's limits, with defaults for those that are not set.
+func limitsOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
+	return mergeLimits(own, mergeLimits(defaults, caisson.DefaultAgentLimits()))
 }
 
-// over returns a, with the fields of b where a's are not set.
-func over(a, b caisson.AgentLimits) caisson.AgentLimits {
+// mergeLimits returns a, with the fields of b where a's are not set.
+func mergeLimits(a, b caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
 		Time: cmp.Or(a.Time, b.Time), Memory: cmp.Or(a.Memory, b.Memory), CPUs: cmp.Or(a.CPUs, b.CPUs), Disk: cmp.Or(a.Disk, b.Disk),
 		PIDs: cmp.Or(a.PIDs, b.PIDs), Output: cmp.Or(a.Output, b.Output), Cost: cmp.Or(a.Cost, b.Cost), Tokens: cmp.Or(a.Tokens, b.Tokens),
@@ -232,25 +232,25 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
-// within returns l, with each limit capped at that of most. A limit that is not set in most (0, or nil for limits that may be
+// capLimits returns l, with each limit capped at that of most. A limit that is not set in most (0, or nil for limits that may be
 // 0) has no cap.
-func within(l, most caisson.AgentLimits) caisson.AgentLimits {
+func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
-		Time: lesser(l.Time, most.Time), Memory: lesser(l.Memory, most.Memory), CPUs: lesser(l.CPUs, most.CPUs), Disk: lesser(l.Disk, most.Disk),
-		PIDs: lesser(l.PIDs, most.PIDs), Output: lesser(l.Output, most.Output), Cost: least(l.Cost, most.Cost), Tokens: least(l.Tokens, most.Tokens),
-		Calls: least(l.Calls, most.Calls), Runs: least(l.Runs, most.Runs),
+		Time: capSet(l.Time, most.Time), Memory: capSet(l.Memory, most.Memory), CPUs: capSet(l.CPUs, most.CPUs), Disk: capSet(l.Disk, most.Disk),
+		PIDs: capSet(l.PIDs, most.PIDs), Output: capSet(l.Output, most.Output), Cost: capOptional(l.Cost, most.Cost), Tokens: capOptional(l.Tokens, most.Tokens),
+		Calls: capOptional(l.Calls, most.Calls), Runs: capOptional(l.Runs, most.Runs),
 	}
 }
 
-// least is like lesser, for limits of which 0 is a valid value; nil means no limit.
-func least[T cmp.Ordered](n, most *T) *T {
+// capOptional is like lesser, for limits of which 0 is a valid value; nil means no limit.
+func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
 	}
 	return most
 }
 
-func lesser[T cmp.Ordered](n, most T) T {
+func capSet[T cmp.Ordered](n, most T) T {
 	var none T
 	if most == none {
 		return n
@@ -258,9 +258,9 @@ func lesser[T cmp.Ordered](n, most T) T {
 	return min(n, most)
 }
 
-// narrow returns the limits of a request, with those of most where it sets none. Limits wider than most's are Denied unless
+// narrowLimits returns the limits of a request, with those of most where it sets none. Limits wider than most's are Denied unless
 // local. A limit that is not set in most is unbounded, so any value is narrower.
-func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
+func narrowLimits(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
 	var errs []error
 	for _, f := range []struct {
 		name  string
@@ -273,10 +273,10 @@ func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, e
 		{"disk", most.Disk > 0 && asked.Disk > most.Disk, most.Disk.String()},
 		{"pids", most.PIDs > 0 && asked.PIDs > most.PIDs, fmt.Sprint(most.PIDs)},
 		{"output", most.Output > 0 && asked.Output > most.Output, most.Output.String()},
-		{"cost", least(asked.Cost, most.Cost) != asked.Cost, orZero(most.Cost).String()},
-		{"tokens", least(asked.Tokens, most.Tokens) != asked.Tokens, fmt.Sprint(orZero(most.Tokens))},
-		{"calls", least(asked.Calls, most.Calls) != asked.Calls, fmt.Sprint(orZero(most.Calls))},
-		{"runs", least(asked.Runs, most.Runs) != asked.Runs, fmt.Sprint(orZero(most.Runs))},
+		{"cost", capOptional(asked.Cost, most.Cost) != asked.Cost, orZero(most.Cost).String()},
+		{"tokens", capOptional(asked.Tokens, most.Tokens) != asked.Tokens, fmt.Sprint(orZero(most.Tokens))},
+		{"calls", capOptional(asked.Calls, most.Calls) != asked.Calls, fmt.Sprint(orZero(most.Calls))},
+		{"runs", capOptional(asked.Runs, most.Runs) != asked.Runs, fmt.Sprint(orZero(most.Runs))},
 	} {
 		if !local && f.wider {
 			errs = append(errs, &caisson.Error{
@@ -284,5 +284,5 @@ func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, e
 			})
 		}
 	}
-	return over(asked, most), errors.Join(errs...)
+	return mergeLimits(asked, most), errors.Join(errs...)
 }

@@ -8,8 +8,8 @@ import (
 
 // The mechanisms that give each fork of a warm snapshot its own randomness, see [caisson.Warm].
 const (
-	fromKernel  = "kernel"
-	fromOpenSSL = "openssl"
+	randomnessKernel  = "kernel"
+	randomnessOpenSSL = "openssl"
 )
 
 // warm checks the configuration of warm snapshots.
@@ -18,18 +18,18 @@ func (c *checker) warm(a *caisson.Agent) {
 	if w == nil {
 		return
 	}
-	c.oneOf("warm.randomness", w.Randomness, fromKernel, fromOpenSSL)
-	if w.Randomness == fromKernel && (len(a.Service) > 0 || a.Driver == caisson.DriverOpenClaw) {
+	c.oneOf("warm.randomness", w.Randomness, randomnessKernel, randomnessOpenSSL)
+	if w.Randomness == randomnessKernel && (len(a.Service) > 0 || a.Driver == caisson.DriverOpenClaw) {
 		// A service may have seeded its generator before the snapshot was taken, and all forks would then draw the same
 		// numbers.
-		c.bad("warm.randomness", "kernel is for agents of which nothing runs in the snapshot; this one has a service there")
+		c.addf("warm.randomness", "kernel is for agents of which nothing runs in the snapshot; this one has a service there")
 	}
 	if len(w.Prompt) > 64<<10 || !utf8.ValidString(w.Prompt) {
-		c.bad("warm.prompt", "is not text of at most 64KiB")
+		c.addf("warm.prompt", "is not text of at most 64KiB")
 	}
 	if w.Pool < 0 || w.Pool > maxPool {
-		c.bad("warm.pool", "%d is not between 0 and %d", w.Pool, maxPool)
+		c.addf("warm.pool", "%d is not between 0 and %d", w.Pool, maxPool)
 	} else if w.Pool > 0 && len(a.Service) > 0 {
-		c.bad("warm.pool", "is for agents without a service; this one has a snapshot")
+		c.addf("warm.pool", "is for agents without a service; this one has a snapshot")
 	}
 }

@@ -74,7 +74,7 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 	if err := v.cfg.Store.Insert(ctx, c, sealed); err != nil {
 		return nil, err
 	}
-	v.changed(ctx, caller.Account, name, "credential.set")
+	v.notify(ctx, caller.Account, name, "credential.set")
 	return c, nil
 }
 
@@ -91,7 +91,7 @@ func (v *Vault) RotateCredential(ctx context.Context, name string, value caisson
 	if err != nil {
 		return nil, err
 	}
-	v.changed(ctx, caller.Account, name, "credential.rotated")
+	v.notify(ctx, caller.Account, name, "credential.rotated")
 	return c, nil
 }
 
@@ -107,7 +107,7 @@ func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) 
 	if err := CheckValue(value); err != nil {
 		return caller, nil, err
 	}
-	id, err := v.key.forSealing(ctx)
+	id, err := v.key.encryptionKey(ctx)
 	if err != nil {
 		return caller, nil, err
 	}
@@ -133,7 +133,7 @@ func (v *Vault) RemoveCredential(ctx context.Context, name string) error {
 	if err := v.cfg.Store.Delete(ctx, caisson.In(caller.Account), name); err != nil {
 		return err
 	}
-	v.changed(ctx, caller.Account, name, "credential.removed")
+	v.notify(ctx, caller.Account, name, "credential.removed")
 	return nil
 }
 
@@ -146,15 +146,15 @@ func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secre
 	if err != nil {
 		return caisson.Secret{}, err
 	}
-	id, err := v.key.forOpening(ctx)
+	id, err := v.key.decryptionKey(ctx)
 	if err != nil {
 		return caisson.Secret{}, err
 	}
 	return open(id, account, c.Name, sealed)
 }
 
-// changed publishes an event and calls Config.Changed.
-func (v *Vault) changed(ctx context.Context, account, name, event string) {
+// notify publishes an event and calls Config.Changed.
+func (v *Vault) notify(ctx context.Context, account, name, event string) {
 	if v.cfg.Events != nil {
 		v.cfg.Events.Publish(ctx, account, event, name, nil)
 	}

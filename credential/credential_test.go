@@ -268,7 +268,7 @@ func TestPromise2MovedRows(t *testing.T) {
 	}
 	wantKind(t, put("b", "ONE", sealed), caisson.Conflict)
 	wantKind(t, put("a", "TWO", sealed), caisson.Conflict)
-	id, err := w.key.forOpening(t.Context())
+	id, err := w.key.decryptionKey(t.Context())
 	must(t, err)
 	for n := range sealed {
 		cut := slices.Clone(sealed)

@@ -15,10 +15,10 @@ const maxEnvFile = 1 << 20
 
 // A Variable is an assignment in an environment file.
 type Variable struct {
-	Name    string
-	Value   caisson.Secret // the zero Secret if it is empty
-	Line    int            // line where the assignment begins, from 1
-	Earlier int            // line of the previous assignment of the same name, 0 if there is none
+	Name         string
+	Value        caisson.Secret // the zero Secret if it is empty
+	Line         int            // line where the assignment begins, from 1
+	PreviousLine int            // line of the previous assignment of the same name, 0 if there is none
 }
 
 // ParseEnv parses an environment file (.env): lines of NAME=VALUE with an optional "export " prefix, empty lines, and comments
@@ -55,7 +55,7 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 		if v.Name == "" {
 			continue
 		}
-		v.Earlier = lines[v.Name]
+		v.PreviousLine = lines[v.Name]
 		lines[v.Name] = v.Line
 		all = append(all, v)
 	}
@@ -86,7 +86,7 @@ func (p *envParser) next() (Variable, error) {
 	}
 	m := assignment.FindStringSubmatch(p.rest)
 	if m == nil {
-		return v, p.fault("is not of the form NAME=VALUE, without spaces around =")
+		return v, p.errorf("is not of the form NAME=VALUE, without spaces around =")
 	}
 	v.Name, p.rest = m[1], p.rest[len(m[0]):]
 	var value string
@@ -100,7 +100,7 @@ func (p *envParser) next() (Variable, error) {
 		value, err = p.bare()
 	}
 	if err == nil {
-		err = p.end()
+		err = p.endLine()
 	}
 	if err == nil && strings.IndexFunc(value, isControl) >= 0 {
 		err = caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a control character", v.Line)
@@ -113,7 +113,7 @@ func (p *envParser) next() (Variable, error) {
 func (p *envParser) single() (string, error) {
 	value, rest, ok := strings.Cut(p.rest[1:], "'")
 	if !ok {
-		return "", p.fault("opens a ' that is never closed")
+		return "", p.errorf("opens a ' that is never closed")
 	}
 	p.rest = rest
 	p.line += strings.Count(value, "\n")
@@ -127,7 +127,7 @@ func (p *envParser) double() (string, error) {
 		switch c := p.rest[i]; c {
 		case '"':
 			if interpolation.MatchString(p.rest[:i]) {
-				return "", p.fault(interpolated)
+				return "", p.errorf(interpolated)
 			}
 			lines := strings.Count(p.rest[:i], "\n")
 			p.rest = p.rest[i+1:]
@@ -140,14 +140,14 @@ func (p *envParser) double() (string, error) {
 			}
 			k := strings.IndexByte(`nrt"$\`, p.rest[i])
 			if k < 0 {
-				return "", p.fault(`has a \ in double quotes that readers do not agree about; use single quotes`)
+				return "", p.errorf(`has a \ in double quotes that readers do not agree about; use single quotes`)
 			}
 			value.WriteByte("\n\r\t\"$\\"[k])
 		default:
 			value.WriteByte(c)
 		}
 	}
-	return "", p.fault(`opens a " that is never closed`)
+	return "", p.errorf(`opens a " that is never closed`)
 }
 
 // bare parses a value without quotes.
@@ -158,28 +158,28 @@ func (p *envParser) bare() (string, error) {
 	}
 	value := p.rest[:n]
 	if strings.ContainsAny(value, "'\"\\`#") {
-		return "", p.fault("has a quote, a backslash or a # within a value; put the whole value in single quotes")
+		return "", p.errorf("has a quote, a backslash or a # within a value; put the whole value in single quotes")
 	}
 	if interpolation.MatchString(value) {
-		return "", p.fault(interpolated)
+		return "", p.errorf(interpolated)
 	}
 	p.rest = p.rest[n:]
 	return value, nil
 }
 
-// end parses the rest of a line after a value.
-func (p *envParser) end() error {
+// endLine parses the rest of a line after a value.
+func (p *envParser) endLine() error {
 	line, rest, _ := strings.Cut(p.rest, "\n")
 	tail := strings.TrimLeft(line, " \t")
 	if tail != "" && (tail[0] != '#' || tail == line) {
-		return p.fault("has something behind its value; put a value with spaces in single quotes")
+		return p.errorf("has something behind its value; put a value with spaces in single quotes")
 	}
 	p.rest = rest
 	p.line++
 	return nil
 }
 
-func (p *envParser) fault(what string) error {
+func (p *envParser) errorf(what string) error {
 	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
 }
 

@@ -14,8 +14,8 @@ import (
 func shown(vars []Variable) (out []string) {
 	for _, v := range vars {
 		s := fmt.Sprintf("%d %s=%s", v.Line, v.Name, v.Value.Reveal())
-		if v.Earlier > 0 {
-			s += fmt.Sprintf(" again (%d)", v.Earlier)
+		if v.PreviousLine > 0 {
+			s += fmt.Sprintf(" again (%d)", v.PreviousLine)
 		}
 		out = append(out, s)
 	}
@@ -99,7 +99,7 @@ func FuzzParseEnv(f *testing.F) {
 		var again strings.Builder
 		line := 0
 		for _, v := range vars {
-			if v.Line <= line || v.Earlier >= v.Line || assignment.FindString(v.Name+"=") != v.Name+"=" && !strings.HasPrefix(v.Name, "export") {
+			if v.Line <= line || v.PreviousLine >= v.Line || assignment.FindString(v.Name+"=") != v.Name+"=" && !strings.HasPrefix(v.Name, "export") {
 				t.Fatalf("%q: variable %q in line %d after %d", in, v.Name, v.Line, line)
 			}
 			line = v.Line

@@ -65,13 +65,13 @@ func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
 	return &keyring{source: source, store: store, lock: make(chan struct{}, 1)}
 }
 
-// forOpening returns the key for decryption; it must exist.
-func (k *keyring) forOpening(ctx context.Context) (*age.X25519Identity, error) {
+// decryptionKey returns the key for decryption; it must exist.
+func (k *keyring) decryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, false)
 }
 
-// forSealing returns the key for encryption. It creates one if there is none and nothing was encrypted yet.
-func (k *keyring) forSealing(ctx context.Context) (*age.X25519Identity, error) {
+// encryptionKey returns the key for encryption. It creates one if there is none and nothing was encrypted yet.
+func (k *keyring) encryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, true)
 }
 

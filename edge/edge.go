@@ -32,45 +32,45 @@ func Process() wire.Process {
 
 // A gateway is the model gateway with its meter.
 type gateway struct {
-	env    wire.Env
-	llm    *llm.Gateway
-	others *others
-	pages  chan ledger.Page // journal segments that the engine has sent, for the meter's next
+	env      wire.Env
+	llm      *llm.Gateway
+	remote   *remoteGateway
+	segments chan ledger.Segment // journal segments that the engine has sent, for the meter's next
 
 	mu    sync.Mutex
 	meter *ledger.Meter // nil until there is a journal; guarded by mu
 }
 
 func newGateway(env wire.Env) (*gateway, error) {
-	g := &gateway{env: env, pages: make(chan ledger.Page, 1)}
+	g := &gateway{env: env, segments: make(chan ledger.Segment, 1)}
 	var err error
 	g.llm, err = llm.New(llm.Config{
 		APIs: []llm.API{
 			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI, caisson.ProviderLiteLLM}},
-			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
-			{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}, Mark: "X-Goog-Api-Key"},
+			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, MarkerHeader: "Anthropic-Version"},
+			{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}, MarkerHeader: "X-Goog-Api-Key"},
 		},
 		Meter: g, Grant: g.grant,
-		Dial: env.Dial, Local: local, Roots: env.Roots, Record: env.Record, Log: env.Log,
+		Dial: env.Dial, Local: scriptedHandler, Roots: env.Roots, Record: env.Record, Log: env.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	g.others, err = newOthers(env, g.llm)
+	g.remote, err = newRemoteGateway(env, g.llm)
 	return g, err
 }
 
 // grant returns the models that the guest of a request may use: those of its run if it is on another machine, otherwise those of
 // its wire's spec.
 func (g *gateway) grant(ctx context.Context, guest caisson.Guest) *caisson.ModelGrant {
-	if grant, theirs := g.others.grant(ctx, guest); theirs {
+	if grant, theirs := g.remote.grant(ctx, guest); theirs {
 		return grant
 	}
 	return g.env.Grant(ctx)
 }
 
-// local returns the handler of providers that follow a script.
-func local(_ caisson.Provider, script string) (http.Handler, error) {
+// scriptedHandler returns the handler of providers that follow a script.
+func scriptedHandler(_ caisson.Provider, script string) (http.Handler, error) {
 	if script == "" {
 		script = scripted.Default
 	}
@@ -79,26 +79,26 @@ func local(_ caisson.Provider, script string) (http.Handler, error) {
 
 // Hosts implements [wire.Gateway].
 func (g *gateway) Hosts() map[string]http.Handler {
-	return map[string]http.Handler{"llm": g.others.before(g.llm), "tools": tools.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
+	return map[string]http.Handler{"llm": g.remote.route(g.llm), "tools": tools.Handler(g.env.Tool), "git": front.Handler(g.env.Stream)}
 }
 
 // Configure implements [wire.Gateway].
 func (g *gateway) Configure(c caisson.GatewayConfig) error {
-	g.others.configure(c.Remote)
+	g.remote.configure(c.Remote)
 	return g.llm.Configure(c)
 }
 
 // Forget implements [wire.Gateway].
 func (g *gateway) Forget(budgets []string) {
-	if m := g.current(); m != nil {
+	if m := g.currentMeter(); m != nil {
 		m.Forget(budgets...)
 	}
 }
 
 // Journal implements [wire.Gateway]. The first journal creates the meter; further ones are passed to it on request.
 func (g *gateway) Journal(id caisson.ID, f *os.File) error {
-	page := ledger.Page{
-		Journal: &announced{f, g.env.Grew}, Lessor: g.env.Lessor(id),
+	page := ledger.Segment{
+		Journal: &notifyingFile{f, g.env.Grew}, Lessor: g.env.Lessor(id),
 		Done: func() {
 			f.Close()
 			g.env.Finished(id)
@@ -107,7 +107,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.meter == nil {
-		m, err := ledger.NewMeter(ledger.Config{Page: page, Next: g.next, Log: g.env.Log})
+		m, err := ledger.NewMeter(ledger.Config{Segment: page, Next: g.nextSegment, Log: g.env.Log})
 		if err != nil {
 			f.Close()
 			return err
@@ -117,7 +117,7 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 		return nil
 	}
 	select {
-	case g.pages <- page:
+	case g.segments <- page:
 		return nil
 	default:
 		f.Close()
@@ -125,18 +125,18 @@ func (g *gateway) Journal(id caisson.ID, f *os.File) error {
 	}
 }
 
-// next requests another journal from the engine and waits for it.
-func (g *gateway) next(ctx context.Context) (ledger.Page, error) {
+// nextSegment requests another journal from the engine and waits for it.
+func (g *gateway) nextSegment(ctx context.Context) (ledger.Segment, error) {
 	g.env.Rotate()
 	select {
-	case p := <-g.pages:
+	case p := <-g.segments:
 		return p, nil
 	case <-ctx.Done():
-		return ledger.Page{}, ctx.Err()
+		return ledger.Segment{}, ctx.Err()
 	}
 }
 
-func (g *gateway) current() *ledger.Meter {
+func (g *gateway) currentMeter() *ledger.Meter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.meter
@@ -144,20 +144,20 @@ func (g *gateway) current() *ledger.Meter {
 
 // Reserve implements [caisson.Meter].
 func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
-	m := g.current()
+	m := g.currentMeter()
 	if m == nil {
 		return nil, caisson.Errorf(caisson.Unavailable, "the ledger is not there yet; try again")
 	}
 	return m.Reserve(ctx, call, d)
 }
 
-// announced is a journal that notifies the engine when it grows.
-type announced struct {
+// notifyingFile is a journal that notifies the engine when it grows.
+type notifyingFile struct {
 	file *os.File
 	grew func()
 }
 
-func (a *announced) Write(p []byte) (int, error) {
+func (a *notifyingFile) Write(p []byte) (int, error) {
 	n, err := a.file.Write(p)
 	a.grew()
 	return n, err

@@ -17,39 +17,39 @@ import (
 	"github.com/caisson-dev/caisson/wire"
 )
 
-// others connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the sandboxes
+// remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the sandboxes
 // here to the gateway of another machine.
-type others struct {
+type remoteGateway struct {
 	env      wire.Env
 	registry *remote.Registry
 	server   *remote.Server
-	front    *remote.Front
+	front    *remote.HTTPServer
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
 	mu   sync.Mutex // held by configure
 	last caisson.RemoteConfig
 }
 
-// cameOver is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
-type cameOver struct{}
+// fromRemote is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
+type fromRemote struct{}
 
-// newOthers returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
+// newRemoteGateway returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
 // context.
-func newOthers(env wire.Env, gateway http.Handler) (*others, error) {
-	o := &others{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
+func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
+	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
 	if o.server, err = remote.NewServer(remote.ServerConfig{Runs: o.registry, Gateway: gateway, Log: env.Log}); err != nil {
 		return nil, err
 	}
-	o.front = remote.NewFront(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), cameOver{}, true)))
+	o.front = remote.NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromRemote{}, true)))
 	}))
 	return o, nil
 }
 
 // grant returns what a guest may use now, and whether the request came from another machine.
-func (o *others) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
-	if ctx.Value(cameOver{}) == nil {
+func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
+	if ctx.Value(fromRemote{}) == nil {
 		return nil, false
 	}
 	return o.registry.Grant(ctx, g), true
@@ -57,7 +57,7 @@ func (o *others) grant(ctx context.Context, g caisson.Guest) (grant *caisson.Mod
 
 // configure sets the keys, the certificate and the URL of the gateway. An invalid setting disables what depends on it and is
 // logged; the other settings apply.
-func (o *others) configure(c caisson.RemoteConfig) {
+func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	was := o.last
@@ -94,7 +94,7 @@ func (o *others) configure(c caisson.RemoteConfig) {
 	}
 }
 
-func (o *others) certificate(c caisson.RemoteConfig) *tls.Certificate {
+func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	if c.Certificate == "" {
 		return nil
 	}
@@ -108,11 +108,11 @@ func (o *others) certificate(c caisson.RemoteConfig) *tls.Certificate {
 
 // Timeouts of connections to the gateway on another machine.
 const (
-	connectTime = 10 * time.Second
-	unusedTime  = 90 * time.Second
+	connectTimeout = 10 * time.Second
+	idleTimeout    = 90 * time.Second
 )
 
-func (o *others) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
+func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
 	if c.Roots != "" {
 		roots = x509.NewCertPool()
@@ -122,24 +122,24 @@ func (o *others) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*re
 		URL: c.URL, Tokens: tokens, Log: o.env.Log,
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, connectTime)
+				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 				defer cancel()
 				return o.env.Dial(ctx, network, addr)
 			},
 			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-			TLSHandshakeTimeout:    connectTime,
+			TLSHandshakeTimeout:    connectTimeout,
 			ForceAttemptHTTP2:      true,
 			DisableCompression:     true,
 			MaxIdleConnsPerHost:    64,
-			IdleConnTimeout:        unusedTime,
+			IdleConnTimeout:        idleTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
-			ExpectContinueTimeout:  connectTime,
+			ExpectContinueTimeout:  connectTimeout,
 		},
 	})
 }
 
-// before returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
-func (o *others) before(here http.Handler) http.Handler {
+// route returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
+func (o *remoteGateway) route(here http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if there := o.client.Load(); there != nil {
 			there.ServeHTTP(w, r)
@@ -152,10 +152,10 @@ func (o *others) before(here http.Handler) http.Handler {
 // Runs implements [wire.Gateway].
 func (g *gateway) Runs(c caisson.GatewayRunChange) error {
 	for _, run := range c.Remove {
-		g.others.registry.Remove(run)
+		g.remote.registry.Remove(run)
 	}
 	for _, r := range c.Put {
-		if err := g.others.registry.Put(caisson.WireSpec{Guest: r.Guest(), Models: &r.Models}, r.ExpiresAt); err != nil {
+		if err := g.remote.registry.Put(caisson.WireSpec{Guest: r.Guest(), Models: &r.Models}, r.ExpiresAt); err != nil {
 			return err
 		}
 	}
@@ -170,7 +170,7 @@ func (g *gateway) Listen(f *os.File) error {
 		return err
 	}
 	go func() {
-		if err := g.others.front.Serve(l); err != nil {
+		if err := g.remote.front.Serve(l); err != nil {
 			g.env.Log.Error("other machines are not served any more", "err", err)
 		}
 	}()

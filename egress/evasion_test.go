@@ -170,7 +170,7 @@ func TestSpecialRangesCanBeNamed(t *testing.T) {
 		if v := compile(t, allow("0.0.0.0/0"), allow("::/0"), allow("*")).DecideAddress("a.example", addr); v.Allowed {
 			t.Errorf("%s: %s is allowed: %+v", b.what, addr, v)
 		}
-		narrow, ok := special(addr)
+		narrow, ok := specialBlock(addr)
 		if !ok {
 			t.Fatalf("%s is not special", addr)
 		}
@@ -179,7 +179,7 @@ func TestSpecialRangesCanBeNamed(t *testing.T) {
 		}
 		if narrow.Bits() > 0 {
 			wider := netip.PrefixFrom(narrow.Addr(), narrow.Bits()-1).Masked()
-			if outer, ok := special(wider.Addr()); ok && outer.within(wider) && outer.Contains(addr) {
+			if outer, ok := specialBlock(wider.Addr()); ok && outer.covers(wider) && outer.Contains(addr) {
 				continue // the additional bit belongs to an enclosing range
 			}
 			if v := compile(t, allow(wider.String())).DecideAddress("", addr); v.Allowed {

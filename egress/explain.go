@@ -15,7 +15,7 @@ func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 		return nil, err
 	}
 	e := &caisson.Explanation{Target: t.String()}
-	if own(t.name) {
+	if isOwnName(t.name) {
 		e.Verdict = refused(ownRule)
 		return e, nil
 	}
@@ -49,7 +49,7 @@ var protocolNames = [protocols]string{tcp: "tcp", udp: "udp"}
 func (p *Policy) explainName(t target) caisson.Verdict {
 	var m set
 	p.matchName(&m, t.name)
-	rule := p.first(&m, t.protocol, t.port)
+	rule := p.firstMatch(&m, t.protocol, t.port)
 	if rule < 0 {
 		return refused(noRule)
 	}
@@ -70,10 +70,10 @@ func privateHint(t target) string {
 func (p *Policy) outcome(i int, t target) string {
 	r := &p.rules[i]
 	if t.name != "" {
-		if miss := p.missesName(i, t.name); miss != "" {
+		if miss := p.nameMismatch(i, t.name); miss != "" {
 			return miss
 		}
-	} else if miss := p.missesAddr(i, t.addr); miss != "" {
+	} else if miss := p.addrMismatch(i, t.addr); miss != "" {
 		return miss
 	}
 	what := "the name"
@@ -91,8 +91,8 @@ func (p *Policy) outcome(i int, t target) string {
 	return "denies it"
 }
 
-// missesName returns why rule i does not match a name, "" if it does.
-func (p *Policy) missesName(i int, name string) string {
+// nameMismatch returns why rule i does not match a name, "" if it does.
+func (p *Policy) nameMismatch(i int, name string) string {
 	if p.prefixes.has(i) {
 		return "decides only on addresses, should the name have one in it"
 	}
@@ -107,8 +107,8 @@ func (p *Policy) missesName(i int, name string) string {
 	return "does not match the name"
 }
 
-// missesAddr returns why rule i does not match an address, "" if it does.
-func (p *Policy) missesAddr(i int, addr netip.Addr) string {
+// addrMismatch returns why rule i does not match an address, "" if it does.
+func (p *Policy) addrMismatch(i int, addr netip.Addr) string {
 	if !p.prefixes.has(i) {
 		return "matches names, and this is an address"
 	}
@@ -116,7 +116,7 @@ func (p *Policy) missesAddr(i int, addr netip.Addr) string {
 	if !r.prefix.Contains(addr) {
 		return "does not match the address"
 	}
-	if b, ok := special(addr); ok && r.allow && !b.within(r.prefix) {
+	if b, ok := specialBlock(addr); ok && r.allow && !b.covers(r.prefix) {
 		return "does not mean this address, which is " + b.what + "; a rule has to name it, or a CIDR within " + b.Prefix.String()
 	}
 	return ""

@@ -7,15 +7,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ownName is the parent domain of the virtual hosts that Caisson serves on a wire.
-const ownName = "caisson.internal"
+// ownDomain is the parent domain of the virtual hosts that Caisson serves on a wire.
+const ownDomain = "caisson.internal"
 
 // host is the subject of a rule: every name, the names below one, one name, or addresses.
 type host struct {
-	any    bool
-	below  bool
-	name   string
-	prefix netip.Prefix
+	any      bool
+	wildcard bool
+	name     string
+	prefix   netip.Prefix
 }
 
 // String returns h in normal form.
@@ -27,7 +27,7 @@ func (h host) String() string {
 		return h.prefix.String()
 	case h.any:
 		return "*"
-	case h.below:
+	case h.wildcard:
 		return "*." + h.name
 	}
 	return h.name
@@ -49,10 +49,10 @@ func parseHost(s, field string) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	if own(name) {
-		return host{}, caisson.Invalidf(field, "names at and below %s are Caisson's own; no rule is needed for them", ownName)
+	if isOwnName(name) {
+		return host{}, caisson.Invalidf(field, "names at and below %s are Caisson's own; no rule is needed for them", ownDomain)
 	}
-	return host{below: below, name: name}, nil
+	return host{wildcard: below, name: name}, nil
 }
 
 // parsePrefix parses an address or a CIDR. It returns the zero prefix and no error if s has the form of a name.
@@ -145,9 +145,9 @@ func numeric(name string) bool {
 
 func lastLabel(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// own reports whether name is ownName or below it.
-func own(name string) bool {
-	rest, ok := strings.CutSuffix(name, ownName)
+// isOwnName reports whether name is ownDomain or below it.
+func isOwnName(name string) bool {
+	rest, ok := strings.CutSuffix(name, ownDomain)
 	return ok && (rest == "" || rest[len(rest)-1] == '.')
 }
 

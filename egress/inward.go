@@ -6,10 +6,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Inward returns the first rule that allows a sandbox to reach addresses outside the public internet, or an address for which own
+// InternalRule returns the first rule that allows a sandbox to reach addresses outside the public internet, or an address for which own
 // returns true (the host's); ok is false if there is none. An account with such a rule has the same access to the network as the
 // host. p must be valid.
-func Inward(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
+func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 	for i, r := range p.Rules {
 		if r.Action != caisson.Allow || r.Host == "" {
 			continue
@@ -22,7 +22,7 @@ func Inward(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 			}
 			prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
 		}
-		if b, ok := special(prefix.Addr()); ok && b.within(prefix) {
+		if b, ok := specialBlock(prefix.Addr()); ok && b.covers(prefix) {
 			return i, true // a wider prefix does not include the special ranges in it
 		}
 		if prefix.IsSingleIP() && own(prefix.Addr()) { // a host's address needs a rule for exactly that address

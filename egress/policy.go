@@ -51,9 +51,9 @@ type Policy struct {
 	source caisson.Policy
 
 	// Rules that match a name, by the form of the rule.
-	exact map[string]set
-	below map[string]set // by the suffix after the "*."
-	any   set            // "*"
+	exact    map[string]set
+	suffixes map[string]set // by the suffix after the "*."
+	any      set            // "*"
 
 	allowing set // allow rules
 	prefixes set // rules with an address or CIDR
@@ -78,7 +78,7 @@ func Compile(p caisson.Policy) (*Policy, error) {
 	}
 	out := &Policy{
 		rules: make([]rule, 0, len(p.Rules)), source: caisson.Policy{Rules: make([]caisson.Rule, 0, len(p.Rules))},
-		exact: map[string]set{}, below: map[string]set{},
+		exact: map[string]set{}, suffixes: map[string]set{},
 	}
 	for i, r := range p.Rules {
 		if err := out.add(i, r); err != nil {
@@ -155,8 +155,8 @@ func (p *Policy) index(i int, h host) {
 		p.prefixes.add(i)
 	case h.any:
 		p.any.add(i)
-	case h.below:
-		put(p.below, h.name)
+	case h.wildcard:
+		put(p.suffixes, h.name)
 	default:
 		put(p.exact, h.name)
 	}

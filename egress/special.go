@@ -67,20 +67,20 @@ var (
 	}
 )
 
-// special returns the narrowest block that contains addr, which must not be IPv4-mapped; ok is false for an address on the public
+// specialBlock returns the narrowest block that contains addr, which must not be IPv4-mapped; ok is false for an address on the public
 // internet. For an address that embeds one of a block, b is that block, translated by the embedding.
-func special(addr netip.Addr) (b block, ok bool) {
+func specialBlock(addr netip.Addr) (b block, ok bool) {
 	if addr.Is4() {
-		return find(blocks4, addr)
+		return findBlock(blocks4, addr)
 	}
-	if b, ok = find(blocks6, addr); !ok {
+	if b, ok = findBlock(blocks6, addr); !ok {
 		return block{}, false
 	}
 	for _, e := range reach.Embeddings {
 		if !e.In.Contains(addr) {
 			continue
 		}
-		inner, found := find(blocks4, e.Extract(addr))
+		inner, found := findBlock(blocks4, e.Extract(addr))
 		if !found {
 			continue
 		}
@@ -91,7 +91,7 @@ func special(addr netip.Addr) (b block, ok bool) {
 	return b, true
 }
 
-func find(blocks []block, addr netip.Addr) (block, bool) {
+func findBlock(blocks []block, addr netip.Addr) (block, bool) {
 	for i := range blocks {
 		if blocks[i].Contains(addr) {
 			return blocks[i], true
@@ -100,7 +100,7 @@ func find(blocks []block, addr netip.Addr) (block, bool) {
 	return block{}, false
 }
 
-// within reports whether b contains all of rule.
-func (b block) within(rule netip.Prefix) bool {
+// covers reports whether b contains all of rule.
+func (b block) covers(rule netip.Prefix) bool {
 	return rule.Bits() >= b.Bits() && b.Contains(rule.Addr())
 }

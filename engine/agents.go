@@ -61,11 +61,11 @@ func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
-		Ensure: func(ctx context.Context, account string) error {
+		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
 		},
-		CheckPolicy: policies{e.cfg.host()}.may, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
+		CheckPolicy: policies{e.cfg.host()}.may, MaxLimits: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	calls := e.ledger.Calls
 	if e.far != nil {
@@ -73,7 +73,7 @@ func newRuns(e *Engine) *runs.Core {
 	}
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
-		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.UnderWay, Forget: e.manager.Forget,
+		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})

@@ -84,7 +84,7 @@ type Engine struct {
 	images      *image.Driver
 	manager     *wire.Manager
 	wires       *models.Wires
-	far         *models.Remote // the gateway of another machine; nil: the local one serves the sandboxes
+	far         *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
 	dir         *os.Root
 	book        *ledger.Book
 	ledger      *ledger.Service
@@ -180,7 +180,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
 		Egress: policies{cfg.host()}, Gateway: e.catalog, Traffic: e.manager,
-		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
+		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -215,7 +215,7 @@ func (e *Engine) drivers() error {
 		return err
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, Agent: programs.agent,
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.inside, Coder: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
 		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
@@ -226,7 +226,7 @@ func (e *Engine) drivers() error {
 func (e *Engine) gateway() (err error) {
 	owners := models.NewOwners(e.Store)
 	if e.book, err = ledger.NewBook(ledger.BookConfig{
-		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.Of, Log: e.cfg.Log,
+		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.AccountOf, Log: e.cfg.Log,
 	}); err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (e *Engine) gateway() (err error) {
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
 	}
-	keys := &models.KeyWatch{Providers: e.cfg.Providers, RunKeys: e.cfg.Gateway.RunKeys, Wire: e.manager, Log: e.cfg.Log}
+	keys := &models.CredentialWatcher{Providers: e.cfg.Providers, RunKeys: e.cfg.Gateway.RunKeys, Wire: e.manager, Log: e.cfg.Log}
 	if e.vault, err = credential.New(credential.Config{
 		Store: e.Store.Credentials(), Key: key, Events: e.Events, Log: e.cfg.Log,
 		Changed: keys.Changed,
@@ -256,7 +256,7 @@ func (e *Engine) gateway() (err error) {
 		roots = string(pem)
 	}
 	e.catalog = models.NewCatalog(models.CatalogConfig{
-		Providers: e.cfg.Providers, Models: e.cfg.Models, Roots: roots, Warm: runs.WarmModel, Elsewhere: e.cfg.Gateway.RemoteURL != "",
+		Providers: e.cfg.Providers, Models: e.cfg.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: e.cfg.Gateway.RemoteURL != "",
 		Secrets: e.vault, Prices: e.Store.Ledger(), Wire: e.manager, Events: e.Events,
 	})
 	if e.settings, err = models.NewSettings(models.SettingsConfig{
@@ -266,7 +266,7 @@ func (e *Engine) gateway() (err error) {
 		return err
 	}
 	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
-		Book: e.book, Changed: e.manager.Forget, Events: e.Events, SpendLogs: e.catalog.SpendLogs,
+		Book: e.book, Invalidate: e.manager.Forget, Events: e.Events, SpendLogs: e.catalog.SpendLogs,
 	}); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (e *Engine) gateway() (err error) {
 	})
 	e.wires = &models.Wires{Wires: e.manager, Ingest: e.book.Ingest, Owners: owners}
 	if e.cfg.Gateway.RemoteURL != "" {
-		e.far = models.NewRemote(e.cfg.Gateway, e.vault, e.ledger)
+		e.far = models.NewRemoteClient(e.cfg.Gateway, e.vault, e.ledger)
 		e.wires.Remote = models.NewRemoteRuns(e.far.Runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	return nil
@@ -301,14 +301,14 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	if err := e.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
-	if _, err := e.settings.Lasting(ctx); err != nil {
+	if _, err := e.settings.Current(ctx); err != nil {
 		return fmt.Errorf("settings of the model gateway: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		host := &tools.Host{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
+		host := &tools.Executor{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
 		return e.manager.Run(ctx, wire.Handlers{
-			Settings: e.settings.Lasting, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
+			Settings: e.settings.Current, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
 		})
 	})
 	g.Go(func() error { return e.book.Run(ctx) })

@@ -49,7 +49,7 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 // Inward uses the current addresses of the host. If the host gets another address later, a rule that names exactly that
 // address leads to the host.
 func (p policies) Inward(policy caisson.Policy) (int, bool) {
-	return egress.Inward(policy, func(a netip.Addr) bool {
+	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.Own(a)
 		return own || err != nil && !reach.NoRoute(err)
 	})

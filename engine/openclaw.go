@@ -65,7 +65,7 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 
 // Turn implements [runs.Recipe].
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
-	t.Port, t.Ready, t.By = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
+	t.Port, t.Ready, t.PromptMode = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
 	if turn.First {
 		fresh := openclaw.Fork()
 		t.Remove, t.Files = append(t.Remove, fresh.Remove...), append(t.Files, fresh.Files...)
@@ -103,14 +103,14 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 			return nil, err
 		}
 		var failed error
-		found := openclaw.Check(skills, openclaw.World{
-			Program: func(name string) bool {
+		found := openclaw.Check(skills, openclaw.Environment{
+			HasProgram: func(name string) bool {
 				ok, err := in.Has(ctx, name)
 				failed = cmp.Or(failed, err)
 				return ok
 			},
-			Variable: func(name string) bool { return a.Env[name] != "" },
-			Reaches: func(host string) bool {
+			HasVariable: func(name string) bool { return a.Env[name] != "" },
+			CanReach: func(host string) bool {
 				e, err := policies{}.Explain(a.Policy, host+":443")
 				return err == nil && e.Verdict.Allowed
 			},

@@ -41,12 +41,12 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	c.drop()
+	c.closeIdle()
 	return nil
 }
 
-// drop kills the idle process. The caller must hold mu.
-func (c *Client) drop() {
+// closeIdle kills the idle process. The caller must hold mu.
+func (c *Client) closeIdle() {
 	if c.idle != nil {
 		c.expire.Stop()
 		c.idle.close(io.ErrClosedPipe)
@@ -54,12 +54,12 @@ func (c *Client) drop() {
 	}
 }
 
-// take returns the idle process, or nil.
-func (c *Client) take() *conn {
+// takeIdle returns the idle process, or nil.
+func (c *Client) takeIdle() *conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.idle != nil && c.idle.dead() {
-		c.drop()
+		c.closeIdle()
 	}
 	if c.idle == nil {
 		return nil
@@ -70,8 +70,8 @@ func (c *Client) take() *conn {
 	return k
 }
 
-// put keeps a process for the next call, or kills it.
-func (c *Client) put(k *conn) {
+// putIdle keeps a process for the next call, or kills it.
+func (c *Client) putIdle(k *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || c.idle != nil || k.dead() {
@@ -83,7 +83,7 @@ func (c *Client) put(k *conn) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.idle == k {
-			c.drop()
+			c.closeIdle()
 		}
 	})
 }
@@ -99,14 +99,14 @@ type call struct {
 // done ends the call; the process is reused unless it has been closed.
 func (c *call) done() {
 	if c.unbind() {
-		c.client.put(c.conn)
+		c.client.putIdle(c.conn)
 	}
 }
 
 // call sends a request and waits for the result. If the request is refused, it ends the call and returns the error.
 func (c *Client) call(ctx context.Context, req request) (*call, error) {
-	if k := c.take(); k != nil {
-		call, err := c.on(ctx, k, req)
+	if k := c.takeIdle(); k != nil {
+		call, err := c.exchange(ctx, k, req)
 		if err == nil || ctx.Err() != nil || caisson.KindOf(err) != caisson.Unavailable || !repeatable(req.Op) {
 			return call, err
 		}
@@ -120,14 +120,14 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.on(ctx, k, req)
+	return c.exchange(ctx, k, req)
 }
 
 // repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
-func (c *Client) on(ctx context.Context, k *conn, req request) (*call, error) {
-	t := &call{conn: k, client: c, unbind: k.bind(ctx)}
+func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
+	t := &call{conn: k, client: c, unbind: k.closeAfter(ctx)}
 	err := k.request(req)
 	if err == nil {
 		t.result, err = k.result(frameResult)
@@ -143,8 +143,8 @@ func (c *Client) on(ctx context.Context, k *conn, req request) (*call, error) {
 	return t, nil
 }
 
-// simple makes a call without content.
-func (c *Client) simple(ctx context.Context, req request) (*result, error) {
+// callSimple makes a call without content.
+func (c *Client) callSimple(ctx context.Context, req request) (*result, error) {
 	t, err := c.call(ctx, req)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, 
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.simple(ctx, request{Op: opStat, Path: []byte(name)})
+	r, err := c.callSimple(ctx, request{Op: opStat, Path: []byte(name)})
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.simple(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
+	_, err = c.callSimple(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
 	return err
 }
 
@@ -211,7 +211,7 @@ func (c *Client) MoveFile(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.simple(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
+	_, err = c.callSimple(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
 	return err
 }
 
@@ -221,6 +221,6 @@ func (c *Client) RemoveFile(ctx context.Context, name string, recursive bool) er
 	if err != nil {
 		return err
 	}
-	_, err = c.simple(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
+	_, err = c.callSimple(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
 	return err
 }

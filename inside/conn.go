@@ -23,15 +23,15 @@ type conn struct {
 	free   chan []byte   // buffers for out
 	stop   chan struct{} // closed by close
 	broken chan struct{} // closed when writing has failed
-	stderr excerpt
+	stderr headBuffer
 
 	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
 	// killed.
 	writing atomic.Bool
 
-	once sync.Once
-	why  error // reason of close; set before stop is closed
-	read error // error of reading; set before frames is closed
+	once     sync.Once
+	closeErr error // reason of close; set before stop is closed
+	readErr  error // error of reading; set before frames is closed
 }
 
 func newConn(proc caisson.Process) (*conn, error) {
@@ -46,34 +46,34 @@ func newConn(proc caisson.Process) (*conn, error) {
 	for range cap(c.free) {
 		c.free <- nil // allocated on first use
 	}
-	go c.reads()
-	go c.writes()
+	go c.readLoop()
+	go c.writeLoop()
 	if proc.Stderr() != nil {
 		go io.Copy(&c.stderr, proc.Stderr())
 	}
 	return c, nil
 }
 
-func (c *conn) reads() {
+func (c *conn) readLoop() {
 	defer close(c.frames)
 	for {
 		f, err := readFrame(c.proc.Stdout())
 		if err != nil {
-			c.read = err
+			c.readErr = err
 			return
 		}
 		select {
 		case c.frames <- f:
 		case <-c.stop:
 			if !c.writing.Load() {
-				c.read = io.ErrClosedPipe
+				c.readErr = io.ErrClosedPipe
 				return
 			}
 		}
 	}
 }
 
-func (c *conn) writes() {
+func (c *conn) writeLoop() {
 	defer c.proc.Stdin().Close()
 	for {
 		select {
@@ -92,7 +92,7 @@ func (c *conn) writes() {
 // close kills the process. Pending operations return why.
 func (c *conn) close(why error) {
 	c.once.Do(func() {
-		c.why = why
+		c.closeErr = why
 		close(c.stop)
 		if c.writing.Load() {
 			go c.kill()
@@ -136,11 +136,11 @@ func (c *conn) dead() bool {
 	}
 }
 
-// bad closes c because of a protocol error and returns the error.
-func (c *conn) bad(cause error) error {
+// fail closes c because of a protocol error and returns the error.
+func (c *conn) fail(cause error) error {
 	select {
 	case <-c.stop:
-		return c.why
+		return c.closeErr
 	default:
 	}
 	if said := c.stderr.String(); said != "" {
@@ -156,11 +156,11 @@ func (c *conn) recv() (frame, error) {
 	select {
 	case f, ok := <-c.frames:
 		if !ok {
-			return frame{}, c.bad(noEOF(c.read))
+			return frame{}, c.fail(unexpectedEOF(c.readErr))
 		}
 		return f, nil
 	case <-c.stop:
-		return frame{}, c.why
+		return frame{}, c.closeErr
 	}
 }
 
@@ -176,10 +176,10 @@ func (c *conn) result(kind byte) (*result, error) {
 func (c *conn) parse(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {
-		return nil, c.bad(errProtocol)
+		return nil, c.fail(errProtocol)
 	}
 	if err := decode(f.payload, &r); err != nil {
-		return nil, c.bad(err)
+		return nil, c.fail(err)
 	}
 	return &r, nil
 }
@@ -191,13 +191,13 @@ func (c *conn) buffer() ([]byte, *frame, error) {
 		return b, nil, nil
 	case f, ok := <-c.frames:
 		if !ok {
-			return nil, nil, c.bad(noEOF(c.read))
+			return nil, nil, c.fail(unexpectedEOF(c.readErr))
 		}
 		return nil, &f, nil
 	case <-c.broken:
-		return nil, nil, c.bad(io.ErrClosedPipe)
+		return nil, nil, c.fail(io.ErrClosedPipe)
 	case <-c.stop:
-		return nil, nil, c.why
+		return nil, nil, c.closeErr
 	}
 }
 
@@ -207,9 +207,9 @@ func (c *conn) send(b []byte) error {
 	case c.out <- b:
 		return nil
 	case <-c.broken:
-		return c.bad(io.ErrClosedPipe)
+		return c.fail(io.ErrClosedPipe)
 	case <-c.stop:
-		return c.why
+		return c.closeErr
 	}
 }
 
@@ -224,14 +224,14 @@ func (c *conn) request(v request) error {
 		return err
 	}
 	if early != nil {
-		return c.bad(errProtocol)
+		return c.fail(errProtocol)
 	}
 	return c.send(appendFrame(b, frameRequest, payload))
 }
 
-// content sends the data of r, then an end frame. If the process refuses the rest, content sends an abort frame and reads no more
+// sendContent sends the data of r, then an end frame. If the process refuses the rest, content sends an abort frame and reads no more
 // of r. It returns the final result.
-func (c *conn) content(r io.Reader) (*result, error) {
+func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {
 		select {
@@ -247,15 +247,15 @@ func (c *conn) content(r io.Reader) (*result, error) {
 			return nil, err
 		}
 		if early != nil {
-			return c.refused(early)
+			return c.handleRefusal(early)
 		}
-		if cap(b) < frameHead+chunkSize {
-			b = make([]byte, 0, frameHead+chunkSize)
+		if cap(b) < frameHeaderSize+chunkSize {
+			b = make([]byte, 0, frameHeaderSize+chunkSize)
 		}
-		n, err := readFull(r, b[frameHead:frameHead+chunkSize])
+		n, err := readFull(r, b[frameHeaderSize:frameHeaderSize+chunkSize])
 		if n > 0 {
-			b = b[:frameHead+n]
-			putHead(b, frameData, n)
+			b = b[:frameHeaderSize+n]
+			putHeader(b, frameData, n)
 		}
 		switch {
 		case err == io.EOF:
@@ -285,46 +285,46 @@ func readFull(r io.Reader, b []byte) (n int, err error) {
 	return n, err
 }
 
-// refused handles an end frame that the process sent before all content was sent.
-func (c *conn) refused(f *frame) (*result, error) {
+// handleRefusal handles an end frame that the process sent before all content was sent.
+func (c *conn) handleRefusal(f *frame) (*result, error) {
 	res, err := c.parse(*f, frameEnd)
 	if err == nil && res.Kind == "" {
-		return nil, c.bad(errProtocol) // success without having received the end
+		return nil, c.fail(errProtocol) // success without having received the end
 	}
 	if err == nil {
 		var b []byte
 		select {
 		case b = <-c.free:
 		case <-c.broken:
-			return nil, c.bad(io.ErrClosedPipe)
+			return nil, c.fail(io.ErrClosedPipe)
 		case <-c.stop:
-			return nil, c.why
+			return nil, c.closeErr
 		}
 		err = c.send(appendFrame(b, frameAbort, nil))
 	}
 	return res, err
 }
 
-// bind closes c when ctx ends. The returned function cancels that.
-func (c *conn) bind(ctx context.Context) (release func() bool) {
+// closeAfter closes c when ctx ends. The returned function cancels that.
+func (c *conn) closeAfter(ctx context.Context) (release func() bool) {
 	return context.AfterFunc(ctx, func() { c.close(context.Cause(ctx)) })
 }
 
-// excerpt keeps the first 512 bytes that are written to it. Safe for concurrent use.
-type excerpt struct {
+// headBuffer keeps the first 512 bytes that are written to it. Safe for concurrent use.
+type headBuffer struct {
 	mu  sync.Mutex
 	buf []byte // guarded by mu
 }
 
-func (e *excerpt) Write(b []byte) (int, error) {
+func (e *headBuffer) Write(b []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.buf = append(e.buf, b[:min(len(b), 512-len(e.buf))]...)
 	return len(b), nil
 }
 
-func (e *excerpt) String() string {
+func (e *headBuffer) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return plain(string(e.buf))
+	return printable(string(e.buf))
 }

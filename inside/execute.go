@@ -16,14 +16,14 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// execute implements the role "run": it replaces itself by the command, or with --detach starts it and exits.
-func execute(args []string) int {
+// runCommand implements the role "run": it replaces itself by the command, or with --detach starts it and exits.
+func runCommand(args []string) int {
 	l, err := ParseLaunch(args)
 	if err == nil {
 		err = l.prepare()
 	}
 	if err != nil {
-		complain(os.Stderr, errors.New(message(err)))
+		printError(os.Stderr, errors.New(message(err)))
 		return exitUsage
 	}
 	program, err := lookPath(l.Command[0], os.Getenv("PATH"))
@@ -35,7 +35,7 @@ func execute(args []string) int {
 	} else if err == nil {
 		err = syscall.Exec(program, l.Command, os.Environ()) // returns only on failure
 	}
-	io.WriteString(os.Stderr, "caisson-inside: "+l.Command[0]+": "+reason(err)+"\n")
+	io.WriteString(os.Stderr, "caisson-inside: "+l.Command[0]+": "+errorText(err)+"\n")
 	return exitCode(err)
 }
 
@@ -50,7 +50,7 @@ func exitCode(err error) int {
 	return exitNotExecutable
 }
 
-func reason(err error) string {
+func errorText(err error) string {
 	if number, ok := errors.AsType[syscall.Errno](err); ok && !errors.Is(err, errLog) {
 		return number.Error()
 	}
@@ -88,7 +88,7 @@ func (l *Launch) prepare() error {
 		return nil
 	}
 	if err := os.Chdir(l.Dir); err != nil {
-		return caisson.Wrap(err, caisson.Invalid, "cannot change to directory %s: %s", l.Dir, reason(err))
+		return caisson.Wrap(err, caisson.Invalid, "cannot change to directory %s: %s", l.Dir, errorText(err))
 	}
 	os.Setenv("PWD", path.Clean(l.Dir))
 	return nil
@@ -97,13 +97,13 @@ func (l *Launch) prepare() error {
 // assume changes this process to id. No privileges are needed if that is already its identity.
 func (id *identity) assume() error {
 	if err := syscall.Setgroups(id.groups); err != nil && !(os.Getuid() == id.uid && os.Getgid() == id.gid) {
-		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, reason(err))
+		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, errorText(err))
 	}
 	if err := syscall.Setgid(id.gid); err != nil {
-		return caisson.Wrap(err, caisson.Denied, "cannot become group %d: %s", id.gid, reason(err))
+		return caisson.Wrap(err, caisson.Denied, "cannot become group %d: %s", id.gid, errorText(err))
 	}
 	if err := syscall.Setuid(id.uid); err != nil {
-		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, reason(err))
+		return caisson.Wrap(err, caisson.Denied, "cannot become user %d: %s", id.uid, errorText(err))
 	}
 	return nil
 }

@@ -54,17 +54,17 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 }
 
 // A place is a name in an open directory; "." if the directory itself is meant.
-type place struct {
+type dirEntry struct {
 	dir  *os.File // O_PATH
 	name string
 	path string // for messages
 }
 
-func (p place) close() { p.dir.Close() }
+func (p dirEntry) close() { p.dir.Close() }
 
-func (p place) fd() int { return int(p.dir.Fd()) }
+func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
-func (p place) err(op string, err error) error {
+func (p dirEntry) err(op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (p place) err(op string, err error) error {
 }
 
 // locate opens the directory of the last element of name. It does not access that element.
-func (s *filesystem) locate(name string) (place, error) {
+func (s *filesystem) locate(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	base := path.Base(name)
 	if base == "/" {
@@ -80,12 +80,12 @@ func (s *filesystem) locate(name string) (place, error) {
 	}
 	dir, err := s.open(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return place{}, err
+		return dirEntry{}, err
 	}
-	return place{dir: dir, name: base, path: name}, nil
+	return dirEntry{dir: dir, name: base, path: name}, nil
 }
 
-func (p place) stat() (*entry, error) {
+func (p dirEntry) stat() (*entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, p.err("stat", err)
@@ -94,10 +94,10 @@ func (p place) stat() (*entry, error) {
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		target, _ = p.readlink() // the target stays "" for unreadable links of /proc
 	}
-	return describe("", &st, target), nil
+	return newEntry("", &st, target), nil
 }
 
-func (p place) readlink() (string, error) {
+func (p dirEntry) readlink() (string, error) {
 	buf := make([]byte, maxPath)
 	n, err := unix.Readlinkat(p.fd(), p.name, buf)
 	if err != nil {
@@ -108,10 +108,10 @@ func (p place) readlink() (string, error) {
 
 // target follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
 // parents of name, but not those of the target of a symlink.
-func (s *filesystem) target(name string) (place, error) {
+func (s *filesystem) target(name string) (dirEntry, error) {
 	name = path.Clean("/" + name)
 	if err := s.mkdirAll(path.Dir(name)); err != nil {
-		return place{}, err
+		return dirEntry{}, err
 	}
 	for range maxLinks {
 		dir, base := path.Dir(name), path.Base(name)
@@ -119,20 +119,20 @@ func (s *filesystem) target(name string) (place, error) {
 			dir, base = name[:i], name[i+1:]
 		}
 		if base == "" || base == "." || base == ".." || base == "/" {
-			return place{}, &fs.PathError{Op: "open", Path: name, Err: unix.EISDIR}
+			return dirEntry{}, &fs.PathError{Op: "open", Path: name, Err: unix.EISDIR}
 		}
 		d, err := s.open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err != nil {
-			return place{}, err
+			return dirEntry{}, err
 		}
-		p := place{dir: d, name: base, path: name}
+		p := dirEntry{dir: d, name: base, path: name}
 		link, err := p.readlink()
 		if err != nil { // EINVAL: not a symlink; ENOENT: does not exist
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 				return p, nil
 			}
 			p.close()
-			return place{}, err
+			return dirEntry{}, err
 		}
 		p.close()
 		if !strings.HasPrefix(link, "/") {
@@ -140,7 +140,7 @@ func (s *filesystem) target(name string) (place, error) {
 		}
 		name = link
 	}
-	return place{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
+	return dirEntry{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
 }
 
 // mkdirAll creates the directory name and its missing parents.
@@ -185,28 +185,28 @@ func (s *filesystem) subtree(name string) (*os.Root, error) {
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
 // A draft is a temporary file that replaces the file at its place when it is complete.
-type draft struct {
+type pendingFile struct {
 	*os.File
-	place
+	dirEntry
 	temp string
 	mode uint32
 }
 
-// draft starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
+// createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
 // permissions allow that.
-func (s *filesystem) draft(name string, mode uint32) (*draft, error) {
+func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, error) {
 	p, err := s.target(name)
 	if err != nil {
 		return nil, err
 	}
-	d, err := p.draft(mode)
+	d, err := p.createPending(mode)
 	if err != nil {
 		p.close()
 	}
 	return d, err
 }
 
-func (p place) draft(mode uint32) (*draft, error) {
+func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
 	exists := err == nil
@@ -222,7 +222,7 @@ func (p place) draft(mode uint32) (*draft, error) {
 	case mode == 0:
 		mode = 0o644
 	}
-	d := &draft{place: p, mode: mode & 0o7777, temp: ".caisson-" + rand.Text()}
+	d := &pendingFile{dirEntry: p, mode: mode & 0o7777, temp: ".caisson-" + rand.Text()}
 	fd, err := unix.Openat(p.fd(), d.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, p.err("open", err)
@@ -240,28 +240,28 @@ func (p place) draft(mode uint32) (*draft, error) {
 			d.mode &^= unix.S_ISUID | unix.S_ISGID
 		}
 	default:
-		unlinkDraft(d)
+		removePending(d)
 		return nil, p.err("chown", err)
 	}
 	return d, nil
 }
 
 // discard removes the temporary file and closes the place.
-func (d *draft) discard() {
-	unlinkDraft(d)
-	d.place.close()
+func (d *pendingFile) discard() {
+	removePending(d)
+	d.dirEntry.close()
 }
 
-func unlinkDraft(d *draft) {
+func removePending(d *pendingFile) {
 	d.File.Close()
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
 // commit renames the draft to its place.
-func (d *draft) commit() (*entry, error) {
-	defer d.place.close()
+func (d *pendingFile) commit() (*entry, error) {
+	defer d.dirEntry.close()
 	// The mode is set last: chown and, without privileges, write clear set-id bits.
-	err := d.place.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
+	err := d.dirEntry.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
 	if err == nil {
 		err = d.Sync()
 	}
@@ -269,7 +269,7 @@ func (d *draft) commit() (*entry, error) {
 		err = nil // the file system does not support sync
 	}
 	if err = errors.Join(err, d.File.Close()); err == nil {
-		err = d.place.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.place.name))
+		err = d.dirEntry.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.dirEntry.name))
 	}
 	if err != nil {
 		unix.Unlinkat(d.fd(), d.temp, 0)
@@ -347,7 +347,7 @@ func (s *filesystem) list(name string, each func(*entry) error) error {
 	for {
 		names, err := d.Readdirnames(maxBatch)
 		for _, n := range names {
-			e, err := place{dir: d, name: n, path: path.Join(name, n)}.stat()
+			e, err := dirEntry{dir: d, name: n, path: path.Join(name, n)}.stat()
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}

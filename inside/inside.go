@@ -50,11 +50,11 @@ type Proc struct {
 // Main runs the program with args, which exclude the program's name, and returns its exit code.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == "run" {
-		return execute(args[1:])
+		return runCommand(args[1:])
 	}
 	root, err := os.OpenRoot("/")
 	if err != nil {
-		complain(os.Stderr, err)
+		printError(os.Stderr, err)
 		return exitUsage
 	}
 	defer root.Close()
@@ -94,7 +94,7 @@ func (p *Proc) abs(name string) string {
 	return path.Join("/", p.Dir, name)
 }
 
-// complain writes err to w with the program's name.
-func complain(w io.Writer, err error) {
+// printError writes err to w with the program's name.
+func printError(w io.Writer, err error) {
 	io.WriteString(w, "caisson-inside: "+err.Error()+"\n")
 }

@@ -60,7 +60,7 @@ func test(ctx context.Context, p *Proc) int {
 }
 
 func (p *Proc) fail(code int, why string) int {
-	complain(p.Err, errors.New(why))
+	printError(p.Err, errors.New(why))
 	return code
 }
 
@@ -153,7 +153,7 @@ func countInto(ctx context.Context, p *Proc, file string) int {
 	}
 	defer fs.close()
 	for n := 1; ; n++ {
-		d, err := fs.draft(file, 0o644)
+		d, err := fs.createPending(file, 0o644)
 		if err == nil {
 			if _, err = d.WriteString(strconv.Itoa(n) + "\n"); err != nil {
 				d.discard()
@@ -204,7 +204,7 @@ func fill(ctx context.Context, p *Proc) int {
 	done, err := fillFile(ctx, p, p.abs(p.Args[0]), want)
 	line := strconv.FormatInt(done, 10)
 	if err != nil {
-		p.print(line + " " + reason(err))
+		p.print(line + " " + errorText(err))
 		return exitFailure
 	}
 	p.print(line)

@@ -39,14 +39,14 @@ const (
 )
 
 const (
-	frameHead = 1 + 4
-	chunkSize = 64 << 10 // maximum of one data frame, in bytes
-	itemsSize = 64 << 10 // maximum of one items frame, in bytes
-	jsonSize  = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
-	maxBatch  = 1024     // items in one frame
-	maxList   = 100_000  // entries of a listing
-	maxPath   = 4096
-	maxName   = 255
+	frameHeaderSize = 1 + 4
+	chunkSize       = 64 << 10 // maximum of one data frame, in bytes
+	itemsSize       = 64 << 10 // maximum of one items frame, in bytes
+	jsonSize        = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
+	maxBatch        = 1024     // items in one frame
+	maxList         = 100_000  // entries of a listing
+	maxPath         = 4096
+	maxName         = 255
 )
 
 // limit returns the maximum payload of a frame of that kind, in bytes.
@@ -71,7 +71,7 @@ var errProtocol = errors.New("not the protocol")
 
 // readFrame reads one frame. io.EOF means that the stream ended between frames.
 func readFrame(r io.Reader) (frame, error) {
-	var head [frameHead]byte
+	var head [frameHeaderSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return frame{}, err
 	}
@@ -82,13 +82,13 @@ func readFrame(r io.Reader) (frame, error) {
 	}
 	f.payload = make([]byte, n)
 	if _, err := io.ReadFull(r, f.payload); err != nil {
-		return frame{}, noEOF(err)
+		return frame{}, unexpectedEOF(err)
 	}
 	return f, nil
 }
 
-// noEOF replaces io.EOF within a frame by an error that is not taken for a regular end.
-func noEOF(err error) error {
+// unexpectedEOF replaces io.EOF within a frame by an error that is not taken for a regular end.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
@@ -102,8 +102,8 @@ func appendFrame(b []byte, kind byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// putHead writes the header of a frame with a payload of n bytes to the beginning of b.
-func putHead(b []byte, kind byte, n int) {
+// putHeader writes the header of a frame with a payload of n bytes to the beginning of b.
+func putHeader(b []byte, kind byte, n int) {
 	b[0] = kind
 	binary.BigEndian.PutUint32(b[1:], uint32(n))
 }
@@ -192,15 +192,15 @@ func (r *result) err() error {
 	case "":
 		return nil
 	case caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Exhausted:
-		return caisson.Errorf(r.Kind, "%s", plain(r.Message))
+		return caisson.Errorf(r.Kind, "%s", printable(r.Message))
 	case caisson.Invalid:
-		return caisson.Invalidf("path", "%s", plain(r.Message))
+		return caisson.Invalidf("path", "%s", printable(r.Message))
 	}
-	return caisson.Errorf(caisson.Unavailable, "the sandbox's files cannot be used: %s", plain(r.Message))
+	return caisson.Errorf(caisson.Unavailable, "the sandbox's files cannot be used: %s", printable(r.Message))
 }
 
-// plain returns s as one line of printable text of at most 300 bytes.
-func plain(s string) string {
+// printable returns s as one line of printable text of at most 300 bytes.
+func printable(s string) string {
 	const most = 300
 	if len(s) > most {
 		s = s[:most]
@@ -244,8 +244,8 @@ func validName(name []byte) bool {
 		string(name) != "." && string(name) != ".."
 }
 
-// validBelow reports whether p is a clean path below a directory, or empty.
-func validBelow(p []byte) bool {
+// validRelPath reports whether p is a clean path below a directory, or empty.
+func validRelPath(p []byte) bool {
 	if len(p) > maxPath {
 		return false
 	}
@@ -257,8 +257,8 @@ func validBelow(p []byte) bool {
 	return true
 }
 
-// describe returns an entry with the data of st.
-func describe(name string, st *unix.Stat_t, target string) *entry {
+// newEntry returns an entry with the data of st.
+func newEntry(name string, st *unix.Stat_t, target string) *entry {
 	e := &entry{
 		Name: []byte(name), Size: st.Size, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid,
 		Sec: int64(st.Mtim.Sec), Nsec: int32(st.Mtim.Nsec), Target: []byte(target),

@@ -34,24 +34,24 @@ type server struct {
 func serve(ctx context.Context, p *Proc) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {
-		complain(p.Err, err)
+		printError(p.Err, err)
 		return exitUsage
 	}
 	defer fs.close()
-	s := &server{fs: fs, in: bufio.NewReaderSize(p.In, chunkSize), out: bufio.NewWriterSize(p.Out, chunkSize+frameHead)}
+	s := &server{fs: fs, in: bufio.NewReaderSize(p.In, chunkSize), out: bufio.NewWriterSize(p.Out, chunkSize+frameHeaderSize)}
 	for ctx.Err() == nil {
-		if err := s.one(ctx); err == io.EOF {
+		if err := s.serveOne(ctx); err == io.EOF {
 			break
 		} else if err != nil {
-			complain(p.Err, err)
+			printError(p.Err, err)
 			return exitFailure
 		}
 	}
 	return 0
 }
 
-// one executes one request. It returns errors of the connection; errors of the operation are sent in the answer.
-func (s *server) one(ctx context.Context) error {
+// serveOne executes one request. It returns errors of the connection; errors of the operation are sent in the answer.
+func (s *server) serveOne(ctx context.Context) error {
 	f, err := readFrame(s.in)
 	if err != nil {
 		return err
@@ -78,12 +78,12 @@ func (s *server) one(ctx context.Context) error {
 	case opWriteTree:
 		return s.writeTree(name)
 	}
-	e, err := s.simple(req, name)
+	e, err := s.executeSimple(req, name)
 	return s.answer(frameResult, e, err)
 }
 
-// simple executes operations without content.
-func (s *server) simple(req request, name string) (*entry, error) {
+// executeSimple executes operations without content.
+func (s *server) executeSimple(req request, name string) (*entry, error) {
 	switch req.Op {
 	case opStat:
 		p, err := s.fs.locate(name)
@@ -142,8 +142,8 @@ func (s *server) Write(b []byte) (int, error) {
 
 // send sends a frame without flushing, because an end frame follows the content.
 func (s *server) send(kind byte, payload []byte) error {
-	var head [frameHead]byte
-	putHead(head[:], kind, len(payload))
+	var head [frameHeaderSize]byte
+	putHeader(head[:], kind, len(payload))
 	if _, err := s.out.Write(head[:]); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (s *server) openRegular(name string) (*os.File, error) {
 
 // stream sends the data that produce writes, and the end. It returns errors of the connection, not of produce.
 func (s *server) stream(produce func(io.Writer) error) error {
-	w := &tracked{w: s}
+	w := &errorTrackingWriter{w: s}
 	err := produce(w)
 	if w.err != nil {
 		return w.err
@@ -204,13 +204,13 @@ func (s *server) stream(produce func(io.Writer) error) error {
 	return s.answer(frameEnd, nil, err)
 }
 
-// tracked records the error of a failed write.
-type tracked struct {
+// errorTrackingWriter records the error of a failed write.
+type errorTrackingWriter struct {
 	w   io.Writer
 	err error
 }
 
-func (t *tracked) Write(b []byte) (int, error) {
+func (t *errorTrackingWriter) Write(b []byte) (int, error) {
 	n, err := t.w.Write(b)
 	if err != nil {
 		t.err = err
@@ -223,7 +223,7 @@ func (s *server) list(name string) error {
 	if err := s.fs.list(name, b.add); b.failed != nil {
 		return b.failed
 	} else if err != nil {
-		if b.any {
+		if b.started {
 			return s.answer(frameEnd, nil, err)
 		}
 		return s.answer(frameResult, nil, err)
@@ -239,18 +239,18 @@ func (s *server) list(name string) error {
 
 // A batch collects items into frames.
 type batch struct {
-	s      *server
-	buf    []byte
-	n      int
-	any    bool  // the result before the first items has been sent
-	failed error // error of the connection
+	s       *server
+	buf     []byte
+	n       int
+	started bool  // the result before the first items has been sent
+	failed  error // error of the connection
 }
 
 func (b *batch) begin() error {
-	if b.any || b.failed != nil {
+	if b.started || b.failed != nil {
 		return b.failed
 	}
-	b.any = true
+	b.started = true
 	b.failed = b.s.answer(frameResult, nil, nil)
 	return b.failed
 }
@@ -312,14 +312,14 @@ func base(name string) string {
 }
 
 func (s *server) write(name string, mode uint32) error {
-	d, err := s.fs.draft(name, mode)
+	d, err := s.fs.createPending(name, mode)
 	if ackErr := s.answer(frameResult, nil, err); err != nil {
 		return ackErr
 	} else if ackErr != nil {
 		d.discard()
 		return ackErr
 	}
-	c := &content{r: s.in}
+	c := &contentReader{r: s.in}
 	_, err = io.CopyBuffer(struct{ io.Writer }{d.File}, c, make([]byte, chunkSize))
 	var e *entry
 	if err != nil || c.failed() {
@@ -336,13 +336,13 @@ func (s *server) writeTree(name string) error {
 		return ackErr
 	}
 	defer root.Close()
-	c := &content{r: s.in}
+	c := &contentReader{r: s.in}
 	err = tree.Unpack(c, root, tree.Options{KeepLinks: true, FollowLinks: true})
 	return s.finish(c, nil, err)
 }
 
 // finish sends the outcome of an upload, and discards the rest of its content.
-func (s *server) finish(c *content, e *entry, err error) error {
+func (s *server) finish(c *contentReader, e *entry, err error) error {
 	if c.failed() {
 		return c.err
 	}
@@ -356,17 +356,17 @@ func (s *server) finish(c *content, e *entry, err error) error {
 	return nil
 }
 
-// content reads the payload of data frames until the end frame.
-type content struct {
+// contentReader reads the payload of data frames until the end frame.
+type contentReader struct {
 	r    io.Reader
 	rest []byte
 	err  error // io.EOF, errAborted, or an error of the connection
 }
 
 // failed reports whether the connection cannot be used any more.
-func (c *content) failed() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
+func (c *contentReader) failed() bool { return c.err != nil && c.err != io.EOF && c.err != errAborted }
 
-func (c *content) Read(b []byte) (int, error) {
+func (c *contentReader) Read(b []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if c.err != nil {
 			return 0, c.err
@@ -374,7 +374,7 @@ func (c *content) Read(b []byte) (int, error) {
 		f, err := readFrame(c.r)
 		switch {
 		case err != nil:
-			c.err = noEOF(err)
+			c.err = unexpectedEOF(err)
 		case f.kind == frameData:
 			c.rest = f.payload
 		case f.kind == frameEnd:

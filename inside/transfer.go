@@ -29,17 +29,17 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 	if err != nil {
 		return nil, err
 	}
-	return &reader{call: t, most: limit}, nil
+	return &reader{call: t, limit: limit}, nil
 }
 
 // A reader streams content from the sandbox.
 type reader struct {
-	call *call
-	most int64 // maximum number of bytes; 0: no limit
-	n    int64
-	rest []byte
-	err  error
-	once sync.Once
+	call  *call
+	limit int64 // maximum number of bytes; 0: no limit
+	total int64
+	rest  []byte
+	err   error
+	once  sync.Once
 }
 
 func (r *reader) Read(b []byte) (int, error) {
@@ -60,8 +60,8 @@ func (r *reader) next() error {
 		return err
 	}
 	if f.kind == frameData {
-		if r.n += int64(len(f.payload)); r.most > 0 && r.n > r.most {
-			return r.call.bad(errProtocol)
+		if r.total += int64(len(f.payload)); r.limit > 0 && r.total > r.limit {
+			return r.call.fail(errProtocol)
 		}
 		r.rest = f.payload
 		return nil
@@ -121,7 +121,7 @@ func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, e
 		return nil, err
 	}
 	defer t.done()
-	res, err := t.content(r)
+	res, err := t.sendContent(r)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 		err := tree.Copy(w, in, base)
 		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
 			// Invalid here concerns the archive from the sandbox, neither the caller's request nor an answer of the server.
-			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, plain(caisson.MessageOf(err)))
+			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, printable(caisson.MessageOf(err)))
 		}
 		in.Close()
 		w.CloseWithError(err)
@@ -205,15 +205,15 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 		}
 		var batch []entry
 		if err := decodeItems(f.payload, &batch); err != nil {
-			return nil, c.bad(err)
+			return nil, c.fail(err)
 		}
 		if len(infos)+len(batch) > maxList {
 			return nil, caisson.Errorf(caisson.Exhausted, "%q has more than %d entries", dir, maxList)
 		}
 		for i := range batch {
-			info, err := batch[i].listed(dir)
+			info, err := batch[i].listInfo(dir)
 			if err != nil {
-				return nil, c.bad(err)
+				return nil, c.fail(err)
 			}
 			if size += len(info.Name) + len(info.Path) + len(info.Target); size > maxListBytes {
 				return nil, caisson.Errorf(caisson.Exhausted, "the names in %q are too long to be listed", dir)
@@ -226,8 +226,8 @@ func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 // maxListBytes bounds the total size of the names, paths and link targets of a listing, in bytes.
 const maxListBytes = 16 << 20
 
-// listed validates e as an entry of dir.
-func (e *entry) listed(dir string) (*caisson.FileInfo, error) {
+// listInfo validates e as an entry of dir.
+func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
 	if !validName(e.Name) {
 		return nil, errProtocol
 	}
@@ -288,7 +288,7 @@ func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
 		default:
 			return false
 		}
-		if !validBelow(ch.Path) {
+		if !validRelPath(ch.Path) {
 			return false
 		}
 		select {

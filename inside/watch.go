@@ -63,8 +63,8 @@ func (s *server) watch(ctx context.Context, name string, recursive bool) error {
 		if err != nil {
 			return err
 		}
-		w.take(buf[:n])
-		b := batch{s: s, any: true}
+		w.handleEvents(buf[:n])
+		b := batch{s: s, started: true}
 		for i := range w.changes {
 			if err := b.item(&w.changes[i]); err != nil {
 				return err
@@ -155,8 +155,8 @@ func (w *watcher) descend(rel string, report bool) {
 	}
 }
 
-// forget stops watching rel and everything below.
-func (w *watcher) forget(rel string) {
+// unwatch stops watching rel and everything below.
+func (w *watcher) unwatch(rel string) {
 	for wd, p := range w.paths {
 		if p == rel || strings.HasPrefix(p, rel+"/") {
 			unix.InotifyRmWatch(w.fd, uint32(wd))
@@ -165,8 +165,8 @@ func (w *watcher) forget(rel string) {
 	}
 }
 
-// take converts the events in buf to changes.
-func (w *watcher) take(buf []byte) {
+// handleEvents converts the events in buf to changes.
+func (w *watcher) handleEvents(buf []byte) {
 	for len(buf) >= unix.SizeofInotifyEvent {
 		ev := *(*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
 		end := unix.SizeofInotifyEvent + int(ev.Len)
@@ -200,7 +200,7 @@ func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
 	case ev.Mask&unix.IN_MOVED_FROM != 0:
 		w.report(changeRename, rel)
 		if dir {
-			w.forget(rel)
+			w.unwatch(rel)
 		}
 	case ev.Mask&unix.IN_MOVE_SELF != 0:
 		w.report(changeRename, rel)

@@ -120,7 +120,7 @@ func TestWatchOverflow(t *testing.T) {
 	ev := make([]byte, 16)
 	ev[0], ev[1], ev[2], ev[3] = 0xff, 0xff, 0xff, 0xff // descriptor -1
 	ev[5] = 0x40                                        // IN_Q_OVERFLOW
-	w.take(append(ev, 1, 2, 3))                         // and an incomplete event
+	w.handleEvents(append(ev, 1, 2, 3))                 // and an incomplete event
 	if len(w.changes) != 1 || w.changes[0].Op != changeOverflow {
 		t.Errorf("changes: %v", w.changes)
 	}

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	journalDir  = "ledger"
-	journalExt  = ".journal"
-	damagedExt  = ".damaged" // appended to journalExt
-	ingestEvery = 250 * time.Millisecond
+	journalDir     = "ledger"
+	journalExt     = ".journal"
+	damagedExt     = ".damaged" // appended to journalExt
+	ingestInterval = 250 * time.Millisecond
 	// lockWait is the maximum wait for a stopped writer to close the journal.
 	lockWait = 5 * time.Second
 )
@@ -42,12 +42,12 @@ type BookConfig struct {
 
 // A Book is the engine's side of the ledger. It is safe for concurrent use.
 type Book struct {
-	dir    *os.Root
-	store  caisson.LedgerStore
-	find   func(g caisson.Guest) (string, error) // BookConfig.Owner
-	bootID func() (string, error)
-	now    func() time.Time
-	log    *slog.Logger
+	dir     *os.Root
+	store   caisson.LedgerStore
+	ownerOf func(g caisson.Guest) (string, error) // BookConfig.Owner
+	bootID  func() (string, error)
+	now     func() time.Time
+	log     *slog.Logger
 
 	mu       sync.Mutex
 	journals map[caisson.ID]*reader // guarded by mu
@@ -71,7 +71,7 @@ func NewBook(c BookConfig) (*Book, error) {
 		return nil, err
 	}
 	return &Book{
-		dir: c.Dir, store: c.Store, find: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
+		dir: c.Dir, store: c.Store, ownerOf: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
 		journals: map[caisson.ID]*reader{},
 	}, nil
 }
@@ -79,7 +79,7 @@ func NewBook(c BookConfig) (*Book, error) {
 // owner returns the account of g; ok is false if there is none. The error is Unavailable, so that it is not taken for damage to
 // the journal.
 func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
-	account, err = b.find(g)
+	account, err = b.ownerOf(g)
 	switch {
 	case err == nil:
 		return account, true, nil
@@ -158,13 +158,13 @@ func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) 
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	r := &reader{book: b, id: journal, f: f, known: done, begun: map[caisson.ID]begun{}}
+	r := &reader{book: b, id: journal, f: f, ingested: done, openCalls: map[caisson.ID]openCall{}}
 	b.journals[journal] = r
 	return r, nil
 }
 
-// open returns the readers of all journals that are not finished.
-func (b *Book) open() []*reader {
+// openReaders returns the readers of all journals that are not finished.
+func (b *Book) openReaders() []*reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := make([]*reader, 0, len(b.journals))
@@ -177,20 +177,20 @@ func (b *Book) open() []*reader {
 // Ingest reads all journals into the store. When it returns, the store has every call that was settled before.
 func (b *Book) Ingest(ctx context.Context) error {
 	var errs []error
-	for _, r := range b.open() {
+	for _, r := range b.openReaders() {
 		errs = append(errs, r.ingest(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// UnderWay returns the number of calls of a run, in all of its attempts, that have begun and are not in the store, and their
+// InFlight returns the number of calls of a run, in all of its attempts, that have begun and are not in the store, and their
 // maximum cost.
-func (b *Book) UnderWay(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) {
+func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) {
 	if err := b.Ingest(ctx); err != nil {
 		return 0, 0, err
 	}
-	for _, r := range b.open() {
-		n, cost := r.underWay(account, run)
+	for _, r := range b.openReaders() {
+		n, cost := r.inFlight(account, run)
 		calls += n
 		most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: cost}).USD
 	}
@@ -201,7 +201,7 @@ func (b *Book) UnderWay(ctx context.Context, account, run string) (calls int64, 
 // holder, and the leases of their holders count in any case.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
-	for _, r := range b.open() {
+	for _, r := range b.openReaders() {
 		if e := r.ingest(ctx); r.id == journal {
 			err = e
 		}
@@ -211,7 +211,7 @@ func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 
 // Run ingests journals as they grow, until ctx is done, and then once more.
 func (b *Book) Run(ctx context.Context) error {
-	tick := time.NewTicker(ingestEvery)
+	tick := time.NewTicker(ingestInterval)
 	defer tick.Stop()
 	for failing := false; ; {
 		select {
@@ -285,10 +285,10 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errHeld):
+	case errors.Is(err, errLocked):
 		b.log.ErrorContext(ctx, "a process of an earlier life still writes a journal; it is finished at the next start", "journal", id, "err", err)
 		return nil
-	case ctx.Err() != nil || storeFails(err):
+	case ctx.Err() != nil || storeUnavailable(err):
 		return err
 	}
 	b.log.ErrorContext(ctx, "a journal cannot be read and is set aside; what its gateway held of budgets counts as spent",
@@ -310,14 +310,14 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// storeFails reports whether err means that the store cannot be written at present.
-func storeFails(err error) bool {
+// storeUnavailable reports whether err means that the store cannot be written at present.
+func storeUnavailable(err error) bool {
 	kind := caisson.KindOf(err)
 	return kind == caisson.Exhausted || kind == caisson.Unavailable
 }
 
-// forget deletes a journal that has been closed in the store.
-func (b *Book) forget(r *reader) error {
+// removeJournal deletes a journal that has been closed in the store.
+func (b *Book) removeJournal(r *reader) error {
 	b.mu.Lock()
 	delete(b.journals, r.id)
 	b.mu.Unlock()

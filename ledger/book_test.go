@@ -44,30 +44,30 @@ func TestRecords(t *testing.T) {
 	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
-			r, n, err := next(append(b, 1, 2, 3))
+			r, n, err := decodeRecord(append(b, 1, 2, 3))
 			if err != nil || n != int64(len(b)) || r.kind != kind || !cmp.Equal(r.call, c) {
 				t.Errorf("%c: %v\n%s", kind, err, cmp.Diff(c, r.call))
 			}
 			for i := range b {
-				if _, _, err := next(b[:i]); err != errTorn {
+				if _, _, err := decodeRecord(b[:i]); err != errIncomplete {
 					t.Errorf("%d bytes of %d: %v", i, len(b), err)
 				}
 				bad := bytes.Clone(b)
 				bad[i] ^= 0x41
-				if _, _, err := next(bad); err == nil {
+				if _, _, err := decodeRecord(bad); err == nil {
 					t.Errorf("byte %d was changed, and nobody noticed", i)
 				}
 			}
 		}
 	}
 	h := header{"jr-aaaaaaaaaaaaaaaa", "boot"}
-	if r, _, err := next(appendHeader(nil, h)); err != nil || r.header != h {
+	if r, _, err := decodeRecord(appendHeader(nil, h)); err != nil || r.header != h {
 		t.Error(r.header, err)
 	}
 	// Untrusted strings are truncated and not rejected.
 	c := sampleCall(g)
 	c.User, c.Error, c.UpstreamID, c.Detail = strings.Repeat("ü", 400), "\xff\x00x", strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20)
-	r, _, err := next(appendCall(nil, kindBegin, &c))
+	r, _, err := decodeRecord(appendCall(nil, kindBegin, &c))
 	if err != nil || len(r.call.User) != 512 || r.call.Error != "x" || len(r.call.UpstreamID) != 512 || len(r.call.Detail) != 512 {
 		t.Error(err, len(r.call.User), r.call.Error)
 	}
@@ -83,9 +83,9 @@ func FuzzRecords(f *testing.F) {
 	f.Add([]byte{kindBegin})
 	f.Add([]byte{kindHeader, version, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, _, _ = next(body) // as a frame, mostly with a wrong checksum
+		_, _, _ = decodeRecord(body) // as a frame, mostly with a wrong checksum
 		b := appendFrame(append(make([]byte, frameBytes), body...), 0)
-		r, n, err := next(b)
+		r, n, err := decodeRecord(b)
 		if err != nil {
 			return
 		}
@@ -95,7 +95,7 @@ func FuzzRecords(f *testing.F) {
 		if r.kind == kindHeader {
 			return
 		}
-		again, _, err := next(appendCall(nil, r.kind, &r.call))
+		again, _, err := decodeRecord(appendCall(nil, r.kind, &r.call))
 		if err != nil || !cmp.Equal(again.call, r.call) {
 			t.Fatalf("%v\n%s", err, cmp.Diff(r.call, again.call))
 		}

@@ -33,7 +33,7 @@ func callUntilKilled(guest string) error {
 	sandbox, account, _ := strings.Cut(guest, " ")
 	g := caisson.Guest{Sandbox: caisson.ID(sandbox), Account: account, Run: sandbox}
 	pipe := &pipeLessor{in: bufio.NewReader(os.Stdin)}
-	m, err := NewMeter(Config{Page: Page{Journal: os.NewFile(3, "journal"), Lessor: pipe}})
+	m, err := NewMeter(Config{Segment: Segment{Journal: os.NewFile(3, "journal"), Lessor: pipe}})
 	if err != nil {
 		return err
 	}

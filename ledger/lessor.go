@@ -48,7 +48,7 @@ func (l lessor) check(account, budget string) error {
 	if r == nil {
 		return caisson.Errorf(caisson.Conflict, "journal %s is not open", l.journal)
 	}
-	if r.spoilt() {
+	if r.isDamaged() {
 		return caisson.Errorf(caisson.Conflict, "journal %s is damaged; its holder gets nothing more", l.journal)
 	}
 	kind, name, err := parseKey(budget)

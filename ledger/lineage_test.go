@@ -267,7 +267,7 @@ func TestOldJournal(t *testing.T) {
 	for v, ok := range map[byte]bool{0: false, 1: true, 2: true, 3: true, 4: false, 'x': false} {
 		b := bytes.Clone(h)
 		b[frameBytes+1] = v
-		if _, _, err := next(appendFrame(b, 0)); (err == nil) != ok {
+		if _, _, err := decodeRecord(appendFrame(b, 0)); (err == nil) != ok {
 			t.Errorf("version %d: %v", v, err)
 		}
 	}
@@ -276,7 +276,7 @@ func TestOldJournal(t *testing.T) {
 		"6c2d319a010c0e"
 	want := sampleCall(caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a", Run: "r"})
 	want.ID = "ca-aaaaaaaaaaaaaaaa"
-	r, _, err := next(get(hex.DecodeString(old))(t))
+	r, _, err := decodeRecord(get(hex.DecodeString(old))(t))
 	if err != nil || !cmp.Equal(r.call, want) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, r.call))
 	}

@@ -249,17 +249,17 @@ func TestIdle(t *testing.T) {
 	if b := w.look("account/a"); b.Held.Tokens == 0 {
 		t.Error("nothing is held between calls")
 	}
-	gw.page.sweep(w.clock.Now().Add(-idleAfter))
-	if len(gw.page.pools) != 2 {
-		t.Errorf("%d budgets are known", len(gw.page.pools))
+	gw.segment.returnIdle(w.clock.Now().Add(-idleAfter))
+	if len(gw.segment.budgets) != 2 {
+		t.Errorf("%d budgets are known", len(gw.segment.budgets))
 	}
 	w.clock.add(idleAfter + time.Second)
-	gw.page.sweep(w.clock.Now().Add(-idleAfter))
+	gw.segment.returnIdle(w.clock.Now().Add(-idleAfter))
 	if b := w.look("account/a"); b.Held.Tokens != 0 || b.Used.Tokens != 60 {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
-	if len(gw.page.pools) != 0 {
-		t.Errorf("%d budgets are remembered", len(gw.page.pools))
+	if len(gw.segment.budgets) != 0 {
+		t.Errorf("%d budgets are remembered", len(gw.segment.budgets))
 	}
 	must(t, get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t).Settle(answer(10, 10)))
 	r := get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t)
@@ -339,7 +339,7 @@ func unlimited(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
 // TestUnwritable checks that no call is made and no answer is completed if the ledger cannot be written.
 func TestUnwritable(t *testing.T) {
 	w := newWorld(t)
-	m := get(NewMeter(Config{Page: Page{Journal: &fullDisk{400}, Lessor: lessorFunc(unlimited)}}))(t)
+	m := get(NewMeter(Config{Segment: Segment{Journal: &fullDisk{400}, Lessor: lessorFunc(unlimited)}}))(t)
 	r1 := get(m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1)))(t)
 	r2 := get(m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1)))(t)
 	_, err := m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1))
@@ -359,12 +359,12 @@ func TestRotate(t *testing.T) {
 	first, f, err := w.book.Begin(t.Context())
 	must(t, err)
 	finished := make(chan error, 1)
-	next := func(ctx context.Context) (Page, error) {
+	next := func(ctx context.Context) (Segment, error) {
 		id, f, err := w.book.Begin(ctx)
 		t.Cleanup(func() { f.Close() })
-		return Page{Journal: f, Lessor: w.book.Lessor(id)}, err
+		return Segment{Journal: f, Lessor: w.book.Lessor(id)}, err
 	}
-	m := get(NewMeter(Config{Page: Page{Journal: f, Lessor: w.book.Lessor(first), Done: func() {
+	m := get(NewMeter(Config{Segment: Segment{Journal: f, Lessor: w.book.Lessor(first), Done: func() {
 		f.Close()
 		finished <- w.book.Finish(context.Background(), first)
 	}}, Next: next}))(t)
@@ -374,9 +374,9 @@ func TestRotate(t *testing.T) {
 	defer run.Wait()
 	defer cancel()
 	old := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
-	old.(*reservation).page.journal.bytes.Store(rotateAt + 1)
+	old.(*reservation).segment.journal.bytes.Store(rotateBytes + 1)
 	must(t, get(m.Reserve(ctx, call(g), demand(100, 100)))(t).Settle(answer(50, 50)))
-	poll.Until(t, time.Minute, func() bool { return m.pageNow() != old.(*reservation).page })
+	poll.Until(t, time.Minute, func() bool { return m.pageNow() != old.(*reservation).segment })
 	r := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	select {
 	case err := <-finished:
@@ -401,8 +401,8 @@ func TestRotateBroken(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	m := get(NewMeter(Config{
-		Page: Page{Journal: &fullDisk{200}, Lessor: lessorFunc(unlimited), Done: func() { close(ended) }},
-		Next: func(context.Context) (Page, error) { return Page{Journal: f, Lessor: w.book.Lessor(id)}, nil },
+		Segment: Segment{Journal: &fullDisk{200}, Lessor: lessorFunc(unlimited), Done: func() { close(ended) }},
+		Next:    func(context.Context) (Segment, error) { return Segment{Journal: f, Lessor: w.book.Lessor(id)}, nil },
 	}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
@@ -421,17 +421,17 @@ func TestRotateBroken(t *testing.T) {
 	}
 }
 
-func (m *Meter) pageNow() *page {
+func (m *Meter) pageNow() *segment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.page
+	return m.segment
 }
 
 // TestLessorFails checks that calls wait for the lessor, and are refused if it fails.
 func TestLessorFails(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan struct{})
-	m := get(NewMeter(Config{Page: Page{Journal: &fullDisk{1 << 20}, Lessor: lessorFunc(func(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
+	m := get(NewMeter(Config{Segment: Segment{Journal: &fullDisk{1 << 20}, Lessor: lessorFunc(func(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
 		<-asked
 		return caisson.Lease{}, errors.New("the socket is gone")
 	})}}))(t)
@@ -510,7 +510,7 @@ func BenchmarkHotPath(b *testing.B) {
 	_, f, err := w.book.Begin(b.Context())
 	must(b, err)
 	defer f.Close()
-	m := get(NewMeter(Config{Page: Page{Journal: f, Lessor: lessorFunc(func(_ string, _, want caisson.Amount) (caisson.Lease, error) {
+	m := get(NewMeter(Config{Segment: Segment{Journal: f, Lessor: lessorFunc(func(_ string, _, want caisson.Amount) (caisson.Lease, error) {
 		return caisson.Lease{Granted: want}, nil
 	})}}))(b)
 	g := w.guest("a")

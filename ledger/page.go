@@ -11,35 +11,35 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// page is a journal segment with its budgets, on the meter's side.
-type page struct {
+// segment is a journal segment with its budgets, on the meter's side.
+type segment struct {
 	journal journal
 	lessor  caisson.Lessor
 	done    func()
 	now     func() time.Time
 
-	users   atomic.Int64 // references: calls in progress and functions that use the page
+	refs    atomic.Int64 // references: calls in progress and functions that use the page
 	retired atomic.Bool
-	ended   sync.Once
+	endOnce sync.Once
 
-	mu    sync.Mutex
-	clock time.Time         // the last time returned by tell; it does not go back; guarded by mu
-	pools map[poolKey]*pool // guarded by mu, and so are the pools
+	mu      sync.Mutex
+	clock   time.Time                   // the last time returned by tell; it does not go back; guarded by mu
+	budgets map[budgetKey]*leasedBudget // guarded by mu, and so are the pools
 }
 
-func newPage(p Page, now func() time.Time) *page {
-	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[poolKey]*pool{}}
+func newSegment(p Segment, now func() time.Time) *segment {
+	return &segment{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, budgets: map[budgetKey]*leasedBudget{}}
 }
 
-// tell returns the current time, but never an earlier time than before: a call must not be charged to a period that has ended. If
-// the clock goes back by more than maxSkew, it was wrong before; tell then accepts the new time and invalidates all budgets. The
+// monotonicNow returns the current time, but never an earlier time than before: a call must not be charged to a period that has ended. If
+// the clock goes back by more than maxClockSkew, it was wrong before; tell then accepts the new time and invalidates all budgets. The
 // caller must hold mu.
-func (p *page) tell() time.Time {
+func (p *segment) monotonicNow() time.Time {
 	t := p.now().UTC().Round(0)
-	if t.Before(p.clock.Add(-maxSkew)) {
-		for _, b := range p.pools {
+	if t.Before(p.clock.Add(-maxClockSkew)) {
+		for _, b := range p.budgets {
 			b.version++
-			b.known, b.err, b.refused = false, nil, nil
+			b.valid, b.err, b.refused = false, nil, nil
 			b.checked, b.usedAt = time.Time{}, t
 		}
 		p.clock = t
@@ -51,23 +51,23 @@ func (p *page) tell() time.Time {
 }
 
 // release drops a reference to p. The last reference to a retired segment ends it.
-func (p *page) release() {
-	if p.users.Add(-1) == 0 && p.retired.Load() {
+func (p *segment) release() {
+	if p.refs.Add(-1) == 0 && p.retired.Load() {
 		go p.end() // in the background, because it calls the lessor and may run at the end of a call
 	}
 }
 
 // retire ends p when its last call has been settled.
-func (p *page) retire() {
-	p.users.Add(1)
+func (p *segment) retire() {
+	p.refs.Add(1)
 	p.retired.Store(true)
-	p.forget(nil)
+	p.invalidate(nil)
 	p.release()
 }
 
-func (p *page) end() {
-	p.ended.Do(func() {
-		p.forget(nil)
+func (p *segment) end() {
+	p.endOnce.Do(func() {
+		p.invalidate(nil)
 		if p.done != nil {
 			p.done()
 		}
@@ -75,25 +75,25 @@ func (p *page) end() {
 }
 
 // reserve reserves the maximum cost of a call in all of its budgets and records that the call has begun.
-func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
-	if p.journal.spoilt() {
-		return nil, errUnwritable
+func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
+	if p.journal.failed() {
+		return nil, errJournalFailed
 	}
-	sane(&call)
-	r := &reservation{page: p, call: call}
+	clampCall(&call)
+	r := &reservation{segment: p, call: call}
 	keys := call.Budgets()
 	for {
 		p.mu.Lock()
-		r.call.At = p.tell()
+		r.call.At = p.monotonicNow()
 		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
 			r.output, r.worst = output, d.At(output)
-			p.take(r, keys, d)
+			p.deduct(r, keys, d)
 			p.mu.Unlock()
 			break
 		}
 		// wait releases mu.
-		if err := p.wait(ctx, short, d); err != nil {
+		if err := p.waitForLease(ctx, short, d); err != nil {
 			return nil, err
 		}
 	}
@@ -101,56 +101,56 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 	row.Status, row.Error, row.Estimated = 0, "", true
 	row.Tokens = caisson.TokenCount{Input: d.Fixed.Tokens, Output: r.output}
 	row.Cost = r.worst.USD
-	p.users.Add(1)
+	p.refs.Add(1)
 	if err := p.journal.write(kindBegin, &row); err != nil {
 		// The reservation stays in force, because the record may have been written after all.
-		p.users.Add(-1) // the caller holds a reference too, so this is not the last one
+		p.refs.Add(-1) // the caller holds a reference too, so this is not the last one
 		return nil, err
 	}
 	return r, nil
 }
 
-// take charges r's maximum cost to its budgets. The caller must hold mu.
-func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
+// deduct charges r's maximum cost to its budgets. The caller must hold mu.
+func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
-		b := p.pools[poolKey{r.call.Account, key}]
+		b := p.budgets[budgetKey{r.call.Account, key}]
 		if !b.unlimited {
-			b.free = b.free.Minus(r.worst)
-			b.under++
-			r.shares[i] = poolShare{b, b.epoch}
-			p.ahead(b, d)
+			b.available = b.available.Minus(r.worst)
+			b.inFlight++
+			r.shares[i] = budgetShare{b, b.epoch}
+			p.prefetch(b, d)
 		}
 		b.usedAt = r.call.At
 	}
 }
 
-// free returns the unused part of r to its budgets.
-func (p *page) free(r *reservation, took caisson.Amount) {
+// refund returns the unused part of r to its budgets.
+func (p *segment) refund(r *reservation, took caisson.Amount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range r.shares {
-		if s.pool != nil && s.pool.epoch == s.epoch {
+		if s.budget != nil && s.budget.epoch == s.epoch {
 			// A cost above the maximum leaves a debt, which the next lease covers.
-			s.pool.free = s.pool.free.Plus(r.worst.Minus(took))
-			s.pool.under--
+			s.budget.available = s.budget.available.Plus(r.worst.Minus(took))
+			s.budget.inFlight--
 		}
 	}
 }
 
-// poolShare is the part of a reservation that is charged to one budget.
-type poolShare struct {
-	pool  *pool
-	epoch int
+// budgetShare is the part of a reservation that is charged to one budget.
+type budgetShare struct {
+	budget *leasedBudget
+	epoch  int
 }
 
 // reservation implements [caisson.Reservation].
 type reservation struct {
 	meter   *Meter
-	page    *page
+	segment *segment
 	call    caisson.Call
 	output  int64
 	worst   caisson.Amount
-	shares  [4 + caisson.MaxLineage]poolShare // the maximum number of budgets of a guest
+	shares  [4 + caisson.MaxLineage]budgetShare // the maximum number of budgets of a guest
 	settled atomic.Bool
 }
 
@@ -163,21 +163,21 @@ func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
 	}
-	defer r.page.release()
+	defer r.segment.release()
 	call.ID, call.At, call.Guest = r.call.ID, r.call.At, r.call.Guest
 	call.Provider, call.Model = cmp.Or(call.Provider, r.call.Provider), cmp.Or(call.Model, r.call.Model)
 	call.Upstream, call.API = cmp.Or(call.Upstream, r.call.Upstream), cmp.Or(call.API, r.call.API)
-	sane(&call)
-	if err := r.page.journal.write(kindSettle, &call); err != nil {
-		r.meter.nudge()
+	clampCall(&call)
+	if err := r.segment.journal.write(kindSettle, &call); err != nil {
+		r.meter.wakeRun()
 		return err // the reservation stays in force: the call is charged in full
 	}
-	r.page.free(r, call.Amount())
+	r.segment.refund(r, call.Amount())
 	return nil
 }
 
-// sane clamps the values that come from a provider to the ranges of a record.
-func sane(c *caisson.Call) {
+// clampCall clamps the values that come from a provider to the ranges of a record.
+func clampCall(c *caisson.Call) {
 	clamp := func(n, most int64) int64 { return min(max(n, 0), most) }
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
 		*n = clamp(*n, maxTokens)
@@ -201,14 +201,14 @@ type journal struct {
 	bytes  atomic.Int64
 }
 
-var errUnwritable = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
+var errJournalFailed = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
 
 // write appends a record of c. After an error the end of the journal is undefined, so all further writes fail.
 func (j *journal) write(kind byte, c *caisson.Call) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.broken.Load() {
-		return errUnwritable
+		return errJournalFailed
 	}
 	j.buf = appendCall(j.buf[:0], kind, c)
 	n, err := j.w.Write(j.buf)
@@ -223,6 +223,6 @@ func (j *journal) write(kind byte, c *caisson.Call) error {
 	return nil
 }
 
-func (j *journal) spoilt() bool { return j.broken.Load() }
+func (j *journal) failed() bool { return j.broken.Load() }
 
 func (j *journal) size() int64 { return j.bytes.Load() }

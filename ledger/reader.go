@@ -18,10 +18,10 @@ import (
 
 // Limits of reading a journal, whose writer is untrusted.
 const (
-	readBytes  = 1 << 20
-	maxJournal = 2 * rotateAt
-	maxBegun   = 100_000
-	maxSkew    = 24 * time.Hour // maximum by which a meter's clock may be ahead; see tell
+	readBytes    = 1 << 20
+	maxJournal   = 2 * rotateBytes
+	maxOpenCalls = 100_000
+	maxClockSkew = 24 * time.Hour // maximum by which a meter's clock may be ahead; see tell
 )
 
 // reader ingests a journal into the store.
@@ -32,20 +32,20 @@ type reader struct {
 
 	mu     sync.Mutex
 	offset int64 // offset up to which this process has read the journal
-	// known is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
+	// ingested is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
 	// sandboxes may have been removed since.
-	known  int64
-	boot   string
-	begun  map[caisson.ID]begun
-	broken error // not nil if reading has stopped because the journal is damaged
-	lossy  bool  // a row could not be stored
-	closed bool
+	ingested  int64
+	boot      string
+	openCalls map[caisson.ID]openCall
+	damage    error // not nil if reading has stopped because the journal is damaged
+	rowsLost  bool  // a row could not be stored
+	closed    bool
 }
 
-// begun is a call that has begun and is not settled.
-type begun struct {
-	row  caisson.Call
-	lies bool // the row names an account that does not own its sandbox or run
+// openCall is a call that has begun and is not settled.
+type openCall struct {
+	row           caisson.Call
+	misattributed bool // the row names an account that does not own its sandbox or run
 }
 
 // chunk is the result of parsing a part of the journal.
@@ -54,14 +54,14 @@ type chunk struct {
 	rows    []caisson.Call
 	changes []change
 	header  *header
-	broken  error
+	damage  error
 }
 
 // change is a call that began or was settled, in the order of the journal.
 type change struct {
-	begin  bool
-	id     caisson.ID
-	opened begun
+	begin bool
+	id    caisson.ID
+	call  openCall
 }
 
 // ingest reads the journal up to its current end.
@@ -73,7 +73,7 @@ func (r *reader) ingest(ctx context.Context) error {
 
 // read implements ingest. The caller must hold mu.
 func (r *reader) read(ctx context.Context) error {
-	if r.closed || r.broken != nil {
+	if r.closed || r.damage != nil {
 		return nil
 	}
 	info, err := r.f.Stat()
@@ -82,11 +82,11 @@ func (r *reader) read(ctx context.Context) error {
 	}
 	end := info.Size()
 	switch {
-	case end < max(r.offset, r.known):
-		r.spoil(ctx, errors.New("the journal has become shorter"))
+	case end < max(r.offset, r.ingested):
+		r.markDamaged(ctx, errors.New("the journal has become shorter"))
 		return nil
 	case end > maxJournal:
-		r.spoil(ctx, errors.New("the journal is longer than any meter makes it"))
+		r.markDamaged(ctx, errors.New("the journal is longer than any meter makes it"))
 		return nil
 	case end == r.offset:
 		return nil
@@ -96,12 +96,12 @@ func (r *reader) read(ctx context.Context) error {
 	if err := unix.Fdatasync(int(r.f.Fd())); err != nil {
 		return err
 	}
-	for r.offset < end && r.broken == nil {
+	for r.offset < end && r.damage == nil {
 		c, err := r.chunk(end)
 		if err != nil {
 			return err
 		}
-		if c.size == 0 && c.broken == nil {
+		if c.size == 0 && c.damage == nil {
 			return nil // the last record is incomplete and still being written
 		}
 		if err := r.commit(ctx, c); err != nil {
@@ -115,8 +115,8 @@ func (r *reader) read(ctx context.Context) error {
 func (r *reader) chunk(end int64) (c chunk, err error) {
 	// End the chunk at the offset that an earlier process has reached, so that a chunk is either in the store as a whole or not
 	// at all.
-	if r.offset < r.known {
-		end = min(end, r.known)
+	if r.offset < r.ingested {
+		end = min(end, r.ingested)
 	}
 	b := make([]byte, min(end-r.offset, readBytes))
 	n, err := r.f.ReadAt(b, r.offset)
@@ -124,10 +124,10 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 		return c, err
 	}
 	b = b[:n]
-	pending := map[caisson.ID]*begun{} // changes in this chunk; nil: settled
+	pending := map[caisson.ID]*openCall{} // changes in this chunk; nil: settled
 	for len(b) > 0 {
-		rec, size, err := next(b)
-		if errors.Is(err, errTorn) {
+		rec, size, err := decodeRecord(b)
+		if errors.Is(err, errIncomplete) {
 			break
 		}
 		if err == nil {
@@ -137,7 +137,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 			return c, err // the chunk is discarded and read again later
 		}
 		if err != nil {
-			c.broken = err
+			c.damage = err
 			break
 		}
 		c.size += size
@@ -147,7 +147,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 }
 
 // apply adds a record to c.
-func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) error {
+func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) error {
 	first := r.offset+c.size == 0
 	switch {
 	case (rec.kind == kindHeader) != first:
@@ -161,26 +161,26 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	id := rec.call.ID
 	open, changed := pending[id]
 	if !changed {
-		if o, ok := r.begun[id]; ok {
+		if o, ok := r.openCalls[id]; ok {
 			open = &o
 		}
 	}
 	if rec.kind == kindBegin {
-		if open != nil || len(r.begun)+len(pending) > maxBegun {
+		if open != nil || len(r.openCalls)+len(pending) > maxOpenCalls {
 			return errors.New("a call begins twice, or too many are under way")
 		}
-		lies, err := r.lies(&rec.call)
+		lies, err := r.misattributed(&rec.call)
 		if err != nil {
 			return err
 		}
-		o := begun{row: rec.call, lies: lies}
+		o := openCall{row: rec.call, misattributed: lies}
 		// The host's clock was corrected, or the writer is compromised. In both cases the call was made no later than now.
-		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxSkew)) {
+		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxClockSkew)) {
 			o.row.At = now
 		}
 		o.row.Error, o.row.Status, o.row.Estimated = "lost", 0, true
 		pending[id] = &o
-		c.changes = append(c.changes, change{begin: true, id: id, opened: o})
+		c.changes = append(c.changes, change{begin: true, id: id, call: o})
 		return nil
 	}
 	if open == nil {
@@ -188,7 +188,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	}
 	pending[id] = nil
 	c.changes = append(c.changes, change{id: id})
-	if !open.lies {
+	if !open.misattributed {
 		row := rec.call
 		row.At, row.Guest = open.row.At, open.row.Guest
 		c.rows = append(c.rows, row)
@@ -196,15 +196,15 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	return nil
 }
 
-// lies reports whether a call names a wrong account, which means that the process that wrote it is compromised.
-func (r *reader) lies(c *caisson.Call) (bool, error) {
+// misattributed reports whether a call names a wrong account, which means that the process that wrote it is compromised.
+func (r *reader) misattributed(c *caisson.Call) (bool, error) {
 	account, ok, err := r.book.owner(c.Guest)
 	switch {
 	case err != nil:
 		return false, err
 	case ok && account == c.Account:
 		return false, nil
-	case !ok && r.offset < r.known:
+	case !ok && r.offset < r.ingested:
 		return false, nil // the account was correct when the call was first read; the sandbox has been removed since
 	}
 	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
@@ -214,7 +214,7 @@ func (r *reader) lies(c *caisson.Call) (bool, error) {
 
 // commit stores c and, if that succeeds, updates r.
 func (r *reader) commit(ctx context.Context, c chunk) error {
-	if from, to := r.offset, r.offset+c.size; to > from && from >= r.known {
+	if from, to := r.offset, r.offset+c.size; to > from && from >= r.ingested {
 		err := r.book.store.Ingest(ctx, r.id, from, to, c.rows)
 		if caisson.KindOf(err) == caisson.Conflict {
 			// The last attempt may have been committed although it returned an error.
@@ -228,7 +228,7 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
 		case kind == caisson.Invalid, kind == caisson.Conflict && !r.closedInStore(ctx, err):
-			r.spoil(ctx, err) // a retry would fail too
+			r.markDamaged(ctx, err) // a retry would fail too
 			return nil
 		default:
 			return err
@@ -243,13 +243,13 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 	}
 	for _, ch := range c.changes {
 		if ch.begin {
-			r.begun[ch.id] = ch.opened
+			r.openCalls[ch.id] = ch.call
 		} else {
-			delete(r.begun, ch.id)
+			delete(r.openCalls, ch.id)
 		}
 	}
-	if c.broken != nil {
-		r.spoil(ctx, c.broken)
+	if c.damage != nil {
+		r.markDamaged(ctx, c.damage)
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 		case caisson.KindOf(err) != caisson.Invalid:
 			return nil, err
 		default:
-			r.lossy = true
+			r.rowsLost = true
 			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; what its gateway holds of budgets will count as spent",
 				"journal", r.id, "call", rows[i].ID, "account", rows[i].Account, "err", err)
 		}
@@ -286,18 +286,18 @@ func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 		slog.String("error", c.Error), slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
 }
 
-// spoil stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
-func (r *reader) spoil(ctx context.Context, err error) {
-	r.broken = err
+// markDamaged stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
+func (r *reader) markDamaged(ctx context.Context, err error) {
+	r.damage = err
 	r.book.log.ErrorContext(ctx, "a journal is damaged; what its gateway held of budgets will count as spent",
 		"journal", r.id, "offset", r.offset, "err", err)
 }
 
-// spoilt reports whether reading has stopped because the journal is damaged.
-func (r *reader) spoilt() bool {
+// isDamaged reports whether reading has stopped because the journal is damaged.
+func (r *reader) isDamaged() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.broken != nil
+	return r.damage != nil
 }
 
 // finish reads the rest of the journal and closes it.
@@ -307,7 +307,7 @@ func (r *reader) finish(ctx context.Context) error {
 	if r.closed {
 		return nil
 	}
-	if err := r.unlocked(ctx); err != nil {
+	if err := r.waitUnlocked(ctx); err != nil {
 		return err
 	}
 	boot, err := r.book.bootID()
@@ -317,14 +317,14 @@ func (r *reader) finish(ctx context.Context) error {
 	if err := r.read(ctx); err != nil && !r.closedInStore(ctx, err) {
 		return err
 	}
-	lost := r.broken != nil || r.lossy || r.boot != boot || r.offset < r.known
+	lost := r.damage != nil || r.rowsLost || r.boot != boot || r.offset < r.ingested
 	rows := r.unsettled()
 	if len(rows) > 0 {
-		at := max(r.offset, r.known)
+		at := max(r.offset, r.ingested)
 		err := r.book.store.Ingest(ctx, r.id, at, at, rows)
 		if caisson.KindOf(err) == caisson.Invalid {
 			rows, err = r.oneByOne(ctx, at, at, rows)
-			lost = lost || r.lossy
+			lost = lost || r.rowsLost
 		}
 		switch {
 		case err == nil:
@@ -342,18 +342,18 @@ func (r *reader) finish(ctx context.Context) error {
 		return err
 	}
 	r.closed = true
-	return r.book.forget(r)
+	return r.book.removeJournal(r)
 }
 
-// underWay returns the number of calls of a run that have begun and are not settled, and their maximum cost.
-func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
+// inFlight returns the number of calls of a run that have begun and are not settled, and their maximum cost.
+func (r *reader) inFlight(account, run string) (calls int64, most caisson.USD) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, 0
 	}
-	for _, o := range r.begun {
-		if !o.lies && o.row.Account == account && o.row.Run == run {
+	for _, o := range r.openCalls {
+		if !o.misattributed && o.row.Account == account && o.row.Run == run {
 			calls++
 			most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: o.row.Cost}).USD
 		}
@@ -364,8 +364,8 @@ func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
 // unsettled returns the rows of calls that have begun and are not settled, oldest first.
 func (r *reader) unsettled() []caisson.Call {
 	var rows []caisson.Call
-	for _, o := range r.begun {
-		if !o.lies {
+	for _, o := range r.openCalls {
+		if !o.misattributed {
 			rows = append(rows, o.row)
 		}
 	}
@@ -388,11 +388,11 @@ func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	return err == nil && !slices.Contains(open, r.id)
 }
 
-// errHeld means that a process has the journal open for writing.
-var errHeld = errors.New("the journal is locked")
+// errLocked means that a process has the journal open for writing.
+var errLocked = errors.New("the journal is locked")
 
-// unlocked waits until no process has the journal open for writing. Returns Conflict after lockWait.
-func (r *reader) unlocked(ctx context.Context) error {
+// waitUnlocked waits until no process has the journal open for writing. Returns Conflict after lockWait.
+func (r *reader) waitUnlocked(ctx context.Context) error {
 	deadline := time.NewTimer(lockWait)
 	defer deadline.Stop()
 	for {
@@ -405,7 +405,7 @@ func (r *reader) unlocked(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return caisson.Wrap(errHeld, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
+			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -16,11 +16,11 @@ type SpendLog struct {
 }
 
 const (
-	// settleTime is how long LiteLLM may take to record a call. More recent calls are not reported as missing.
-	settleTime = 2 * time.Minute
-	// sameCost is the tolerance for rounding errors in sums.
-	sameCost  = caisson.Dollar / 1e6
-	reconcile = 1000 // calls per read
+	// settleDelay is how long LiteLLM may take to record a call. More recent calls are not reported as missing.
+	settleDelay = 2 * time.Minute
+	// costTolerance is the tolerance for rounding errors in sums.
+	costTolerance     = caisson.Dollar / 1e6
+	reconcilePageSize = 1000 // calls per read
 )
 
 // Reconcile implements [caisson.Ledger], for the calls of the caller's account. It reads up to a million entries with the
@@ -51,10 +51,10 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 		}
 	}
 	var out []caisson.Discrepancy
-	old := s.book.now().Add(-settleTime)
+	old := s.book.now().Add(-settleDelay)
 	for after, more := caisson.ID(""), true; more; {
 		var page []caisson.Call
-		if page, more, err = s.Calls(ctx, caisson.UsageQuery{Since: since}, after, reconcile); err != nil {
+		if page, more, err = s.Calls(ctx, caisson.UsageQuery{Since: since}, after, reconcilePageSize); err != nil {
 			return nil, err
 		}
 		for i := range page {
@@ -84,7 +84,7 @@ func compare(c *caisson.Call, l SpendLog, there bool, old time.Time) *caisson.Di
 	d := &caisson.Discrepancy{Call: c.ID, UpstreamID: c.UpstreamID, Here: c.Cost, Upstream: l.Cost}
 	diff := c.Cost - l.Cost
 	switch {
-	case there && diff < sameCost && diff > -sameCost:
+	case there && diff < costTolerance && diff > -costTolerance:
 		return nil
 	case there:
 		d.Problem = "cost differs"

@@ -19,7 +19,7 @@ import (
 // The first record is a header. A change of the format increments the version in the header. Older versions remain readable,
 // because a journal outlives the build whose process was killed while writing it.
 const (
-	oldest     = 1 // version 1 has no lineage and trace; version 2 has no detail
+	minVersion = 1 // version 1 has no lineage and trace; version 2 has no detail
 	version    = 3
 	frameBytes = 8
 	maxBody    = 8 << 10
@@ -39,8 +39,8 @@ type header struct {
 	boot    string // boot id of the machine when the journal was created
 }
 
-// errTorn means that a record is incomplete: its writer was killed, or is still writing.
-var errTorn = errors.New("the record is not complete")
+// errIncomplete means that a record is incomplete: its writer was killed, or is still writing.
+var errIncomplete = errors.New("the record is not complete")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -128,34 +128,34 @@ type record struct {
 	call   caisson.Call
 }
 
-// next decodes the first record in b and returns it with its size. Returns errTorn if b ends before the record does. Any other
+// decodeRecord decodes the first record in b and returns it with its size. Returns errIncomplete if b ends before the record does. Any other
 // error means that the record was not written by a [Meter].
-func next(b []byte) (r record, size int64, err error) {
+func decodeRecord(b []byte) (r record, size int64, err error) {
 	if len(b) < frameBytes {
-		return r, 0, errTorn
+		return r, 0, errIncomplete
 	}
 	n := int(binary.LittleEndian.Uint32(b))
 	if n == 0 || n > maxBody {
 		return r, 0, fmt.Errorf("a record cannot have %d bytes", n)
 	}
 	if len(b) < frameBytes+n {
-		return r, 0, errTorn
+		return r, 0, errIncomplete
 	}
 	body := b[frameBytes : frameBytes+n]
 	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
 		return r, 0, errors.New("the checksum of a record is wrong")
 	}
-	r, err = parse(body)
+	r, err = parseBody(body)
 	return r, int64(frameBytes + n), err
 }
 
-// parse decodes the body of a record.
-func parse(body []byte) (record, error) {
+// parseBody decodes the body of a record.
+func parseBody(body []byte) (record, error) {
 	f := &fields{b: body[1:]}
 	r := record{kind: body[0]}
 	switch r.kind {
 	case kindHeader:
-		if v := f.byte(); f.err == nil && (v < oldest || v > version) {
+		if v := f.byte(); f.err == nil && (v < minVersion || v > version) {
 			return r, fmt.Errorf("the journal has format %d", v)
 		}
 		r.header = header{journal: f.id(caisson.JournalPrefix), boot: f.text()}
@@ -238,7 +238,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.At = time.Unix(0, f.number(0, math.MaxInt64)).UTC()
 	c.Sandbox = caisson.ID(f.text())
 	c.Account, c.Run = f.text(), f.text()
-	if f.err == nil && !placed(c.Guest) {
+	if f.err == nil && !hasOrigin(c.Guest) {
 		f.fail()
 	}
 	c.Attempt = int(f.number(0, math.MaxInt32))
@@ -265,7 +265,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Duration = caisson.Duration(f.number(0, math.MaxInt64))
 	if flags&8 != 0 {
 		c.Lineage, c.Trace = f.text(), f.text()
-		if f.err == nil && !(related(c.Guest) && traced(c.Guest)) {
+		if f.err == nil && !(validLineage(c.Guest) && validTrace(c.Guest)) {
 			f.fail()
 		}
 	}

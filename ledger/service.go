@@ -13,8 +13,8 @@ import (
 // ServiceConfig configures a [Service].
 type ServiceConfig struct {
 	Book *Book // required
-	// Changed makes meters discard their state of the budgets, and returns when they have done so; required.
-	Changed func(ctx context.Context, budgets ...string) error
+	// Invalidate makes meters discard their state of the budgets, and returns when they have done so; required.
+	Invalidate func(ctx context.Context, budgets ...string) error
 	// SpendLogs returns the spend logs of a provider of kind litellm for an account since the given time. Returns NotFound if
 	// there is no such provider. May be nil if no provider is of that kind.
 	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
@@ -24,11 +24,11 @@ type ServiceConfig struct {
 
 // Service implements [caisson.Ledger].
 type Service struct {
-	book      *Book
-	store     caisson.LedgerStore
-	changed   func(ctx context.Context, budgets ...string) error
-	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	events    caisson.Publisher
+	book       *Book
+	store      caisson.LedgerStore
+	invalidate func(ctx context.Context, budgets ...string) error
+	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	events     caisson.Publisher
 
 	reconciling sync.Mutex // held while calls are compared with spend logs
 }
@@ -37,10 +37,10 @@ var _ caisson.Ledger = (*Service)(nil)
 
 // NewService returns a service.
 func NewService(c ServiceConfig) (*Service, error) {
-	if c.Book == nil || c.Changed == nil {
+	if c.Book == nil || c.Invalidate == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
 	}
-	return &Service{book: c.Book, store: c.Book.store, changed: c.Changed, spendLogs: c.SpendLogs, events: c.Events}, nil
+	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, events: c.Events}, nil
 }
 
 // scope returns the scope of the accounts that the query is about.
@@ -147,8 +147,8 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	if err != nil {
 		return nil, err
 	}
-	s.recorded(ctx, "budget.set", set)
-	if err := s.changed(ctx, b.Key); err != nil {
+	s.publish(ctx, "budget.set", set)
+	if err := s.invalidate(ctx, b.Key); err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be told; try again")
 	}
 	return set, nil
@@ -189,12 +189,12 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	if err := s.store.DeleteBudget(ctx, in, key); err != nil {
 		return err
 	}
-	s.recorded(ctx, "budget.removed", b)
-	return caisson.Wrap(s.changed(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
+	s.publish(ctx, "budget.removed", b)
+	return caisson.Wrap(s.invalidate(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
 }
 
-// recorded publishes a change of a budget, with its limits.
-func (s *Service) recorded(ctx context.Context, event string, b *caisson.Budget) {
+// publish publishes a change of a budget, with its limits.
+func (s *Service) publish(ctx context.Context, event string, b *caisson.Budget) {
 	if s.events == nil {
 		return
 	}

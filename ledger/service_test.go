@@ -23,7 +23,7 @@ func as(account string, local bool) context.Context {
 // service returns a service for w, whose changes reach these gateways.
 func (w *world) service(logs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error), gateways ...*gateway) *Service {
 	w.t.Helper()
-	return get(NewService(ServiceConfig{Book: w.book, SpendLogs: logs, Changed: func(_ context.Context, budgets ...string) error {
+	return get(NewService(ServiceConfig{Book: w.book, SpendLogs: logs, Invalidate: func(_ context.Context, budgets ...string) error {
 		for _, g := range gateways {
 			g.Forget(budgets...)
 		}
@@ -118,7 +118,7 @@ func TestWhoSetsBudgets(t *testing.T) {
 func TestBudgetsAreRecorded(t *testing.T) {
 	w := newWorld(t)
 	s := get(NewService(ServiceConfig{
-		Book: w.book, Changed: func(context.Context, ...string) error { return nil }, Events: events.New(w.store.Events(), nil),
+		Book: w.book, Invalidate: func(context.Context, ...string) error { return nil }, Events: events.New(w.store.Events(), nil),
 	}))(t)
 	dollars := 2 * caisson.Dollar
 	get(s.SetBudget(as("local", true), caisson.Budget{
@@ -284,7 +284,7 @@ func TestUnderWay(t *testing.T) {
 	get(gw.Reserve(t.Context(), call(other), demand(10, 90)))(t)
 	check := func(account, run string, calls int64, most caisson.USD) {
 		t.Helper()
-		if n, usd, err := w.book.UnderWay(t.Context(), account, run); err != nil || n != calls || usd != most {
+		if n, usd, err := w.book.InFlight(t.Context(), account, run); err != nil || n != calls || usd != most {
 			t.Errorf("%d calls of %s, %v at most, %v; want %d, %v", n, run, usd, err, calls, most)
 		}
 	}

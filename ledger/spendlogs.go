@@ -16,9 +16,9 @@ import (
 
 // Limits of reading spend logs.
 const (
-	spendTimeout = time.Minute
-	maxSpend     = 256 << 20 // bytes
-	maxSpendLogs = 1_000_000
+	spendTimeout  = time.Minute
+	maxSpendBytes = 256 << 20 // bytes
+	maxSpendLogs  = 1_000_000
 )
 
 // FetchSpendLogs fetches the spend logs of a LiteLLM proxy since the given time, including the calls of all end users. baseURL is
@@ -54,7 +54,7 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 	if resp.StatusCode != http.StatusOK {
 		return nil, caisson.Errorf(caisson.Unavailable, "the LiteLLM proxy at %s answered %d for its spend logs; its key must be one that may read them", u.Host, resp.StatusCode)
 	}
-	logs, err := parseSpendLogs(io.LimitReader(resp.Body, maxSpend))
+	logs, err := parseSpendLogs(io.LimitReader(resp.Body, maxSpendBytes))
 	return logs, caisson.Wrap(err, caisson.Unavailable, "the LiteLLM proxy at %s sent spend logs that cannot be read", u.Host)
 }
 

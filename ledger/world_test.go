@@ -92,7 +92,7 @@ func (w *world) open() {
 }
 
 func (w *world) close() {
-	for _, r := range w.book.open() {
+	for _, r := range w.book.openReaders() {
 		r.mu.Lock() // a meter may be requesting a lease
 		r.closed = true
 		r.f.Close()
@@ -169,7 +169,7 @@ func (w *world) gateway() *gateway {
 	g.journal, g.file, err = w.book.Begin(context.Background())
 	must(w.t, err)
 	w.t.Cleanup(func() { g.file.Close() })
-	g.Meter = get(NewMeter(Config{Page: Page{Journal: g.file, Lessor: w.book.Lessor(g.journal)}, Now: w.clock.Now}))(w.t)
+	g.Meter = get(NewMeter(Config{Segment: Segment{Journal: g.file, Lessor: w.book.Lessor(g.journal)}, Now: w.clock.Now}))(w.t)
 	return g
 }
 

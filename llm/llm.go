@@ -71,9 +71,9 @@ type API struct {
 	Dialect dialect.Dialect
 	// Kinds are the kinds of providers that implement the API, in addition to scripted.
 	Kinds []string
-	// Mark is a header that only clients of this API send. It distinguishes two APIs with the same path (GET /v1/models). May be
+	// MarkerHeader is a header that only clients of this API send. It distinguishes two APIs with the same path (GET /v1/models). May be
 	// "".
-	Mark string
+	MarkerHeader string
 }
 
 // Timeouts limit the duration of a call; zero values mean the defaults.
@@ -99,13 +99,13 @@ func (t Timeouts) orDefaults() Timeouts {
 
 // A Gateway serves the calls of all sandboxes. It is safe for concurrent use.
 type Gateway struct {
-	config Config
-	setup  atomic.Pointer[setup]
-	change sync.Mutex // serializes Configure
-	seats  seats
-	states states
-	memory memory
-	parses chan struct{} // semaphore for parsing large bodies
+	config       Config
+	setup        atomic.Pointer[setup]
+	configureMu  sync.Mutex // serializes Configure
+	limiters     limiters
+	serverStates serverStates
+	bodyMemory   bodyMemory
+	parseSlots   chan struct{} // semaphore for parsing large bodies
 }
 
 var _ http.Handler = (*Gateway)(nil)
@@ -119,7 +119,7 @@ func New(c Config) (*Gateway, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Timeouts = c.Timeouts.orDefaults()
-	g := &Gateway{config: c, seats: newSeats(), states: newStates(), parses: make(chan struct{}, maxParses)}
+	g := &Gateway{config: c, limiters: newLimiters(), serverStates: newServerStates(), parseSlots: make(chan struct{}, maxParses)}
 	g.setup.Store(&setup{})
 	return g, nil
 }
@@ -139,7 +139,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = g.serve(w, r, guest, api, e)
 	}
 	if err != nil {
-		api.Dialect.Error(w, dialect.Refused(err))
+		api.Dialect.Error(w, dialect.AsRefusal(err))
 	}
 }
 
@@ -148,7 +148,7 @@ func (g *Gateway) find(r *http.Request) (api *API, e dialect.Endpoint, found boo
 	path := r.URL.EscapedPath()
 	apis := g.config.APIs
 	for i := range apis {
-		marked := apis[i].Mark != "" && r.Header[http.CanonicalHeaderKey(apis[i].Mark)] != nil
+		marked := apis[i].MarkerHeader != "" && r.Header[http.CanonicalHeaderKey(apis[i].MarkerHeader)] != nil
 		if marked {
 			if e, ok := apis[i].Dialect.Endpoint(r.Method, path); ok {
 				return &apis[i], e, true

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// local is an [http.RoundTripper] that calls a handler in this process.
-type local struct{ handler http.Handler }
+// handlerTransport is an [http.RoundTripper] that calls a handler in this process.
+type handlerTransport struct{ handler http.Handler }
 
-func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r, w := io.Pipe()
 	lw := &localWriter{pipe: w, header: http.Header{}, ready: make(chan struct{})}
 	in := req.Clone(req.Context())

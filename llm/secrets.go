@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	window    = 12 // number of consecutive bytes of a key that are recognised
-	leastKey  = 8  // shorter keys may be common words, because local providers accept any key; they are not redacted
+	keyWindow = 12 // number of consecutive bytes of a key that are recognised
+	minKey    = 8  // shorter keys may be common words, because local providers accept any key; they are not redacted
 	redaction = "[redacted]"
 )
 
 // secrets finds keys, parts of them, and their common encodings.
 type secrets struct {
-	windows map[string]struct{} // parts of keys; each has window bytes
-	short   []string            // keys shorter than window
-	first   [256]bool           // first bytes of windows
+	windows    map[string]struct{} // parts of keys; each has window bytes
+	short      []string            // keys shorter than window
+	firstBytes [256]bool           // first bytes of windows
 }
 
 func newSecrets(keys ...string) *secrets {
 	s := &secrets{windows: map[string]struct{}{}}
 	for _, k := range keys {
 		switch {
-		case len(k) < leastKey:
-		case len(k) < window:
+		case len(k) < minKey:
+		case len(k) < keyWindow:
 			s.short = append(s.short, k)
 		default:
 			s.add(k)
@@ -46,9 +46,9 @@ func newSecrets(keys ...string) *secrets {
 }
 
 func (s *secrets) add(text string) {
-	for i := 0; i+window <= len(text); i++ {
-		s.windows[text[i:i+window]] = struct{}{}
-		s.first[text[i]] = true
+	for i := 0; i+keyWindow <= len(text); i++ {
+		s.windows[text[i:i+keyWindow]] = struct{}{}
+		s.firstBytes[text[i]] = true
 	}
 }
 
@@ -59,11 +59,11 @@ func (s *secrets) redact(b []byte) []byte {
 	}
 	var out []byte
 	copied, end := 0, -1 // end of the part of b that is in out; end of the current redaction
-	for i := 0; i+window <= len(b); i++ {
-		if !s.first[b[i]] {
+	for i := 0; i+keyWindow <= len(b); i++ {
+		if !s.firstBytes[b[i]] {
 			continue
 		}
-		if _, ok := s.windows[string(b[i:i+window])]; !ok {
+		if _, ok := s.windows[string(b[i:i+keyWindow])]; !ok {
 			continue
 		}
 		if i > end {
@@ -72,7 +72,7 @@ func (s *secrets) redact(b []byte) []byte {
 			}
 			out = append(append(out, b[copied:i]...), redaction...)
 		}
-		end = i + window
+		end = i + keyWindow
 	}
 	if end < 0 {
 		return b
@@ -80,14 +80,14 @@ func (s *secrets) redact(b []byte) []byte {
 	return append(out, b[end:]...)
 }
 
-// shapes matches keys of well-known services.
-var shapes = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
+// keyPatterns matches keys of well-known services.
+var keyPatterns = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
 	`|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)` +
 	`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?`)
 
-// clean is redact for data that is stored: it also removes text with the shape of a key of a well-known service.
-func (s *secrets) clean(b []byte) []byte {
-	return shapes.ReplaceAll(s.redact(b), []byte(redaction))
+// redactAll is redact for data that is stored: it also removes text with the shape of a key of a well-known service.
+func (s *secrets) redactAll(b []byte) []byte {
+	return keyPatterns.ReplaceAll(s.redact(b), []byte(redaction))
 }
 
 // A guard searches for one key in an answer that is forwarded in pieces.
@@ -97,7 +97,7 @@ type guard struct {
 }
 
 func newGuard(key string) guard {
-	if len(key) < leastKey {
+	if len(key) < minKey {
 		return guard{}
 	}
 	return guard{key: []byte(key)}

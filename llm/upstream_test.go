@@ -29,9 +29,9 @@ func TestRetries(t *testing.T) {
 		status  int
 		calls   int
 	}{
-		{"429 and then", []func(http.ResponseWriter){later("0"), later("0.01")}, 200, 3},
-		{"429 for ever", []func(http.ResponseWriter){later("0"), later("0"), later("0")}, 429, 3},
-		{"429 for long", []func(http.ResponseWriter){later("60")}, 429, 1},
+		{"429 and then", []func(http.ResponseWriter){refuseRetry("0"), refuseRetry("0.01")}, 200, 3},
+		{"429 for ever", []func(http.ResponseWriter){refuseRetry("0"), refuseRetry("0"), refuseRetry("0")}, 429, 3},
+		{"429 for long", []func(http.ResponseWriter){refuseRetry("60")}, 429, 1},
 		{"500", []func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(500) }}, 500, 1},
 		{"broken", []func(http.ResponseWriter){func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }}, 502, 1},
 	} {
@@ -67,7 +67,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func later(s string) func(http.ResponseWriter) {
+func refuseRetry(s string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", s)
 		w.WriteHeader(429)

@@ -39,15 +39,15 @@ type Prices interface {
 
 // CatalogConfig configures a Catalog. All fields but Roots, Warm and Elsewhere are required.
 type CatalogConfig struct {
-	Providers []caisson.Provider
-	Models    []caisson.Model
-	Roots     string // PEM of certificate authorities to trust for providers, in addition to the host's
-	Warm      string // alias of the model that warms up agents; it may be granted but is not listed
-	Elsewhere bool   // a gateway on another machine serves the local sandboxes and checks the names of models
-	Secrets   caisson.Secrets
-	Prices    Prices
-	Wire      Wire
-	Events    caisson.Publisher
+	Providers      []caisson.Provider
+	Models         []caisson.Model
+	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
+	WarmModel      string // alias of the model that warms up agents; it may be granted but is not listed
+	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
+	Secrets        caisson.Secrets
+	Prices         Prices
+	Wire           Wire
+	Events         caisson.Publisher
 }
 
 // Catalog resolves models to their providers, prices and credentials.
@@ -192,11 +192,11 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
 	}
 	for _, alias := range g.Models {
-		if alias != "" && alias == c.Warm {
+		if alias != "" && alias == c.WarmModel {
 			continue // always allowed: it is free and only runs a script
 		}
 		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
-		if !c.Elsewhere && !slices.ContainsFunc(c.Models, known) {
+		if !c.ServedRemotely && !slices.ContainsFunc(c.Models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
 	}

@@ -51,7 +51,7 @@ func TestUnusableKey(t *testing.T) {
 			Models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
 			Secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, Prices: sqlitetest.New(t).Ledger(),
 		})
-		cfg, err := settingsOf(t, m, &log).settings(t.Context())
+		cfg, err := settingsOf(t, m, &log).compute(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestForbidden(t *testing.T) {
 		"[::ffff:1.2.3.4]:80": "1.2.3.4:80",
 		"localhost:80":        "127.0.0.1:80",
 	} {
-		list, err := forbidden(listen)
+		list, err := listenerAddrs(listen)
 		if err != nil {
 			t.Errorf("%s: %v", listen, err)
 		}
@@ -102,7 +102,7 @@ func TestForbidden(t *testing.T) {
 		}
 	}
 	for _, listen := range []string{"localhost", "127.0.0.1:http", "no-such-host.invalid:80"} {
-		if list, err := forbidden(listen); caisson.KindOf(err) != caisson.Invalid {
+		if list, err := listenerAddrs(listen); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s: %v, %v, want it to be invalid", listen, list, err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestOthersProviders(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	m := &KeyWatch{
+	m := &CredentialWatcher{
 		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
 		RunKeys:   []SecretSource{{Credential: "RUN"}},
 	}
@@ -159,7 +159,7 @@ func TestNeeds(t *testing.T) {
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,
 		{"a", "KEY"}: false, {"local", "OWN"}: false, {"b", "RUN"}: false, {"local", "OTHER"}: false,
 	} {
-		if got := m.needs(c[0], c[1]); got != want {
+		if got := m.uses(c[0], c[1]); got != want {
 			t.Errorf("%v: %v", c, got)
 		}
 	}
@@ -173,18 +173,18 @@ func TestSettingsLast(t *testing.T) {
 	}
 	catalog := NewCatalog(CatalogConfig{Providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}})
 	s := settingsOf(t, catalog, io.Discard)
-	first, err := s.Lasting(t.Context())
+	first, err := s.Current(t.Context())
 	if err != nil || first.Scripts["demo"] == "" {
 		t.Fatal(first, err)
 	}
 	if err := os.Remove(script); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.Lasting(t.Context())
+	again, err := s.Current(t.Context())
 	if err != nil || again.Scripts["demo"] != first.Scripts["demo"] {
 		t.Errorf("%+v, %v", again, err)
 	}
-	if _, err := settingsOf(t, catalog, io.Discard).Lasting(t.Context()); err == nil {
+	if _, err := settingsOf(t, catalog, io.Discard).Current(t.Context()); err == nil {
 		t.Error("at the start it is no error")
 	}
 }

@@ -13,13 +13,13 @@ import (
 
 // Limits of remote runs, which are runs on other machines that this gateway serves.
 const (
-	maxGatewayRuns  = 10_000
-	maxAccountRuns  = 5_000 // of one account, for callers with a token; a host has a few thousand sandboxes at most
-	gatewayRunTTL   = 24 * time.Hour
-	maxGatewayTTL   = 366 * 24 * time.Hour
-	maxRunName      = 128 // bytes in the name of a session, agent or user
-	maxRunModels    = 100
-	gatewayRunTrace = 7 * 24 * time.Hour // how long the id of a run that has ended stays reserved for its account
+	maxGatewayRuns      = 10_000
+	maxAccountRuns      = 5_000 // of one account, for callers with a token; a host has a few thousand sandboxes at most
+	gatewayRunTTL       = 24 * time.Hour
+	maxGatewayRunTTL    = 366 * 24 * time.Hour
+	maxRunName          = 128 // bytes in the name of a session, agent or user
+	maxRunModels        = 100
+	gatewayRunRetention = 7 * 24 * time.Hour // how long the id of a run that has ended stays reserved for its account
 )
 
 // GatewayRunsConfig configures GatewayRuns. All fields but Budget are required.
@@ -50,7 +50,7 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 		return nil, err
 	}
 	now := time.Now().UTC()
-	if err := s.complete(ctx, &r, caller, now); err != nil {
+	if err := s.validate(ctx, &r, caller, now); err != nil {
 		return nil, err
 	}
 	if _, err := s.Store.Accounts().Ensure(ctx, r.Account); err != nil {
@@ -78,13 +78,13 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 		return nil, err
 	}
 	if old == nil || old.Attempt != r.Attempt {
-		s.record(ctx, &r, "gateway.run.put")
+		s.publish(ctx, &r, "gateway.run.put")
 	}
 	return &r, nil
 }
 
-// complete validates r and fills in defaults.
-func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
+// validate validates r and fills in defaults.
+func (s *GatewayRuns) validate(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
 	if !s.Serves {
 		return caisson.Errorf(caisson.Conflict, "this daemon serves no other machines; set gateway.listen in its configuration")
 	}
@@ -98,13 +98,13 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 	switch {
 	case r.Account != caller.Account && !caller.Local:
 		return caisson.Errorf(caisson.Denied, "a token acts for its own account only")
-	case !runID(r.Run):
+	case !validRunID(r.Run):
 		return caisson.Invalidf("run", "%.80q is not 1 to 64 letters, digits, '_' and '-'", r.Run)
 	case r.Attempt < 0 || r.Attempt > 1e9:
 		return caisson.Invalidf("attempt", "%d is not the number of an attempt", r.Attempt)
 	case !r.ExpiresAt.After(now):
 		return caisson.Invalidf("expiresAt", "is in the past")
-	case r.ExpiresAt.After(now.Add(maxGatewayTTL)):
+	case r.ExpiresAt.After(now.Add(maxGatewayRunTTL)):
 		return caisson.Invalidf("expiresAt", "is more than a year from now")
 	case r.Models.Record:
 		return caisson.Invalidf("models.record", "calls of other machines are not recorded; remove it")
@@ -126,7 +126,7 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 	return nil
 }
 
-func runID(s string) bool {
+func validRunID(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
 	})
@@ -244,18 +244,18 @@ func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind strin
 	if err := s.Wire.ChangeRuns(ctx, caisson.GatewayRunChange{Remove: []string{r.Run}}); err != nil {
 		return err
 	}
-	s.record(ctx, r, kind)
+	s.publish(ctx, r, kind)
 	return s.removeBudget(ctx, r)
 }
 
-// Housekeep ends expired runs and deletes the records of runs that ended more than gatewayRunTrace ago.
+// Housekeep ends expired runs and deletes the records of runs that ended more than gatewayRunRetention ago.
 func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.sweep(ctx, now); err != nil {
 		return err
 	}
-	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
+	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunRetention))
 }
 
 // sweep ends expired runs. The caller must hold mu.
@@ -280,7 +280,7 @@ func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 }
 
-func (s *GatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
+func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {
 	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),
 	})

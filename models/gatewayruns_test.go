@@ -227,7 +227,7 @@ func TestGatewayRunsEnd(t *testing.T) {
 	if account, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); err != nil || account != "a" {
 		t.Error(account, err)
 	}
-	if err := w.Housekeep(t.Context(), time.Now().Add(2*gatewayRunTrace)); err != nil {
+	if err := w.Housekeep(t.Context(), time.Now().Add(2*gatewayRunRetention)); err != nil {
 		t.Error(err)
 	}
 	if _, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); caisson.KindOf(err) != caisson.NotFound {

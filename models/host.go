@@ -37,8 +37,8 @@ func nameservers(file string) ([]netip.AddrPort, error) {
 	return list, lines.Err()
 }
 
-// forbidden returns the addresses of listeners. listen holds addresses in the format of net.Listen.
-func forbidden(listen ...string) ([]netip.AddrPort, error) {
+// listenerAddrs returns the addresses of listeners. listen holds addresses in the format of net.Listen.
+func listenerAddrs(listen ...string) ([]netip.AddrPort, error) {
 	var list []netip.AddrPort
 	for _, l := range listen {
 		if l == "" {
@@ -65,15 +65,15 @@ func forbidden(listen ...string) ([]netip.AddrPort, error) {
 	return list, nil
 }
 
-// lookupTime is the timeout for resolving a listener's host name.
-const lookupTime = 10 * time.Second
+// lookupTimeout is the timeout for resolving a listener's host name.
+const lookupTimeout = 10 * time.Second
 
 // hostAddrs returns all addresses of a host, because net.Listen binds one of them.
 func hostAddrs(host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }

@@ -26,11 +26,11 @@ type GatewayConfig struct {
 // A RemoteGateway is the API of a gateway on another machine: the management of runs and the ledger.
 type RemoteGateway interface {
 	caisson.GatewayRuns
-	lister
+	callLister
 }
 
-// lister lists the calls in a ledger.
-type lister interface {
+// callLister lists the calls in a ledger.
+type callLister interface {
 	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
 
@@ -47,29 +47,29 @@ func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson
 	return secrets.Secret(ctx, caisson.LocalAccount, s.Credential)
 }
 
-// Remote is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token when the
+// RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token when the
 // token changes.
-type Remote struct {
+type RemoteClient struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
-	here    lister
+	local   callLister
 
 	mu    sync.Mutex
 	token caisson.Secret // guarded by mu
 	api   RemoteGateway  // client for token; nil before the first use; guarded by mu
 }
 
-// NewRemote returns a client of the gateway in cfg. here is the ledger of this machine.
-func NewRemote(cfg GatewayConfig, secrets caisson.Secrets, here lister) *Remote {
-	return &Remote{cfg: cfg, secrets: secrets, here: here}
+// NewRemoteClient returns a client of the gateway in cfg. here is the ledger of this machine.
+func NewRemoteClient(cfg GatewayConfig, secrets caisson.Secrets, here callLister) *RemoteClient {
+	return &RemoteClient{cfg: cfg, secrets: secrets, local: here}
 }
 
 // Runs returns the API that manages the runs of the gateway.
-func (r *Remote) Runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
+func (r *RemoteClient) Runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
 
 // Calls returns the calls of a run from the remote ledger, or from the local ledger if the remote ledger has none.
-func (r *Remote) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-	rctx, cancel := context.WithTimeout(ctx, remoteTime)
+func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	rctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
 	far, err := r.get(rctx)
 	var page []caisson.Call
@@ -81,10 +81,10 @@ func (r *Remote) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.
 	if err != nil && caisson.KindOf(err) != caisson.Invalid || len(page) > 0 {
 		return page, more, err
 	}
-	return r.here.Calls(ctx, q, after, limit)
+	return r.local.Calls(ctx, q, after, limit)
 }
 
-func (r *Remote) get(ctx context.Context) (RemoteGateway, error) {
+func (r *RemoteClient) get(ctx context.Context) (RemoteGateway, error) {
 	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
 	if err != nil {
 		return nil, err

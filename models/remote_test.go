@@ -35,7 +35,7 @@ func TestRemoteCalls(t *testing.T) {
 		{"not to be reached", rows{err: down}, "", down},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRemote(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
+			r := NewRemoteClient(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
 				return struct {
 					caisson.GatewayRuns
 					rows

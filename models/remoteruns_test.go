@@ -97,7 +97,7 @@ func TestRemoteRuns(t *testing.T) {
 		}
 	}
 	a, b := caisson.ID("sb-aaaaaaaaaaaaaaaa"), caisson.ID("sb-bbbbbbbbbbbbbbbb")
-	if err := r.enter(ctx, a, granted(a, "m")); err != nil {
+	if err := r.register(ctx, a, granted(a, "m")); err != nil {
 		t.Fatal(err)
 	}
 	run := g.runs[string(a)]
@@ -106,16 +106,16 @@ func TestRemoteRuns(t *testing.T) {
 	}
 	// An unchanged registration is not sent again, even if the gateway is unavailable.
 	g.set(caisson.Errorf(caisson.Unavailable, "down"))
-	if err := r.enter(ctx, a, granted(a, "m")); err != nil || g.puts != 1 {
+	if err := r.register(ctx, a, granted(a, "m")); err != nil || g.puts != 1 {
 		t.Error(err, g.puts)
 	}
 	// A failed registration of a new sandbox is an error, and a registered sandbox keeps its registration.
 	for _, id := range []caisson.ID{a, b} {
-		if err := r.enter(ctx, id, granted(id, "other")); caisson.KindOf(err) != caisson.Unavailable {
+		if err := r.register(ctx, id, granted(id, "other")); caisson.KindOf(err) != caisson.Unavailable {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	if g.puts != 1+2*remoteTries {
+	if g.puts != 1+2*remoteAttempts {
 		t.Errorf("%d tries", g.puts)
 	}
 	g.set(nil)
@@ -124,7 +124,7 @@ func TestRemoteRuns(t *testing.T) {
 		t.Errorf("the gateway knows %s: %+v", got, g.runs[string(a)])
 	}
 	// A sandbox that is already running is registered when the gateway is available.
-	r.later(b, granted(b, "m"))
+	r.registerLater(b, granted(b, "m"))
 	if update(); g.known() != string(a)+" "+string(b) {
 		t.Error(g.known())
 	}
@@ -132,16 +132,16 @@ func TestRemoteRuns(t *testing.T) {
 	if update(); g.puts != puts {
 		t.Error("what the gateway knows was said again")
 	}
-	r.runs[a].at = time.Now().Add(-2 * remoteAgain)
+	r.runs[a].registeredAt = time.Now().Add(-2 * remoteRenewAfter)
 	if update(); g.puts != puts+1 {
 		t.Error("the registration was not renewed")
 	}
 	// A sandbox that has lost its grant or its wire is unregistered.
-	if err := r.enter(ctx, b, caisson.WireSpec{Guest: caisson.Guest{Sandbox: b, Account: "here"}}); err != nil {
+	if err := r.register(ctx, b, caisson.WireSpec{Guest: caisson.Guest{Sandbox: b, Account: "here"}}); err != nil {
 		t.Error(err)
 	}
-	r.leave(a)
-	r.leave("sb-cccccccccccccccc")
+	r.unregister(a)
+	r.unregister("sb-cccccccccccccccc")
 	g.set(caisson.Errorf(caisson.Unavailable, "down"))
 	if err := r.update(ctx); caisson.KindOf(err) != caisson.Unavailable {
 		t.Error(err)
@@ -164,11 +164,11 @@ func TestRemoteRunsRefused(t *testing.T) {
 		{caisson.Invalidf("models", "there is no model x"), caisson.Invalid, 1},
 		{caisson.Errorf(caisson.Unauthed, "the token is not known"), caisson.Unavailable, 1},
 		{caisson.Errorf(caisson.Exhausted, "too many"), caisson.Unavailable, 1},
-		{caisson.Errorf(caisson.Unavailable, "no daemon answers"), caisson.Unavailable, remoteTries},
+		{caisson.Errorf(caisson.Unavailable, "no daemon answers"), caisson.Unavailable, remoteAttempts},
 	} {
 		g.puts = 0
 		g.set(c.err)
-		err := r.enter(t.Context(), id, granted(id, "x"))
+		err := r.register(t.Context(), id, granted(id, "x"))
 		if caisson.KindOf(err) != c.kind || !strings.Contains(caisson.MessageOf(err), caisson.MessageOf(c.err)) || g.puts != c.tries {
 			t.Errorf("%v became %v after %d tries", c.err, err, g.puts)
 		}
@@ -188,11 +188,11 @@ func TestRemoteRunsConcurrent(t *testing.T) {
 		}
 		wg.Go(func() {
 			for i := range 20 {
-				if err := r.enter(context.Background(), id, granted(id, "m")); err != nil {
+				if err := r.register(context.Background(), id, granted(id, "m")); err != nil {
 					t.Error(err)
 				}
 				if i < 19 || !stays {
-					r.leave(id)
+					r.unregister(id)
 				}
 			}
 		})

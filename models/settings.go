@@ -34,15 +34,15 @@ type Settings struct {
 // NewSettings returns Settings, or an Invalid error if the address of a listener cannot be resolved.
 func NewSettings(cfg SettingsConfig) (_ *Settings, err error) {
 	s := &Settings{SettingsConfig: cfg}
-	s.forbidden, err = forbidden(cfg.Listen...)
+	s.forbidden, err = listenerAddrs(cfg.Listen...)
 	return s, err
 }
 
-// Lasting returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a moved script
+// Current returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a moved script
 // must not take down the network of all sandboxes when the wire process restarts. At the start of the daemon, when there are no
 // previous settings, it returns the error.
-func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) {
-	cfg, err := s.settings(ctx)
+func (s *Settings) Current(ctx context.Context) (*caisson.GatewayConfig, error) {
+	cfg, err := s.compute(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
@@ -56,9 +56,9 @@ func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) 
 	return s.last, nil
 }
 
-// settings computes the settings. A provider whose key is missing or invalid has no key in the settings, and calls of its models
+// compute computes the settings. A provider whose key is missing or invalid has no key in the settings, and calls of its models
 // are refused.
-func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
+func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg := &caisson.GatewayConfig{
 		Providers: s.Catalog.Providers, Keys: map[string]string{}, Scripts: map[string]string{},
 		Forbidden: s.forbidden, PublicAddresses: s.PublicAddresses, Roots: s.Catalog.Roots,
@@ -67,7 +67,7 @@ func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error)
 	if cfg.Nameservers, err = nameservers(resolvConf); err != nil {
 		s.Log.WarnContext(ctx, "the host's nameservers cannot be read; sandboxes resolve no names", "err", err)
 	}
-	if cfg.Remote, err = s.remote(ctx); err != nil {
+	if cfg.Remote, err = s.remoteConfig(ctx); err != nil {
 		return nil, err
 	}
 	list, err := s.Catalog.resolved(ctx)
@@ -102,8 +102,8 @@ func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error)
 // minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
-// remote returns the settings for remote gateways. A key that cannot be read is logged and left out.
-func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err error) {
+// remoteConfig returns the settings for remote gateways. A key that cannot be read is logged and left out.
+func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
 	for i, source := range s.Gateway.RunKeys {
 		key, err := source.get(ctx, s.Catalog.Secrets)
@@ -135,7 +135,7 @@ func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err erro
 
 // addWarm adds the model that warms up agents, which no list of models contains.
 func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
-	name := s.Catalog.Warm
+	name := s.Catalog.WarmModel
 	if name == "" {
 		return
 	}
@@ -146,8 +146,8 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	cfg.Scripts[name] = s.WarmScript // the script answers every agent
 }
 
-// KeyWatch refreshes the settings of the wire process when a credential that they use changes.
-type KeyWatch struct {
+// CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
+type CredentialWatcher struct {
 	Providers []caisson.Provider
 	RunKeys   []SecretSource
 	Wire      Wire
@@ -155,8 +155,8 @@ type KeyWatch struct {
 }
 
 // Changed must be called after a credential has changed. A failed refresh is logged; the next refresh includes the change.
-func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
-	if !w.needs(account, name) {
+func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
+	if !w.uses(account, name) {
 		return
 	}
 	if err := w.Wire.Refresh(ctx); err != nil {
@@ -164,8 +164,8 @@ func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
 	}
 }
 
-// needs reports whether the settings use the credential.
-func (w *KeyWatch) needs(account, name string) bool {
+// uses reports whether the settings use the credential.
+func (w *CredentialWatcher) uses(account, name string) bool {
 	return slices.ContainsFunc(w.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
 		account == caisson.LocalAccount && slices.ContainsFunc(w.RunKeys, func(s SecretSource) bool { return s.Credential == name })
 }

@@ -95,7 +95,7 @@ func (p plan) world(t *testing.T) *world {
 		Dir: root, Masker: masker{}, Store: w.store, Events: hub, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
 		Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
-			Ensure: func(ctx context.Context, account string) error {
+			EnsureAccount: func(ctx context.Context, account string) error {
 				_, err := db.Accounts().Ensure(ctx, account)
 				return err
 			},

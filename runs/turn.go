@@ -34,7 +34,7 @@ const (
 func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
-		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, By: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
+		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, PromptMode: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,

@@ -308,7 +308,7 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
 	c := w.c
 	t := &task.Task{
-		Driver: a.Driver, Prompt: a.Warm.Prompt, By: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
+		Driver: a.Driver, Prompt: a.Warm.Prompt, PromptMode: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
 		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
 		Grace: caisson.Duration(c.Limits.Grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}

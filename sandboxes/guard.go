@@ -160,7 +160,7 @@ func (g *guard) written(ctx context.Context, sb *caisson.Sandbox) (w written, er
 func (w workspaces) written(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
 	case sb.Spec.Volume != nil && w.c.Volumes != nil:
-		return w.c.Volumes.Written(sb.Spec.Volume.ID)
+		return w.c.Volumes.OpenData(sb.Spec.Volume.ID)
 	case sb.Spec.Workspace != "" && w.c.Workspaces != nil:
 		return w.c.Workspaces.Written(sb.Spec.Workspace)
 	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt != "":

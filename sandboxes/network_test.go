@@ -23,7 +23,7 @@ func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 }
 
 func (policies) Presets() []caisson.Preset           { return egress.Presets() }
-func (policies) Inward(p caisson.Policy) (int, bool) { return egress.Inward(p, nil) }
+func (policies) Inward(p caisson.Policy) (int, bool) { return egress.InternalRule(p, nil) }
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
 	if err != nil {

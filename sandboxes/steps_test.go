@@ -50,7 +50,7 @@ func newStepWorld(t *testing.T) *stepWorld {
 	must(t, s.volumes.Reconcile(t.Context()))
 	t.Cleanup(func() { must(t, s.volumes.Close()) })
 	w.config.Store, w.config.Runtime, w.config.Wires = store, stepRuntime{w.runtime, s.spoiler}, stepWires{w.wires, s.spoiler}
-	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Holds()
+	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Attachments()
 	w.config.Egress, w.config.Gateway, w.config.Traffic = policies{}, gateway{}, gateway{}
 	w.config.Limits = limitsWithBudget()
 	w.config.Limits.MaxSandboxes, w.config.Limits.MemoryReserve = stepPlaces, 1<<20

@@ -34,7 +34,7 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 // hold attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
 func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	defer func(began time.Time) { caisson.Spent(ctx, "workspace", began) }(time.Now())
-	v, err := w.c.Volumes.Hold(ctx, sb.Account, req.Source, sb.ID)
+	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
 		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.
 		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
@@ -49,7 +49,7 @@ func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 		if err := w.c.host.halt(clean, sb.ID); err != nil {
 			return err
 		}
-		return w.c.Volumes.Leave(clean, v.ID, sb.ID)
+		return w.c.Volumes.Detach(clean, v.ID, sb.ID)
 	})
 	// A volume replaces a placeholder. It is stored now, not with the sandbox's first state, so that Reconcile finds it
 	// after a crash.

@@ -40,7 +40,7 @@ func (h *volumeHolds) open() {
 	core, err := volumes.New(volumes.Config{Dir: h.w.dir, Store: h.w.store, Events: h.w.config.Events})
 	must(h.w.t, err)
 	must(h.w.t, core.Reconcile(h.w.t.Context()))
-	h.core, h.VolumeHolds = core, core.Holds()
+	h.core, h.VolumeHolds = core, core.Attachments()
 }
 
 func (h *volumeHolds) failing(method string) error {
@@ -51,14 +51,14 @@ func (h *volumeHolds) failing(method string) error {
 	return errInjected
 }
 
-func (h *volumeHolds) Hold(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
+func (h *volumeHolds) Attach(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
 	if err := h.failing("hold"); err != nil {
 		return nil, err
 	}
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s runs before it has its volume", sandbox)
 	}
-	return h.VolumeHolds.Hold(ctx, account, ref, sandbox)
+	return h.VolumeHolds.Attach(ctx, account, ref, sandbox)
 }
 
 func (h *volumeHolds) Open(ctx context.Context, id, sandbox caisson.ID) (caisson.RuntimeMount, error) {
@@ -68,14 +68,14 @@ func (h *volumeHolds) Open(ctx context.Context, id, sandbox caisson.ID) (caisson
 	return h.VolumeHolds.Open(ctx, id, sandbox)
 }
 
-func (h *volumeHolds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
+func (h *volumeHolds) Detach(ctx context.Context, id, sandbox caisson.ID) error {
 	if err := h.failing("leave"); err != nil {
 		return err
 	}
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s still runs and is to leave its volume", sandbox)
 	}
-	return h.VolumeHolds.Leave(ctx, id, sandbox)
+	return h.VolumeHolds.Detach(ctx, id, sandbox)
 }
 
 // has fails the test unless a volume of the account local is attached to that sandbox; "" means detached.

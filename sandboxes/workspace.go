@@ -157,7 +157,7 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 // leave releases the workspace of a removed sandbox, or detaches its volume.
 func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.c.Volumes != nil {
-		return w.c.Volumes.Leave(ctx, sb.Spec.Volume.ID, sb.ID)
+		return w.c.Volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
 	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
 		return nil

@@ -10,9 +10,9 @@ import (
 )
 
 // An engine is a client of the engine on behalf of one guest.
-type engine struct {
-	call Call
-	seat *seat
+type engineClient struct {
+	call    Call
+	limiter *limiter
 }
 
 // An agent describes an agent that the guest may start runs of.
@@ -24,17 +24,17 @@ type agent struct {
 
 // A run describes a run that was started by the guest's run or by one of its sub-runs.
 type run struct {
-	ID     caisson.ID        `json:"id"`
-	Agent  string            `json:"agent"`
-	State  caisson.RunState  `json:"state"`
-	Answer string            `json:"answer,omitempty"`
-	Cut    bool              `json:"cut,omitempty"` // the answer is truncated
-	Error  *caisson.RunError `json:"error,omitempty"`
-	Cost   string            `json:"cost,omitempty"`
+	ID        caisson.ID        `json:"id"`
+	Agent     string            `json:"agent"`
+	State     caisson.RunState  `json:"state"`
+	Answer    string            `json:"answer,omitempty"`
+	Truncated bool              `json:"cut,omitempty"` // the answer is truncated
+	Error     *caisson.RunError `json:"error,omitempty"`
+	Cost      string            `json:"cost,omitempty"`
 }
 
 // A start is a guest's request to start a run.
-type start struct {
+type startRequest struct {
 	Agent   string              `json:"agent"`
 	Prompt  string              `json:"prompt"`
 	Persona string              `json:"persona,omitempty"`
@@ -44,12 +44,12 @@ type start struct {
 	Limits  caisson.AgentLimits `json:"limits,omitzero"`
 }
 
-// spent is the engine's response instead of a run if a budget is used up.
-type spent struct {
+// budgetSpent is the engine's response instead of a run if a budget is used up.
+type budgetSpent struct {
 	Spent string `json:"spent"`
 }
 
-func (s *start) check() error {
+func (s *startRequest) check() error {
 	switch {
 	case s.Agent == "":
 		return caisson.Invalidf("agent", "is missing; say which agent, as the list of agents has it")
@@ -59,22 +59,22 @@ func (s *start) check() error {
 	return nil
 }
 
-// A spentError reports that a budget that the run would be charged to is used up.
-type spentError struct{ msg string }
+// A budgetError reports that a budget that the run would be charged to is used up.
+type budgetError struct{ msg string }
 
-func (e *spentError) Error() string { return e.msg }
+func (e *budgetError) Error() string { return e.msg }
 
-// ask sends a request to the engine and decodes its response into out. Once the request is sent, ask waits for the response even
+// roundTrip sends a request to the engine and decodes its response into out. Once the request is sent, ask waits for the response even
 // if ctx is cancelled, because the engine counts the request against its limit until then.
-func (e *engine) ask(ctx context.Context, name string, in, out any) error {
+func (e *engineClient) roundTrip(ctx context.Context, name string, in, out any) error {
 	b, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
-	if err := e.seat.ask(ctx); err != nil {
+	if err := e.limiter.acquireEngine(ctx); err != nil {
 		return err
 	}
-	defer e.seat.asked()
+	defer e.limiter.releaseEngine()
 	got, err := e.call(context.WithoutCancel(ctx), name, b)
 	if err != nil {
 		if _, ok := errors.AsType[*caisson.Error](err); !ok {
@@ -85,25 +85,25 @@ func (e *engine) ask(ctx context.Context, name string, in, out any) error {
 	return json.Unmarshal(got, out)
 }
 
-func (e *engine) agents(ctx context.Context) (list []agent, err error) {
-	return list, e.ask(ctx, "agents", nil, &list)
+func (e *engineClient) agents(ctx context.Context) (list []agent, err error) {
+	return list, e.roundTrip(ctx, "agents", nil, &list)
 }
 
 // start starts a run. If ctx is cancelled before the run has started, start cancels the run, because the client has not received
 // its id.
-func (e *engine) start(ctx context.Context, s start) (*run, error) {
+func (e *engineClient) start(ctx context.Context, s startRequest) (*run, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	var got struct {
 		run
-		spent
+		budgetSpent
 	}
-	if err := e.ask(ctx, "start", s, &got); err != nil {
+	if err := e.roundTrip(ctx, "start", s, &got); err != nil {
 		return nil, err
 	}
 	if got.Spent != "" {
-		return nil, &spentError{got.Spent}
+		return nil, &budgetError{got.Spent}
 	}
 	if ctx.Err() != nil {
 		e.abandon(ctx, got.ID)
@@ -112,33 +112,33 @@ func (e *engine) start(ctx context.Context, s start) (*run, error) {
 	return &got.run, nil
 }
 
-func (e *engine) get(ctx context.Context, id caisson.ID) (r *run, err error) {
+func (e *engineClient) get(ctx context.Context, id caisson.ID) (r *run, err error) {
 	r = &run{}
-	return r, e.ask(ctx, "run", id, r)
+	return r, e.roundTrip(ctx, "run", id, r)
 }
 
-func (e *engine) cancel(ctx context.Context, id caisson.ID) (r *run, err error) {
+func (e *engineClient) cancel(ctx context.Context, id caisson.ID) (r *run, err error) {
 	r = &run{}
-	return r, e.ask(ctx, "cancel", id, r)
+	return r, e.roundTrip(ctx, "cancel", id, r)
 }
 
 // abandon cancels a run whose result no client can receive. If that fails, the run ends with its parent run.
-func (e *engine) abandon(ctx context.Context, id caisson.ID) {
+func (e *engineClient) abandon(ctx context.Context, id caisson.ID) {
 	_, _ = e.cancel(context.WithoutCancel(ctx), id)
 }
 
 // Intervals between the requests for the state of a run, and the number of consecutive failures that are retried.
 const (
-	askFirst  = 50 * time.Millisecond
-	askLast   = time.Second
-	askFaults = 30
+	pollMin         = 50 * time.Millisecond
+	pollMax         = time.Second
+	maxPollFailures = 30
 )
 
 // await polls the engine until r has ended or ctx is done, and returns the last known state of the run. If see is not nil, it is
 // called after each successful poll; an error from see stops the polling.
-func (e *engine) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
+func (e *engineClient) await(ctx context.Context, r *run, see func(*run) error) (*run, error) {
 	faults := 0
-	for wait := askFirst; !r.State.Ended(); wait = min(wait*3/2, askLast) {
+	for wait := pollMin; !r.State.Ended(); wait = min(wait*3/2, pollMax) {
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
@@ -152,7 +152,7 @@ func (e *engine) await(ctx context.Context, r *run, see func(*run) error) (*run,
 			r, faults = next, 0
 		case ctx.Err() != nil:
 			return r, ctx.Err()
-		case faults < askFaults && (kind == caisson.Exhausted || kind == caisson.Unavailable):
+		case faults < maxPollFailures && (kind == caisson.Exhausted || kind == caisson.Unavailable):
 			faults++
 			continue
 		default:

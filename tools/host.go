@@ -12,7 +12,7 @@ import (
 
 // A Host is the engine's side of sub-runs: it executes the requests of agents in sandboxes. The requests are untrusted; they
 // arrive from a process that parses untrusted input.
-type Host struct {
+type Executor struct {
 	Guests  caisson.GuestRuns
 	Budgets Budgets
 	Ingest  func(ctx context.Context) error // reads finished model calls into the ledger
@@ -27,20 +27,20 @@ type Budgets interface {
 // Limits of the descriptions of runs and agents in a response. A message to the wire process holds at most 120 KiB, and the
 // limits count bytes in JSON encoding: a text of angle brackets only is six times as long when encoded.
 const (
-	mostAnswer = 72 << 10
-	mostError  = 8 << 10
-	mostName   = 60
-	mostAbout  = 300
-	mostAgents = 200
+	maxAnswer      = 72 << 10
+	maxErrorText   = 8 << 10
+	maxName        = 60
+	maxDescription = 300
+	maxAgents      = 200
 )
 
-func tell(r *caisson.Run) run {
+func describeRun(r *caisson.Run) run {
 	g := run{ID: r.ID, Agent: r.Agent, State: r.State}
 	if r.Result != nil && r.State.Ended() {
 		g.Cost = max(r.Usage.Cost, r.Result.Usage.Cost).String() // cost of all attempts
-		g.Answer, g.Cut = cutJSON(r.Result.Answer, mostAnswer)
+		g.Answer, g.Truncated = cutJSON(r.Result.Answer, maxAnswer)
 		if e := r.Result.Error; e != nil {
-			msg, _ := cutJSON(e.Message, mostError)
+			msg, _ := cutJSON(e.Message, maxErrorText)
 			if e.Code == caisson.RunProvider {
 				// The message contains hosts and credentials, which must not reach a sandbox.
 				msg = "a provider of models failed; whoever started the first run finds out more with caisson runs show " + string(r.ID)
@@ -70,18 +70,18 @@ func cutJSON(s string, n int) (string, bool) {
 	return s, false
 }
 
-func tellAgents(list []*caisson.Agent) []agent {
+func describeAgents(list []*caisson.Agent) []agent {
 	agents := make([]agent, 0, len(list))
-	for _, a := range list[:min(len(list), mostAgents)] {
-		name, _ := cutJSON(a.Name, mostName)
-		about, _ := cutJSON(a.Description, mostAbout)
+	for _, a := range list[:min(len(list), maxAgents)] {
+		name, _ := cutJSON(a.Name, maxName)
+		about, _ := cutJSON(a.Description, maxDescription)
 		agents = append(agents, agent{a.ID, name, about})
 	}
 	return agents
 }
 
 // Call implements [Call] for the guest in ctx. It does not wait for runs to end.
-func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+func (h *Executor) Call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 	var out any
 	switch name {
 	case "agents":
@@ -89,9 +89,9 @@ func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.
 		if err != nil {
 			return nil, err
 		}
-		out = tellAgents(list)
+		out = describeAgents(list)
 	case "start":
-		var req start
+		var req startRequest
 		if err := decode(in, true, &req); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.
 		if err != nil {
 			return nil, err
 		}
-		out = tell(r)
+		out = describeRun(r)
 	default:
 		return nil, caisson.Errorf(caisson.NotFound, "there is no tool %.40q", name)
 	}
@@ -120,7 +120,7 @@ func (h *Host) Call(ctx context.Context, name string, in json.RawMessage) (json.
 }
 
 // start starts a run, unless a budget that its calls would be charged to is used up.
-func (h *Host) start(ctx context.Context, req *start) (any, error) {
+func (h *Executor) start(ctx context.Context, req *startRequest) (any, error) {
 	// Check first that the guest may start runs at all; only such guests may learn about budgets.
 	if _, err := h.Guests.GuestAgents(ctx); err != nil {
 		return nil, err
@@ -141,8 +141,8 @@ func (h *Host) start(ctx context.Context, req *start) (any, error) {
 		case err != nil:
 			return nil, err
 		}
-		if what := usedUp(b); what != "" {
-			return spent{fmt.Sprintf("nothing is left of the %s of %s, which the run would be charged to", what, key)}, nil
+		if what := exhaustedLimit(b); what != "" {
+			return budgetSpent{fmt.Sprintf("nothing is left of the %s of %s, which the run would be charged to", what, key)}, nil
 		}
 	}
 	r, err := h.Guests.StartGuestRun(ctx, caisson.RunRequest{
@@ -151,11 +151,11 @@ func (h *Host) start(ctx context.Context, req *start) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tell(r), nil
+	return describeRun(r), nil
 }
 
-// usedUp returns the name of the first limit of a budget that is used up, or "" if none is.
-func usedUp(b *caisson.Budget) string {
+// exhaustedLimit returns the name of the first limit of a budget that is used up, or "" if none is.
+func exhaustedLimit(b *caisson.Budget) string {
 	switch l := b.Limits; {
 	case l.USD != nil && b.Used.USD >= *l.USD:
 		return "budget of dollars"

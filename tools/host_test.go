@@ -14,26 +14,26 @@ func TestGuestAnswersFit(t *testing.T) {
 	const room = 119 << 10 // size of a message, less what surrounds the answer
 	for _, part := range []string{"a", "<", "\x00", "\"", "\u2028", "\xff", "é", "🦀", "\\"} {
 		text := strings.Repeat(part, 200<<10)
-		g := tell(&caisson.Run{
+		g := describeRun(&caisson.Run{
 			ID: caisson.NewID(caisson.RunPrefix), State: caisson.RunFailed,
 			Result: &caisson.RunResult{Answer: text, Error: &caisson.RunError{Code: caisson.RunAgentError, Message: text}},
 		})
 		b, err := json.Marshal(g)
-		if err != nil || len(b) > room || !g.Cut || len(b) < mostAnswer {
-			t.Errorf("%q: %d bytes, cut %v, %v", part, len(b), g.Cut, err)
+		if err != nil || len(b) > room || !g.Truncated || len(b) < maxAnswer {
+			t.Errorf("%q: %d bytes, cut %v, %v", part, len(b), g.Truncated, err)
 		}
 	}
-	g := tell(&caisson.Run{State: caisson.RunSucceeded, Result: &caisson.RunResult{Answer: "forty-two <3"}})
-	if g.Answer != "forty-two <3" || g.Cut || g.Error != nil {
+	g := describeRun(&caisson.Run{State: caisson.RunSucceeded, Result: &caisson.RunResult{Answer: "forty-two <3"}})
+	if g.Answer != "forty-two <3" || g.Truncated || g.Error != nil {
 		t.Errorf("a short answer is %+v", g)
 	}
-	g = tell(&caisson.Run{State: caisson.RunFailed, Result: &caisson.RunResult{
+	g = describeRun(&caisson.Run{State: caisson.RunFailed, Result: &caisson.RunResult{
 		Error: &caisson.RunError{Code: caisson.RunProvider, Message: "the provider refused the credential SOME_KEY"}, Provider: "SOME_KEY",
 	}})
 	if b, err := json.Marshal(g); err != nil || g.Error.Code != caisson.RunProvider || strings.Contains(string(b), "SOME_KEY") {
 		t.Errorf("of a provider that failed a sandbox is told %s, %v", b, err)
 	}
-	if g := tell(&caisson.Run{State: caisson.RunRunning, Result: &caisson.RunResult{Answer: "of an attempt before"}}); g.Answer != "" {
+	if g := describeRun(&caisson.Run{State: caisson.RunRunning, Result: &caisson.RunResult{Answer: "of an attempt before"}}); g.Answer != "" {
 		t.Errorf("a run under way has the answer %q", g.Answer)
 	}
 }
@@ -43,7 +43,7 @@ func TestGuestAgentsFit(t *testing.T) {
 	for range 1000 {
 		list = append(list, &caisson.Agent{ID: strings.Repeat("a", 63), Name: strings.Repeat("<", 1000), Description: strings.Repeat("\x01", 5000)})
 	}
-	b, err := json.Marshal(tellAgents(list))
+	b, err := json.Marshal(describeAgents(list))
 	if err != nil || len(b) > 119<<10 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
@@ -75,7 +75,7 @@ func TestGuestRequestsAreStrict(t *testing.T) {
 		`["a"]`:                                                          false,
 		``:                                                               false,
 	} {
-		var req start
+		var req startRequest
 		if err := decode(json.RawMessage(in), true, &req); (err == nil) != ok {
 			t.Errorf("%s: %v", in, err)
 		}
@@ -94,7 +94,7 @@ func TestUsedUp(t *testing.T) {
 		{caisson.Budget{Limits: caisson.Limits{Tokens: &n}, Used: caisson.Amount{Tokens: 11}}, "budget of tokens"},
 		{caisson.Budget{Limits: caisson.Limits{Calls: &n}, Used: caisson.Amount{Calls: 10}}, "budget of calls"},
 	} {
-		if got := usedUp(&row.b); got != row.want {
+		if got := exhaustedLimit(&row.b); got != row.want {
 			t.Errorf("%+v: %q, want %q", row.b, got, row.want)
 		}
 	}

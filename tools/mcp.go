@@ -55,7 +55,7 @@ type response struct {
 	Error   *rpcError       `json:"error,omitempty"`
 }
 
-func respond(id json.RawMessage, result any, err *rpcError) *response {
+func newResponse(id json.RawMessage, result any, err *rpcError) *response {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
@@ -63,18 +63,18 @@ func respond(id json.RawMessage, result any, err *rpcError) *response {
 }
 
 // Kinds of messages.
-type sort int
+type messageKind int
 
 const (
-	invalid sort = iota
+	invalid messageKind = iota
 	request
 	notification
 	reply // a response; this server sends no requests, so it expects none
 )
 
-// sort returns the kind of m. The ids of requests are strings or integers.
-func (m *message) sort() sort {
-	whole := len(m.ID) > 0 && isToken(m.ID)
+// kind returns the kind of m. The ids of requests are strings or integers.
+func (m *message) kind() messageKind {
+	whole := len(m.ID) > 0 && isStringOrInt(m.ID)
 	if string(m.Params) == "null" {
 		m.Params = nil // some clients send null for no params
 	}
@@ -91,8 +91,8 @@ func (m *message) sort() sort {
 	return invalid
 }
 
-// isToken reports whether v is a string of at most 256 bytes or an integer of at most 20 characters.
-func isToken(v json.RawMessage) bool {
+// isStringOrInt reports whether v is a string of at most 256 bytes or an integer of at most 20 characters.
+func isStringOrInt(v json.RawMessage) bool {
 	if len(v) > 256 {
 		return false
 	}
@@ -100,10 +100,10 @@ func isToken(v json.RawMessage) bool {
 }
 
 // mcp handles a POST request, whose body is one message or, in the older revision, a batch.
-func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID) {
+func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engineClient, sandbox caisson.ID) {
 	body, err := readBody(w, r)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	revision := r.Header.Get("Mcp-Protocol-Version")
@@ -112,29 +112,29 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox
 	}
 	known := slices.Contains(revisions, revision)
 	if err := wellFormed(body); err != nil {
-		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcNotJSON, "the body is not one JSON value: " + err.Error()}))
+		writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcNotJSON, "the body is not one JSON value: " + err.Error()}))
 		return
 	}
 	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
 		if revision != revision2025March {
-			answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "revision " + clip(revision, 20) + " has no batches; send one message"}))
+			writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcInvalid, "revision " + clip(revision, 20) + " has no batches; send one message"}))
 			return
 		}
 		h.batch(w, r, e, sandbox, body)
 		return
 	}
 	var m message
-	if err := json.Unmarshal(body, &m); err != nil || m.sort() == invalid {
-		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
+	if err := json.Unmarshal(body, &m); err != nil || m.kind() == invalid {
+		writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
 		return
 	}
 	// An initialize request negotiates the revision, so it may name an unsupported one.
 	if !known && m.Method != "initialize" {
-		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcRefused, "unsupported protocol version: there are " + strings.Join(revisions, " and ")}))
+		writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcRefused, "unsupported protocol version: there are " + strings.Join(revisions, " and ")}))
 		return
 	}
-	if m.sort() != request {
-		h.notified(sandbox, &m)
+	if m.kind() != request {
+		h.handleNotification(sandbox, &m)
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
@@ -144,33 +144,33 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engine, sandbox
 	if m.waits() && strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/event-stream") {
 		s = newStream(w)
 	}
-	got := h.do(ctx, e, &m, s)
+	got := h.handleRequest(ctx, e, &m, s)
 	if s == nil {
-		answer(w, http.StatusOK, got)
+		writeJSON(w, http.StatusOK, got)
 		return
 	}
 	s.end(got)
 }
 
 // batch handles a batch of messages and writes the responses in one array.
-func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engine, sandbox caisson.ID, body []byte) {
+func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engineClient, sandbox caisson.ID, body []byte) {
 	var list []message
 	if err := json.Unmarshal(body, &list); err != nil || len(list) == 0 || len(list) > maxBatch {
-		answer(w, http.StatusBadRequest, respond(nil, nil, &rpcError{rpcInvalid, "a batch has from 1 to 16 messages of JSON-RPC 2.0"}))
+		writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcInvalid, "a batch has from 1 to 16 messages of JSON-RPC 2.0"}))
 		return
 	}
 	var out []*response
 	for i := range list {
 		switch m := &list[i]; {
-		case m.sort() == invalid:
-			out = append(out, respond(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
-		case m.sort() != request:
-			h.notified(sandbox, m)
+		case m.kind() == invalid:
+			out = append(out, newResponse(nil, nil, &rpcError{rpcInvalid, "this is no message of JSON-RPC 2.0"}))
+		case m.kind() != request:
+			h.handleNotification(sandbox, m)
 		case m.Method == "initialize":
-			out = append(out, respond(m.ID, nil, &rpcError{rpcInvalid, "initialize comes alone"}))
+			out = append(out, newResponse(m.ID, nil, &rpcError{rpcInvalid, "initialize comes alone"}))
 		default:
 			ctx, done := h.pending.begin(r.Context(), sandbox, m.ID)
-			out = append(out, h.do(ctx, e, m, nil))
+			out = append(out, h.handleRequest(ctx, e, m, nil))
 			done()
 		}
 	}
@@ -178,11 +178,11 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engine, sandb
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	answer(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
 
-// notified handles a message that needs no response. It cancels a request if the message is such a notification.
-func (h *handler) notified(sandbox caisson.ID, m *message) {
+// handleNotification handles a message that needs no response. It cancels a request if the message is such a notification.
+func (h *handler) handleNotification(sandbox caisson.ID, m *message) {
 	var p struct {
 		Request json.RawMessage `json:"requestId"`
 	}
@@ -191,8 +191,8 @@ func (h *handler) notified(sandbox caisson.ID, m *message) {
 	}
 }
 
-// do executes one request. Its progress is reported to s unless s is nil.
-func (h *handler) do(ctx context.Context, e *engine, m *message, s *stream) *response {
+// handleRequest executes one request. Its progress is reported to s unless s is nil.
+func (h *handler) handleRequest(ctx context.Context, e *engineClient, m *message, s *stream) *response {
 	var result any
 	var err *rpcError
 	switch m.Method {
@@ -202,8 +202,8 @@ func (h *handler) do(ctx context.Context, e *engine, m *message, s *stream) *res
 		result = struct{}{}
 	case "tools/list":
 		result = struct {
-			Tools []toolForm `json:"tools"`
-		}{toolForms}
+			Tools []toolSpec `json:"tools"`
+		}{toolSpecs}
 	case "tools/call":
 		result, err = callTool(ctx, e, m.Params, s)
 	default:
@@ -212,7 +212,7 @@ func (h *handler) do(ctx context.Context, e *engine, m *message, s *stream) *res
 	if err != nil {
 		result = nil
 	}
-	return respond(m.ID, result, err)
+	return newResponse(m.ID, result, err)
 }
 
 const instructions = "These tools give tasks to other agents, each in a sandbox of its own that does not see your files. What they take counts against " +

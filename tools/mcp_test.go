@@ -27,7 +27,7 @@ func callOf(id, tool, args string) string {
 }
 
 func TestMCP(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	for _, row := range []struct {
 		name     string
@@ -151,7 +151,7 @@ func next(t testing.TB, in *bufio.Scanner) *event {
 }
 
 func TestStreamedRun(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	e.set(`"state":"queued"`)
 	srv := serve(t, e)
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -190,7 +190,7 @@ func TestStreamedRun(t *testing.T) {
 func TestAbandonedRun(t *testing.T) {
 	for _, way := range []string{"it goes away", "it says so"} {
 		t.Run(way, func(t *testing.T) {
-			e := &engine{}
+			e := &engineClient{}
 			srv := serve(t, e)
 			ctx, leave := context.WithTimeout(t.Context(), hang)
 			defer leave()
@@ -220,7 +220,7 @@ func TestAbandonedRun(t *testing.T) {
 
 // Two clients in a sandbox may use the same id for their requests. Then neither is cancelled.
 func TestTwoRequestsOfOneName(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	ctx, leave := context.WithTimeout(t.Context(), hang)
 	defer leave()
@@ -251,7 +251,7 @@ func FuzzRequests(f *testing.F) {
 	}
 	f.Add("/v1/runs/rn-aaaaaaaaaaaaaaaa/cancel", "", "x", true)
 	f.Fuzz(func(t *testing.T, path, body, version string, streams bool) {
-		e := &engine{}
+		e := &engineClient{}
 		e.set(`"state":"succeeded","answer":"<ok>"`)
 		h := tools.Handler(func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 			if !json.Valid(in) || name != "agents" && name != "start" && name != "run" && name != "cancel" {

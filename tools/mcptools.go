@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A toolForm describes a tool in the response to tools/list.
-type toolForm struct {
+// A toolSpec describes a tool in the response to tools/list.
+type toolSpec struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"inputSchema"`
@@ -27,7 +27,7 @@ const (
 	noSchema    = `{"type":"object","properties":{},"additionalProperties":false}`
 )
 
-var toolForms = []toolForm{
+var toolSpecs = []toolSpec{
 	{"list_agents", "List the agents that can be given tasks.", json.RawMessage(noSchema)},
 	{"run_agent", "Give a task to another agent and wait for its answer. The agent works in a sandbox of its own and does not see your files.", json.RawMessage(startSchema)},
 	{"start_agent", "Give a task to another agent and go on without waiting. Returns the run's id, for agent_result.", json.RawMessage(startSchema)},
@@ -55,15 +55,15 @@ type content struct {
 	Text string `json:"text"`
 }
 
-func said(isError bool, format string, args ...any) *toolResult {
+func textResult(isError bool, format string, args ...any) *toolResult {
 	return &toolResult{[]content{{"text", fmt.Sprintf(format, args...)}}, isError}
 }
 
-func failed(err error) *toolResult {
-	if spent, ok := errors.AsType[*spentError](err); ok {
-		return said(true, "%s", spent.msg)
+func errorResult(err error) *toolResult {
+	if spent, ok := errors.AsType[*budgetError](err); ok {
+		return textResult(true, "%s", spent.msg)
 	}
-	return said(true, "%s", caisson.MessageOf(err))
+	return textResult(true, "%s", caisson.MessageOf(err))
 }
 
 // waits reports whether m is a call of a tool that may wait for a run.
@@ -81,21 +81,23 @@ type arguments struct {
 	Wait   *int64 `json:"wait"`
 }
 
-func (a *arguments) start() start { return start{Agent: a.Agent, Prompt: a.Prompt, Model: a.Model} }
+func (a *arguments) start() startRequest {
+	return startRequest{Agent: a.Agent, Prompt: a.Prompt, Model: a.Model}
+}
 
 // callTool executes a tools/call request.
-func callTool(ctx context.Context, e *engine, params json.RawMessage, s *stream) (any, *rpcError) {
+func callTool(ctx context.Context, e *engineClient, params json.RawMessage, s *stream) (any, *rpcError) {
 	var p toolCall
 	if params == nil || json.Unmarshal(params, &p) != nil || p.Name == "" {
 		return nil, &rpcError{rpcInvalidParams, "name and arguments of a tool are missing"}
 	}
-	if p.Meta.Token != nil && isToken(p.Meta.Token) && s != nil {
+	if p.Meta.Token != nil && isStringOrInt(p.Meta.Token) && s != nil {
 		s.token = p.Meta.Token
 	}
 	var a arguments
 	if p.Arguments != nil {
 		if err := decode(p.Arguments, true, &a); err != nil {
-			return failed(err), nil
+			return errorResult(err), nil
 		}
 	}
 	switch p.Name {
@@ -113,96 +115,96 @@ func callTool(ctx context.Context, e *engine, params json.RawMessage, s *stream)
 	return nil, &rpcError{rpcInvalidParams, "there is no tool " + clip(p.Name, 60)}
 }
 
-func showAgents(ctx context.Context, e *engine) *toolResult {
+func showAgents(ctx context.Context, e *engineClient) *toolResult {
 	list, err := e.agents(ctx)
 	if err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
 	var out strings.Builder
 	for _, a := range list {
 		fmt.Fprintf(&out, "%s: %s. %s\n", a.ID, a.Name, a.Description)
 	}
-	return said(false, "%s", cmp.Or(out.String(), "[there are none]"))
+	return textResult(false, "%s", cmp.Or(out.String(), "[there are none]"))
 }
 
 // runAgent starts a run and waits for it to end. If the client disconnects, the run is cancelled: connections within the host are
 // not lost by accident, no client can receive the answer, and the run would be charged to an agent that does not know its id.
-func runAgent(ctx context.Context, e *engine, st start, s *stream) *toolResult {
+func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) *toolResult {
 	r, err := e.start(ctx, st)
 	if err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
-	s.watch(r)
-	last, err := e.await(ctx, r, s.see)
-	s.rest()
+	s.startKeepAlive(r)
+	last, err := e.await(ctx, r, s.update)
+	s.stopKeepAlive()
 	if err != nil {
 		e.abandon(ctx, r.ID)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return said(true, "Run %s was cancelled.", r.ID)
+		return textResult(true, "Run %s was cancelled.", r.ID)
 	case err != nil:
-		return said(true, "Run %s was given up: %s", r.ID, caisson.MessageOf(err))
+		return textResult(true, "Run %s was given up: %s", r.ID, caisson.MessageOf(err))
 	}
-	return outcome(last)
+	return runResult(last)
 }
 
 func showStarted(r *run, err error) *toolResult {
 	if err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
-	return said(false, `{"id":%q,"state":%q}`, r.ID, r.State)
+	return textResult(false, `{"id":%q,"state":%q}`, r.ID, r.State)
 }
 
-func agentResult(ctx context.Context, e *engine, a *arguments, s *stream) *toolResult {
+func agentResult(ctx context.Context, e *engineClient, a *arguments, s *stream) *toolResult {
 	id, err := caisson.ParseID(caisson.RunPrefix, a.ID)
 	if err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
 	var wait int64
 	if a.Wait != nil {
 		wait = *a.Wait
 	}
 	if wait < 0 || wait > maxWait {
-		return failed(caisson.Invalidf("wait", "%d is not a number of seconds up to %d", wait, maxWait))
+		return errorResult(caisson.Invalidf("wait", "%d is not a number of seconds up to %d", wait, maxWait))
 	}
 	r, err := e.get(ctx, id)
 	if err == nil && wait > 0 {
-		s.watch(r)
-		r, err = e.awaitFor(ctx, r, time.Duration(wait)*time.Second, s.see)
-		s.rest()
+		s.startKeepAlive(r)
+		r, err = e.awaitFor(ctx, r, time.Duration(wait)*time.Second, s.update)
+		s.stopKeepAlive()
 	}
 	switch {
 	case err != nil:
-		return failed(err)
+		return errorResult(err)
 	case !r.State.Ended():
-		return said(false, "Run %s is %s. Ask again later.", r.ID, r.State)
+		return textResult(false, "Run %s is %s. Ask again later.", r.ID, r.State)
 	}
-	return outcome(r)
+	return runResult(r)
 }
 
-func cancelAgent(ctx context.Context, e *engine, a *arguments) *toolResult {
+func cancelAgent(ctx context.Context, e *engineClient, a *arguments) *toolResult {
 	id, err := caisson.ParseID(caisson.RunPrefix, a.ID)
 	if err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
 	if _, err := e.cancel(ctx, id); err != nil {
-		return failed(err)
+		return errorResult(err)
 	}
-	return said(false, "Run %s is being ended.", id)
+	return textResult(false, "Run %s is being ended.", id)
 }
 
-// outcome converts the result of a run that has ended.
-func outcome(r *run) *toolResult {
+// runResult converts the result of a run that has ended.
+func runResult(r *run) *toolResult {
 	text := r.Answer
-	if r.Cut {
+	if r.Truncated {
 		text += "\n[the answer was longer]"
 	}
 	switch {
 	case r.Error != nil:
-		return said(true, "Run %s failed: %s\n%s", r.ID, r.Error.Error(), text)
+		return textResult(true, "Run %s failed: %s\n%s", r.ID, r.Error.Error(), text)
 	case r.State != caisson.RunSucceeded:
-		return said(true, "Run %s failed.\n%s", r.ID, text)
+		return textResult(true, "Run %s failed.\n%s", r.ID, text)
 	}
-	return said(false, "%s", text)
+	return textResult(false, "%s", text)
 }

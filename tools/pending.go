@@ -13,7 +13,7 @@ import (
 // connections, can cancel them.
 type pending struct {
 	mu  sync.Mutex
-	all map[pendingKey][]*job // guarded by mu
+	all map[pendingKey][]*pendingRequest // guarded by mu
 }
 
 // A pendingKey identifies a request by sandbox and id. It is not unique, because several clients in one sandbox may use the same
@@ -23,13 +23,13 @@ type pendingKey struct {
 	id      string
 }
 
-type job struct{ cancel context.CancelFunc }
+type pendingRequest struct{ cancel context.CancelFunc }
 
 // begin registers a request and returns a context that is cancelled when the request is cancelled. The caller must call done when
 // the request is finished.
 func (p *pending) begin(ctx context.Context, sandbox caisson.ID, id json.RawMessage) (_ context.Context, done func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	key, j := pendingKey{sandbox, string(id)}, &job{cancel}
+	key, j := pendingKey{sandbox, string(id)}, &pendingRequest{cancel}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all[key] = append(p.all[key], j)
@@ -37,7 +37,7 @@ func (p *pending) begin(ctx context.Context, sandbox caisson.ID, id json.RawMess
 		cancel()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		left := slices.DeleteFunc(p.all[key], func(o *job) bool { return o == j })
+		left := slices.DeleteFunc(p.all[key], func(o *pendingRequest) bool { return o == j })
 		if p.all[key] = left; len(left) == 0 {
 			delete(p.all, key)
 		}

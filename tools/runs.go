@@ -10,46 +10,46 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func listAgents(w http.ResponseWriter, r *http.Request, e *engine) {
+func listAgents(w http.ResponseWriter, r *http.Request, e *engineClient) {
 	list, err := e.agents(r.Context())
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	if list == nil {
 		list = []agent{}
 	}
-	answer(w, http.StatusOK, list)
+	writeJSON(w, http.StatusOK, list)
 }
 
-func startRun(w http.ResponseWriter, r *http.Request, e *engine) {
-	var s start
+func startRun(w http.ResponseWriter, r *http.Request, e *engineClient) {
+	var s startRequest
 	body, err := readBody(w, r)
 	if err == nil {
 		err = decode(body, true, &s)
 	}
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	started, err := e.start(r.Context(), s)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	w.Header().Set("Location", "/v1/runs/"+string(started.ID))
-	answer(w, http.StatusCreated, started)
+	writeJSON(w, http.StatusCreated, started)
 }
 
-func showRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
+func showRun(w http.ResponseWriter, r *http.Request, e *engineClient, name string) {
 	id, err := caisson.ParseID(caisson.RunPrefix, name)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
-	wait, err := waitOf(r)
+	wait, err := waitParam(r)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	got, err := e.get(r.Context(), id)
@@ -57,14 +57,14 @@ func showRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
 		got, err = e.awaitFor(r.Context(), got, wait, nil)
 	}
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
-	answer(w, http.StatusOK, got)
+	writeJSON(w, http.StatusOK, got)
 }
 
 // awaitFor is like await but returns after at most wait, without an error.
-func (e *engine) awaitFor(ctx context.Context, r *run, wait time.Duration, see func(*run) error) (*run, error) {
+func (e *engineClient) awaitFor(ctx context.Context, r *run, wait time.Duration, see func(*run) error) (*run, error) {
 	limited, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	r, err := e.await(limited, r, see)
@@ -74,8 +74,8 @@ func (e *engine) awaitFor(ctx context.Context, r *run, wait time.Duration, see f
 	return r, err
 }
 
-// waitOf returns how long the request waits for the run to end, from its wait parameter.
-func waitOf(r *http.Request) (time.Duration, error) {
+// waitParam returns how long the request waits for the run to end, from its wait parameter.
+func waitParam(r *http.Request) (time.Duration, error) {
 	for name, values := range r.URL.Query() {
 		if name != "wait" || len(values) != 1 {
 			return 0, caisson.Errorf(caisson.Invalid, "wait is the only parameter there is, once")
@@ -89,16 +89,16 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	return 0, nil
 }
 
-func cancelRun(w http.ResponseWriter, r *http.Request, e *engine, name string) {
+func cancelRun(w http.ResponseWriter, r *http.Request, e *engineClient, name string) {
 	id, err := caisson.ParseID(caisson.RunPrefix, name)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
 	got, err := e.cancel(r.Context(), id)
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
-	answer(w, http.StatusOK, got)
+	writeJSON(w, http.StatusOK, got)
 }

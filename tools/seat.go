@@ -8,32 +8,32 @@ import (
 )
 
 const (
-	maxRequests = 32 // concurrent requests of one sandbox, including those that wait for a run
-	maxAsking   = 4  // concurrent requests of one sandbox to the engine, which is also the wire's limit; further ones are queued
+	maxRequests       = 32 // concurrent requests of one sandbox, including those that wait for a run
+	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, which is also the wire's limit; further ones are queued
 )
 
 // errBusy rejects a request of a sandbox that has too many in progress.
 var errBusy = caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 
-// seats holds the limiters of the sandboxes that have requests in progress.
-type seats struct {
+// limiters holds the limiters of the sandboxes that have requests in progress.
+type limiters struct {
 	mu  sync.Mutex
-	all map[caisson.ID]*seat // guarded by mu
+	all map[caisson.ID]*limiter // guarded by mu
 }
 
 // A seat limits the requests of one sandbox.
-type seat struct {
-	requests int           // guarded by seats.mu
-	asking   chan struct{} // holds one token per request to the engine in progress
+type limiter struct {
+	requests    int           // guarded by seats.mu
+	engineSlots chan struct{} // holds one token per request to the engine in progress
 }
 
-// take admits a request. Returns nil if the sandbox has too many requests in progress.
-func (s *seats) take(id caisson.ID) *seat {
+// acquire admits a request. Returns nil if the sandbox has too many requests in progress.
+func (s *limiters) acquire(id caisson.ID) *limiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.all[id]
 	if t == nil {
-		t = &seat{asking: make(chan struct{}, maxAsking)}
+		t = &limiter{engineSlots: make(chan struct{}, maxEngineRequests)}
 		s.all[id] = t
 	}
 	if t.requests >= maxRequests {
@@ -43,7 +43,7 @@ func (s *seats) take(id caisson.ID) *seat {
 	return t
 }
 
-func (s *seats) leave(id caisson.ID) {
+func (s *limiters) release(id caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.all[id]
@@ -52,14 +52,14 @@ func (s *seats) leave(id caisson.ID) {
 	}
 }
 
-// ask waits until the sandbox may send another request to the engine. The caller must call asked when it is finished.
-func (t *seat) ask(ctx context.Context) error {
+// acquireEngine waits until the sandbox may send another request to the engine. The caller must call asked when it is finished.
+func (t *limiter) acquireEngine(ctx context.Context) error {
 	select {
-	case t.asking <- struct{}{}:
+	case t.engineSlots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (t *seat) asked() { <-t.asking }
+func (t *limiter) releaseEngine() { <-t.engineSlots }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	keepAlive = 10 * time.Second // interval between progress messages while the state does not change
-	writeTime = 30 * time.Second // time limit of one write to the client
+	keepAlive    = 10 * time.Second // interval between progress messages while the state does not change
+	writeTimeout = 30 * time.Second // time limit of one write to the client
 )
 
 // A stream is a response sent as Server-Sent Events. A nil stream stands for a response in one piece; watch, rest and see do
@@ -20,8 +20,8 @@ type stream struct {
 	token json.RawMessage // the client's progress token; nil if the client requests no notifications of progress
 
 	mu    sync.Mutex
-	n     int           // number of progress messages sent; guarded by mu
-	about string        // state of the run; guarded by mu
+	count int           // number of progress messages sent; guarded by mu
+	state string        // state of the run; guarded by mu
 	stop  chan struct{} // closed by rest
 	wg    sync.WaitGroup
 	err   error // guarded by mu
@@ -39,7 +39,7 @@ func newStream(w http.ResponseWriter) *stream {
 
 // write sends text. Its deadline keeps a client that does not read from blocking the request forever.
 func (s *stream) write(text string) error {
-	s.c.SetWriteDeadline(time.Now().Add(writeTime)) // fails only for test connections without deadlines
+	s.c.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only for test connections without deadlines
 	_, err := s.w.Write([]byte(text))
 	if err == nil {
 		err = s.c.Flush()
@@ -48,12 +48,12 @@ func (s *stream) write(text string) error {
 	return err
 }
 
-// watch reports the state of a run and starts sending a keep-alive every keepAlive until rest is called.
-func (s *stream) watch(r *run) {
+// startKeepAlive reports the state of a run and starts sending a keep-alive every keepAlive until rest is called.
+func (s *stream) startKeepAlive(r *run) {
 	if s == nil {
 		return
 	}
-	s.see(r)
+	s.update(r)
 	stop := make(chan struct{})
 	s.stop = stop
 	s.wg.Go(func() {
@@ -72,7 +72,7 @@ func (s *stream) watch(r *run) {
 	})
 }
 
-func (s *stream) rest() {
+func (s *stream) stopKeepAlive() {
 	if s == nil || s.stop == nil {
 		return
 	}
@@ -81,16 +81,16 @@ func (s *stream) rest() {
 	s.stop = nil
 }
 
-// see sends a progress message if the state of the run has changed. Returns the error of the first failed write.
-func (s *stream) see(r *run) error {
+// update sends a progress message if the state of the run has changed. Returns the error of the first failed write.
+func (s *stream) update(r *run) error {
 	if s == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	about := "run " + string(r.ID) + " of " + r.Agent + " is " + string(r.State)
-	if about != s.about {
-		s.about = about
+	if about != s.state {
+		s.state = about
 		s.progress()
 	}
 	return s.err
@@ -102,9 +102,9 @@ func (s *stream) progress() {
 	if s.err != nil {
 		return
 	}
-	s.n++
+	s.count++
 	if s.token == nil {
-		s.err = s.write(": " + s.about + "\n\n")
+		s.err = s.write(": " + s.state + "\n\n")
 		return
 	}
 	type params struct {
@@ -116,7 +116,7 @@ func (s *stream) progress() {
 		Version string `json:"jsonrpc"`
 		Method  string `json:"method"`
 		Params  params `json:"params"`
-	}{"2.0", "notifications/progress", params{s.token, s.n, s.about}})
+	}{"2.0", "notifications/progress", params{s.token, s.count, s.state}})
 }
 
 func (s *stream) event(v any) error {

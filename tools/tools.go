@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	maxBody  = 256 << 10        // bytes of a request body
-	bodyTime = 10 * time.Second // time limit for reading a request body
-	maxWait  = 300              // seconds that a request may wait for a run to end
+	maxBody     = 256 << 10        // bytes of a request body
+	bodyTimeout = 10 * time.Second // time limit for reading a request body
+	maxWait     = 300              // seconds that a request may wait for a run to end
 )
 
 // A Call sends a request to the engine on behalf of the guest in ctx. name is "agents", "start", "run" or "cancel".
@@ -32,64 +32,64 @@ type Call = func(ctx context.Context, name string, in json.RawMessage) (json.Raw
 
 // Handler returns the HTTP handler of the virtual host. The context of each request must hold a [caisson.Guest].
 func Handler(call Call) http.Handler {
-	return &handler{call: call, seats: seats{all: map[caisson.ID]*seat{}}, pending: pending{all: map[pendingKey][]*job{}}}
+	return &handler{call: call, limiters: limiters{all: map[caisson.ID]*limiter{}}, pending: pending{all: map[pendingKey][]*pendingRequest{}}}
 }
 
 type handler struct {
-	call    Call
-	seats   seats
-	pending pending
+	call     Call
+	limiters limiters
+	pending  pending
 }
 
 // ServeHTTP routes a request.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g, err := caisson.GuestOf(r.Context())
 	if err != nil {
-		fail(w, err)
+		writeError(w, err)
 		return
 	}
-	t := h.seats.take(g.Sandbox)
+	t := h.limiters.acquire(g.Sandbox)
 	if t == nil {
-		fail(w, errBusy)
+		writeError(w, errBusy)
 		return
 	}
-	defer h.seats.leave(g.Sandbox)
-	e := &engine{call: h.call, seat: t}
+	defer h.limiters.release(g.Sandbox)
+	e := &engineClient{call: h.call, limiter: t}
 	id, isRun := strings.CutPrefix(r.URL.Path, "/v1/runs/")
 	id, isCancel := strings.CutSuffix(id, "/cancel")
 	switch {
 	case r.URL.Path == "/mcp":
-		if only(w, r, http.MethodPost) {
+		if checkMethod(w, r, http.MethodPost) {
 			h.mcp(w, r, e, g.Sandbox)
 		}
 	case r.URL.Path == "/v1/agents":
-		if only(w, r, http.MethodGet) {
+		if checkMethod(w, r, http.MethodGet) {
 			listAgents(w, r, e)
 		}
 	case r.URL.Path == "/v1/runs":
-		if only(w, r, http.MethodPost) {
+		if checkMethod(w, r, http.MethodPost) {
 			startRun(w, r, e)
 		}
 	case isRun && isCancel:
-		if only(w, r, http.MethodPost) {
+		if checkMethod(w, r, http.MethodPost) {
 			cancelRun(w, r, e, id)
 		}
 	case isRun:
-		if only(w, r, http.MethodGet) {
+		if checkMethod(w, r, http.MethodGet) {
 			showRun(w, r, e, id)
 		}
 	default:
-		fail(w, caisson.Errorf(caisson.NotFound, "there are /v1/agents, /v1/runs and /mcp here, and nothing else"))
+		writeError(w, caisson.Errorf(caisson.NotFound, "there are /v1/agents, /v1/runs and /mcp here, and nothing else"))
 	}
 }
 
-// only reports whether a request has the only method that its path supports, and rejects it otherwise.
-func only(w http.ResponseWriter, r *http.Request, method string) bool {
+// checkMethod reports whether a request has the only method that its path supports, and rejects it otherwise.
+func checkMethod(w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method == method {
 		return true
 	}
 	w.Header().Set("Allow", method)
-	refuse(w, http.StatusMethodNotAllowed, string(caisson.Invalid), "use "+method+" here")
+	writeErrorBody(w, http.StatusMethodNotAllowed, string(caisson.Invalid), "use "+method+" here")
 	return false
 }
 
@@ -103,31 +103,31 @@ var statuses = map[caisson.Kind]int{
 // errTooLarge rejects a body of more than maxBody.
 var errTooLarge = caisson.Errorf(caisson.Invalid, "the body has more than %s; send less", caisson.Size(maxBody))
 
-// fail responds with an error.
-func fail(w http.ResponseWriter, err error) {
-	spent, isSpent := errors.AsType[*spentError](err)
+// writeError responds with an error.
+func writeError(w http.ResponseWriter, err error) {
+	spent, isSpent := errors.AsType[*budgetError](err)
 	switch {
 	case isSpent:
-		refuse(w, http.StatusPaymentRequired, caisson.RunNoCredits, spent.msg)
+		writeErrorBody(w, http.StatusPaymentRequired, caisson.RunNoCredits, spent.msg)
 	case errors.Is(err, errTooLarge):
-		refuse(w, http.StatusRequestEntityTooLarge, string(caisson.Invalid), caisson.MessageOf(err))
+		writeErrorBody(w, http.StatusRequestEntityTooLarge, string(caisson.Invalid), caisson.MessageOf(err))
 	default:
 		if errors.Is(err, errBusy) {
 			w.Header().Set("Retry-After", "1")
 		}
-		refuse(w, statuses[caisson.KindOf(err)], string(caisson.KindOf(err)), caisson.MessageOf(err))
+		writeErrorBody(w, statuses[caisson.KindOf(err)], string(caisson.KindOf(err)), caisson.MessageOf(err))
 	}
 }
 
-func refuse(w http.ResponseWriter, status int, code, msg string) {
-	answer(w, status, struct {
+func writeErrorBody(w http.ResponseWriter, status int, code, msg string) {
+	writeJSON(w, status, struct {
 		Error string `json:"error"`
 		Code  string `json:"code"`
 	}{msg, code})
 }
 
-// answer responds with v as JSON. A failed write cannot be reported to the client and is ignored.
-func answer(w http.ResponseWriter, status int, v any) {
+// writeJSON responds with v as JSON. A failed write cannot be reported to the client and is ignored.
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, `{"error":"internal error","code":"internal"}`, http.StatusInternalServerError)
@@ -139,13 +139,13 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Write(b)
 }
 
-// readBody reads the body of a request. Returns errTooLarge if it exceeds maxBody, and an error if it takes longer than bodyTime.
+// readBody reads the body of a request. Returns errTooLarge if it exceeds maxBody, and an error if it takes longer than bodyTimeout.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
 	c := http.NewResponseController(w)
-	c.SetReadDeadline(time.Now().Add(bodyTime)) // fails only for test connections without deadlines
+	c.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only for test connections without deadlines
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	c.SetReadDeadline(time.Time{})
 	switch {

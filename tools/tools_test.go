@@ -23,7 +23,7 @@ const (
 )
 
 // An engine is a fake of the engine.
-type engine struct {
+type engineClient struct {
 	mu     sync.Mutex
 	asked  []string         // names and arguments of requests; guarded by mu
 	state  string           // state of the only run, as JSON without the id; guarded by mu
@@ -34,13 +34,13 @@ type engine struct {
 	begins func()           // if not nil, called when a run is started
 }
 
-func (e *engine) set(state string) {
+func (e *engineClient) set(state string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.state = state
 }
 
-func (e *engine) count(name string) (n int) {
+func (e *engineClient) count(name string) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, a := range e.asked {
@@ -51,7 +51,7 @@ func (e *engine) count(name string) (n int) {
 	return n
 }
 
-func (e *engine) call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
+func (e *engineClient) call(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 	if _, err := caisson.GuestOf(ctx); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (e *engine) call(ctx context.Context, name string, in json.RawMessage) (jso
 }
 
 // serve serves the tools of an engine to one sandbox, over real sockets.
-func serve(t testing.TB, e *engine) *httptest.Server {
+func serve(t testing.TB, e *engineClient) *httptest.Server {
 	t.Helper()
 	h := tools.Handler(e.call)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func do(t testing.TB, srv *httptest.Server, method, path, body string, header ..
 }
 
 func TestRequests(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	big := strings.Repeat("x", 256<<10)
 	for _, row := range []struct {
@@ -182,7 +182,7 @@ func TestRequests(t *testing.T) {
 
 // The handler re-encodes requests: the engine receives no unknown fields, and nothing that readers interpret differently.
 func TestTheEngineSeesWhatWasUnderstood(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	body := `{ "prompt" : "<p>", "agent":"caisson", "persona":"x", "model":"m", "env":{"A":"1"}, "limits":{"time":"1m0s","cost":"0.5","calls":3},
 		"history":[{"role":"user","content":"before"}] }`
@@ -220,7 +220,7 @@ func TestErrorsOfTheEngine(t *testing.T) {
 		{caisson.Wrap(io.EOF, caisson.Internal, "no"), 500, `{"error":"no","code":"internal"}`},
 		{io.ErrUnexpectedEOF, 503, `the engine does not answer`},
 	} {
-		e := &engine{err: map[string]error{"start": row.err, "run": row.err, "cancel": row.err, "agents": row.err}}
+		e := &engineClient{err: map[string]error{"start": row.err, "run": row.err, "cancel": row.err, "agents": row.err}}
 		srv := serve(t, e)
 		for _, req := range [][3]string{
 			{"POST", "/v1/runs", `{"agent":"a","prompt":"p"}`}, {"GET", "/v1/agents"}, {"GET", "/v1/runs/" + string(runID)}, {"POST", "/v1/runs/" + string(runID) + "/cancel"},
@@ -246,7 +246,7 @@ func TestSpent(t *testing.T) {
 
 // A request without a guest in its context is rejected.
 func TestNoGuest(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	for _, path := range []string{"/v1/agents", "/mcp", "/v1/runs/" + string(runID), "/"} {
 		w := httptest.NewRecorder()
 		tools.Handler(e.call).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
@@ -257,7 +257,7 @@ func TestNoGuest(t *testing.T) {
 }
 
 func TestWaiting(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	path := "/v1/runs/" + string(runID)
 	began := time.Now()
@@ -279,7 +279,7 @@ func TestWaiting(t *testing.T) {
 
 // While a client waits, the engine may be busy or restart.
 func TestWaitingBearsFaults(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	fault := func(err error) {
 		e.mu.Lock()
@@ -310,7 +310,7 @@ func TestWaitingBearsFaults(t *testing.T) {
 
 // A client that disconnects ends its request.
 func TestGoingAway(t *testing.T) {
-	e := &engine{}
+	e := &engineClient{}
 	srv := serve(t, e)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -334,7 +334,7 @@ func TestGoingAway(t *testing.T) {
 // A run that was started for a client that has disconnected is cancelled.
 func TestStartedForNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	e := &engine{begins: cancel}
+	e := &engineClient{begins: cancel}
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("POST", "/v1/runs", strings.NewReader(`{"agent":"a","prompt":"p"}`))
 	tools.Handler(e.call).ServeHTTP(w, r.WithContext(caisson.WithGuest(ctx, caisson.Guest{Sandbox: "sb-a", Account: "local"})))
@@ -345,7 +345,7 @@ func TestStartedForNobody(t *testing.T) {
 
 // The requests of one sandbox are limited, and so are those that reach the engine at once; other sandboxes have their own limits.
 func TestManyRequests(t *testing.T) {
-	e := &engine{hold: make(chan struct{})}
+	e := &engineClient{hold: make(chan struct{})}
 	srv := serve(t, e)
 	statuses := make(chan int, 40)
 	for range cap(statuses) {

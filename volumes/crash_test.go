@@ -24,7 +24,7 @@ func TestCreateFails(t *testing.T) {
 	}
 	w.dirs()
 	w.store.failNext("insert", errInjected)
-	if _, err := w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa"); !errors.Is(err, errInjected) {
+	if _, err := w.holds.Attach(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa"); !errors.Is(err, errInjected) {
 		t.Fatal(err)
 	}
 	w.dirs(w.create("a", "data"))
@@ -67,9 +67,9 @@ func TestCrashes(t *testing.T) {
 	must(t, os.Symlink(w.data(kept), filepath.Join(top, "vl-aaaaaaaaaaaaaaaf")))
 	// Crashes after a volume was attached but before the sandbox's spec has it, and before a removed sandbox has detached it.
 	known := w.sandbox("a", taken)
-	got(w.holds.Hold(t.Context(), "a", "taken", known))(t)
+	got(w.holds.Attach(t.Context(), "a", "taken", known))(t)
 	for name, sb := range map[string]caisson.ID{"unknown": w.sandbox("a", nil), "others": w.sandbox("a", kept), "gone": "sb-aaaaaaaaaaaaaaaa"} {
-		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+		got(w.holds.Attach(t.Context(), "a", name, sb))(t)
 	}
 	w.restart()
 	all, _, err := w.service.ListVolumes(w.as("a"), caisson.Filter{})
@@ -93,7 +93,7 @@ func TestLostFiles(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
 	sb := w.sandbox("a", v)
-	got(w.holds.Hold(t.Context(), "a", "data", sb))(t)
+	got(w.holds.Attach(t.Context(), "a", "data", sb))(t)
 	must(t, os.RemoveAll(filepath.Dir(w.data(v))))
 	w.restart()
 	_, err := w.holds.Open(t.Context(), v.ID, sb)
@@ -101,9 +101,9 @@ func TestLostFiles(t *testing.T) {
 	if w.get("a", "data").ID != v.ID {
 		t.Error("it is another volume")
 	}
-	must(t, w.holds.Leave(t.Context(), v.ID, sb))
+	must(t, w.holds.Detach(t.Context(), v.ID, sb))
 	// fails as long as a sandbox could not start with the volume
-	_, err = w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa")
+	_, err = w.holds.Attach(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa")
 	wants(t, err, caisson.Conflict, "gone from disk")
 	must(t, w.service.RemoveVolume(w.as("a"), "data"))
 	w.dirs(w.create("a", "data"))
@@ -155,7 +155,7 @@ func TestUnended(t *testing.T) {
 		want caisson.ID
 	}{"runs": {true, nil, sb}, "unknown": {false, errInjected, sb}, "ended": {false, nil, ""}} {
 		w.runs = func(context.Context, caisson.ID) (bool, error) { return c.runs, c.err }
-		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+		got(w.holds.Attach(t.Context(), "a", name, sb))(t)
 		w.restart()
 		if v := w.get("a", name); v.Sandbox != c.want {
 			t.Errorf("%s: the volume is %q's, want %q", name, v.Sandbox, c.want)
@@ -174,15 +174,15 @@ func TestGone(t *testing.T) {
 	w.runs = func(context.Context, caisson.ID) (bool, error) { return runs, nil }
 	w.restart()
 	for _, name := range []string{"given", "removed"} {
-		got(w.holds.Hold(t.Context(), "a", name, gone))(t)
+		got(w.holds.Attach(t.Context(), "a", name, gone))(t)
 	}
 	next := w.sandbox("a", nil)
 	runs = true
-	_, err := w.holds.Hold(t.Context(), "a", "given", next)
+	_, err := w.holds.Attach(t.Context(), "a", "given", next)
 	wants(t, err, caisson.Conflict, gone)
 	wants(t, w.service.RemoveVolume(w.as("a"), "removed"), caisson.Conflict, gone)
 	runs = false
-	if v := got(w.holds.Hold(t.Context(), "a", "given", next))(t); v.Sandbox != next {
+	if v := got(w.holds.Attach(t.Context(), "a", "given", next))(t); v.Sandbox != next {
 		t.Errorf("the volume is %q's", v.Sandbox)
 	}
 	must(t, w.service.RemoveVolume(w.as("a"), "removed"))

@@ -29,7 +29,7 @@ type world struct {
 	store   *faulty
 	core    *volumes.Core
 	service *volumes.Service
-	holds   *volumes.Holds
+	holds   *volumes.Attachments
 	runs    func(context.Context, caisson.ID) (bool, error)
 }
 
@@ -47,11 +47,11 @@ func newWorld(t *testing.T) *world {
 func (w *world) open() {
 	w.t.Helper()
 	core, err := volumes.New(volumes.Config{
-		Dir: w.dir, Store: w.store, Runs: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Dir: w.dir, Store: w.store, HasProcesses: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Events: events.New(w.store.Store.Events(), nil),
 	})
 	must(w.t, err)
-	w.core, w.service, w.holds = core, core.Volumes(), core.Holds()
+	w.core, w.service, w.holds = core, core.Volumes(), core.Attachments()
 	must(w.t, core.Reconcile(w.t.Context()))
 }
 

@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Holds implements [caisson.VolumeHolds].
-type Holds struct{ c *Core }
+// Attachments implements [caisson.VolumeHolds].
+type Attachments struct{ c *Core }
 
-var _ caisson.VolumeHolds = (*Holds)(nil)
+var _ caisson.VolumeHolds = (*Attachments)(nil)
 
 // errUnchanged aborts an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// maxTurns bounds how often Attach retries because other callers create and remove the volume at the same time.
-const maxTurns = 10
+// maxAttempts bounds how often Attach retries because other callers create and remove the volume at the same time.
+const maxAttempts = 10
 
-// Hold implements [caisson.VolumeHolds].
-func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
+// Attach implements [caisson.VolumeHolds].
+func (h *Attachments) Attach(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
 	_, err := caisson.ParseID(caisson.VolumePrefix, ref)
 	named := err != nil
-	for range maxTurns {
+	for range maxAttempts {
 		v, err := h.c.Store.Volumes().Get(ctx, caisson.In(account), ref)
 		if named && caisson.KindOf(err) == caisson.NotFound {
 			if err := caisson.CheckVolumeName("volume", ref); err != nil {
@@ -40,7 +40,7 @@ func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.I
 		if err != nil {
 			return nil, err
 		}
-		if v, err = h.take(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
+		if v, err = h.attach(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
 			return v, err
 		}
 		// The volume has been removed since it was read.
@@ -48,8 +48,8 @@ func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.I
 	return nil, caisson.Errorf(caisson.Conflict, "volume %s is being made and removed all the time; try again", ref)
 }
 
-// take attaches a volume to a sandbox. Returns Conflict if another sandbox has it attached.
-func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
+// attach attaches a volume to a sandbox. Returns Conflict if another sandbox has it attached.
+func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
 	release, err := h.c.locks.Acquire(ctx, string(id))
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 	} else if err := data.Close(); err != nil {
 		return nil, err
 	}
-	if err := h.c.settleGone(ctx, id); err != nil {
+	if err := h.c.detachIfSandboxGone(ctx, id); err != nil {
 		return nil, err
 	}
 	var has *caisson.Volume
@@ -86,7 +86,7 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 }
 
 // Open implements [caisson.VolumeHolds].
-func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
+func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
 	v, err := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound && err != nil:
@@ -101,7 +101,7 @@ func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.Run
 }
 
 // open opens the data directory of a volume, which guests see.
-func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
+func (h *Attachments) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	f, err := h.c.openData(id, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
@@ -113,11 +113,13 @@ func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }
 
-// Written implements [caisson.VolumeHolds].
-func (h *Holds) Written(id caisson.ID) (*os.File, error) { return h.c.openData(id, unix.O_RDONLY) }
+// OpenData implements [caisson.VolumeHolds].
+func (h *Attachments) OpenData(id caisson.ID) (*os.File, error) {
+	return h.c.openData(id, unix.O_RDONLY)
+}
 
-// Leave implements [caisson.VolumeHolds].
-func (h *Holds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
+// Detach implements [caisson.VolumeHolds].
+func (h *Attachments) Detach(ctx context.Context, id, sandbox caisson.ID) error {
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
 		if v.Sandbox != sandbox || sandbox == "" {
 			return errUnchanged

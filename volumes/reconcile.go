@@ -27,7 +27,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		default:
 			return err
 		}
-		return c.settle(ctx, v)
+		return c.detachStale(ctx, v)
 	})
 	if err != nil {
 		return err
@@ -52,8 +52,8 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	return nil
 }
 
-// settle detaches a volume from a sandbox that does not exist or whose spec does not have the volume.
-func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
+// detachStale detaches a volume from a sandbox that does not exist or whose spec does not have the volume.
+func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if v.Sandbox == "" {
 		return nil
 	}
@@ -64,20 +64,20 @@ func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	if c.Runs != nil {
+	if c.HasProcesses != nil {
 		// Processes that could not be killed still write to the volume.
-		if runs, err := c.Runs(ctx, v.Sandbox); err != nil || runs {
+		if runs, err := c.HasProcesses(ctx, v.Sandbox); err != nil || runs {
 			c.Log.ErrorContext(ctx, "the sandbox that has a volume is gone and its processes may not be; the volume is given to nobody until a start of the daemon finds that they are", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
 			return nil
 		}
 	}
 	c.Log.WarnContext(ctx, "a volume was freed whose sandbox is gone", "volume", v.ID, "sandbox", v.Sandbox)
-	return c.Holds().Leave(ctx, v.ID, v.Sandbox)
+	return c.Attachments().Detach(ctx, v.ID, v.Sandbox)
 }
 
-// settleGone detaches a volume from a sandbox that no longer exists but could not detach it, because its creation was rolled
+// detachIfSandboxGone detaches a volume from a sandbox that no longer exists but could not detach it, because its creation was rolled
 // back only in part. A sandbox that is being created is in the store before it attaches a volume.
-func (c *Core) settleGone(ctx context.Context, id caisson.ID) error {
+func (c *Core) detachIfSandboxGone(ctx context.Context, id caisson.ID) error {
 	v, err := c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil || v.Sandbox == "" {
 		return err
@@ -85,7 +85,7 @@ func (c *Core) settleGone(ctx context.Context, id caisson.ID) error {
 	if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(v.Sandbox)); caisson.KindOf(err) != caisson.NotFound || err == nil {
 		return err
 	}
-	return c.settle(ctx, v)
+	return c.detachStale(ctx, v)
 }
 
 // sweep removes directories without a volume: those of removed volumes, and those whose creation a crash has interrupted.

@@ -37,7 +37,7 @@ func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (
 
 // create creates a volume of an account. The caller has checked the name and the labels.
 func (c *Core) create(ctx context.Context, account string, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	release, err := c.making.Acquire(ctx, account)
+	release, err := c.createLocks.Acquire(ctx, account)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, e
 	if err != nil {
 		return nil, err
 	}
-	return s.c.counted(ctx, v), nil
+	return s.c.recount(ctx, v), nil
 }
 
 // ListVolumes implements [caisson.Volumes].
@@ -108,7 +108,7 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.forget(ctx, in, v.ID); err != nil {
+	if err := s.c.deleteRecord(ctx, in, v.ID); err != nil {
 		return err
 	}
 	s.c.event(ctx, v, "volume.removed", "")
@@ -131,14 +131,14 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	return nil
 }
 
-// forget deletes the record of a volume that is not attached. From then on, its directory is garbage.
-func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+// deleteRecord deletes the record of a volume that is not attached. From then on, its directory is garbage.
+func (c *Core) deleteRecord(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := c.settleGone(ctx, id); err != nil {
+	if err := c.detachIfSandboxGone(ctx, id); err != nil {
 		return err
 	}
 	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // read again: a sandbox may have attached it in the meantime
@@ -151,7 +151,7 @@ func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 	return c.Store.Volumes().Delete(ctx, in, string(id))
 }
 
-var labelForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+var labelPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 
 // checkLabels applies the same rules as for the labels of sandboxes.
 func checkLabels(labels map[string]string) error {
@@ -159,7 +159,7 @@ func checkLabels(labels map[string]string) error {
 		return caisson.Invalidf("labels", "more than 64 labels")
 	}
 	for k, v := range labels {
-		if !labelForm.MatchString(k) {
+		if !labelPattern.MatchString(k) {
 			return caisson.Invalidf("labels", "%.70q is not the name of a label", k)
 		}
 		if len(v) > 1024 {

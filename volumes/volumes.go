@@ -32,19 +32,19 @@ type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
 	Events caisson.Publisher
-	// Runs reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to have
+	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to have
 	// none.
-	Runs func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	Log  *slog.Logger
+	HasProcesses func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	Log          *slog.Logger
 }
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	top    *os.File      // the directory of all volumes
-	locks  keylock.Locks // held while a volume is attached to a sandbox or removed, by volume id
-	making keylock.Locks // held while a volume is created, by account
-	counts *counts
+	top         *os.File      // the directory of all volumes
+	locks       keylock.Locks // held while a volume is attached to a sandbox or removed, by volume id
+	createLocks keylock.Locks // held while a volume is created, by account
+	counts      *countLimiter
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -71,7 +71,7 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{Config: cfg, top: f, counts: newCounts()}
+	c := &Core{Config: cfg, top: f, counts: newCountLimiter()}
 	// The context lives as long as the core and not as long as a request. It carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
@@ -102,8 +102,8 @@ func (c *Core) do(f func(ctx context.Context)) bool {
 // Volumes returns the service of volumes.
 func (c *Core) Volumes() *Service { return &Service{c} }
 
-// Holds returns the interface through which the lifecycle of sandboxes attaches and detaches volumes.
-func (c *Core) Holds() *Holds { return &Holds{c} }
+// Attachments returns the interface through which the lifecycle of sandboxes attaches and detaches volumes.
+func (c *Core) Attachments() *Attachments { return &Attachments{c} }
 
 // event publishes an event of a volume.
 func (c *Core) event(ctx context.Context, v *caisson.Volume, kind string, sandbox caisson.ID) {

@@ -15,7 +15,7 @@ import (
 // capabilities, privilege gain through exec, core files and ptrace, and, where the kernel supports it, file system access,
 // incoming connections, and most system calls. If it returns an error the process must exit.
 func confineSelf(uid int) (Confinement, error) {
-	if err := limit(); err != nil {
+	if err := setLimits(); err != nil {
 		return Confinement{}, err
 	}
 	if err := dropPrivileges(uid); err != nil {
@@ -42,7 +42,7 @@ func confineSelf(uid int) (Confinement, error) {
 // maxMemory bounds the process's memory, in bytes. The Go memory limit is a quarter of it.
 const maxMemory = 4 << 30
 
-func limit() error {
+func setLimits() error {
 	for _, l := range []struct {
 		name     string
 		resource int

@@ -39,17 +39,17 @@ func lowest(t *testing.T) int {
 
 func TestReserve(t *testing.T) {
 	dst := netip.MustParseAddrPort("192.0.2.1:443")
-	ask := func(r *reserve) []error {
+	ask := func(r *limitedDialer) []error {
 		_, tcp := r.DialTCP(t.Context(), dst)
 		_, udp := r.DialUDP(t.Context(), dst)
 		return []error{tcp, udp}
 	}
-	for _, err := range ask(newReserve(dials{}, maxDescriptors)) {
+	for _, err := range ask(newLimitedDialer(dials{}, maxDescriptors)) {
 		if !errors.Is(err, errDialled) {
 			t.Errorf("with room: %v", err)
 		}
 	}
-	for _, err := range ask(&reserve{dials{}, lowest(t)}) {
+	for _, err := range ask(&limitedDialer{dials{}, lowest(t)}) {
 		if caisson.KindOf(err) != caisson.Exhausted {
 			t.Errorf("without: %v", err)
 		}

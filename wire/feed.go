@@ -109,8 +109,8 @@ func (f *feed) run() error {
 	}
 }
 
-// tell sends m and expects no answer. Packets are written atomically, so no lock is needed.
-func (f *feed) tell(m feedMessage) error {
+// send sends m and expects no answer. Packets are written atomically, so no lock is needed.
+func (f *feed) send(m feedMessage) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -122,8 +122,8 @@ func (f *feed) tell(m feedMessage) error {
 	return err
 }
 
-// ask sends m and waits for its answer. It returns net.ErrClosed if the connection has ended.
-func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
+// call sends m and waits for its answer. It returns net.ErrClosed if the connection has ended.
+func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	c := make(chan feedAnswer, 1)
 	f.mu.Lock()
 	if f.waiting == nil {
@@ -139,7 +139,7 @@ func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
 		delete(f.waiting, m.N)
 		f.mu.Unlock()
 	}()
-	if err := f.tell(m); err != nil {
+	if err := f.send(m); err != nil {
 		return feedAnswer{}, err
 	}
 	select {
@@ -167,13 +167,13 @@ type lessor struct {
 
 // Lease implements [caisson.Lessor]. A lease that arrives after ctx has ended stays reserved until the journal is finished.
 func (l lessor) Lease(ctx context.Context, account, budget string, need, want caisson.Amount) (caisson.Lease, error) {
-	a, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{account, budget, need, want}})
+	a, err := l.feed.call(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{account, budget, need, want}})
 	return a.Lease, err
 }
 
 // Return implements [caisson.Lessor].
 func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
-	_, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
+	_, err := l.feed.call(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
 	return err
 }
 
@@ -220,11 +220,11 @@ func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 
 // A session is the engine's state for one wire process, from its start to its exit.
 type session struct {
-	m     *Manager
-	link  *link
-	said  quota // rate of decisions; used by listen only
-	tools *uses
-	asked *uses // requests for streams that are not answered yet
+	m              *Manager
+	link           *link
+	decisions      quota // rate of decisions; used by listen only
+	tools          *limiter
+	pendingStreams *limiter // requests for streams that are not answered yet
 }
 
 // listen serves the engine's end of the feed of one wire process. It returns when the connection ends, or with an error on a
@@ -254,11 +254,11 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		}
 		switch {
 		case msg.Lease != nil || msg.Return != nil:
-			if err := s.answer(ctx, conn, msg); err != nil {
+			if err := s.answerLease(ctx, conn, msg); err != nil {
 				return err
 			}
 		case msg.Tool != nil:
-			if !s.useTool(ctx, conn, msg, background.Go) {
+			if !s.startTool(ctx, conn, msg, background.Go) {
 				return fmt.Errorf("%w: too many uses of tools", errMessage)
 			}
 		case msg.Stream != nil:
@@ -278,7 +278,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			}
 		case msg.Finished:
 			if s.link.journals.remove(msg.Journal) {
-				background.Go(func() { s.finish(ctx, msg.Journal) })
+				background.Go(func() { s.finishJournal(ctx, msg.Journal) })
 			}
 		case msg.Grew:
 			if s.m.cfg.Ledger != nil {
@@ -288,7 +288,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			return fmt.Errorf("%w: %d decisions", errMessage, len(msg.Decisions))
 		case msg.Decisions != nil:
 			n := int64(len(msg.Decisions))
-			ok, dropped := s.said.take(time.Now(), max(n, 1))
+			ok, dropped := s.decisions.take(time.Now(), max(n, 1))
 			if dropped > 0 {
 				s.m.log.WarnContext(ctx, "decisions of wires are not recorded: there are too many", "dropped", dropped)
 			}
@@ -303,7 +303,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	}
 }
 
-func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
+func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
 	var lessor caisson.Lessor
@@ -336,7 +336,7 @@ func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) er
 		return err
 	}
 	// The wire process reads continuously; one that does not must not block the engine.
-	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return err
 	}
 	_, _, err = conn.WriteMsgUnix(b, rights, nil)
@@ -356,7 +356,7 @@ func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) 
 type feedLog struct{ feed *feed }
 
 func (w feedLog) Write(p []byte) (int, error) {
-	w.feed.tell(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: there is no other place to log to
+	w.feed.send(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: there is no other place to log to
 	return len(p), nil
 }
 

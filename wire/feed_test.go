@@ -40,11 +40,11 @@ func hear(t *testing.T, cfg Config, handlers Handlers) (*Manager, *net.UnixConn,
 	engine, process := connected(t)
 	m := &Manager{
 		cfg: cfg, handlers: handlers, log: slog.New(slog.DiscardHandler),
-		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted), streams: newStreams(),
+		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached), streams: newStreams(),
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- (&session{m: m, link: &link{}, tools: newToolUses(), asked: newStreamUses()}).listen(context.Background(), engine)
+		done <- (&session{m: m, link: &link{}, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}).listen(context.Background(), engine)
 	}()
 	return m, process, done
 }
@@ -91,7 +91,7 @@ func TestRotateInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowLedger{release: make(chan struct{})}
 		close(l.release)
-		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolUses()}
+		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolLimiter()}
 		asked, done := make(chan struct{}, 1), make(chan struct{})
 		go s.rotate(t.Context(), asked, done)
 		for range 2 {
@@ -117,7 +117,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 	var heard atomic.Int64
 	m, process, done := hear(t, Config{}, Handlers{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
 	m.mu.Lock()
-	m.departed.Put(id, caisson.Guest{Sandbox: id})
+	m.detached.Put(id, caisson.Guest{Sandbox: id})
 	m.mu.Unlock()
 	list := slices.Repeat([]caisson.Decision{{Kind: "name", Rule: -1, Count: 1}}, maxDecisions)
 	start := time.Now()

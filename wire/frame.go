@@ -22,18 +22,18 @@ const (
 type filter struct {
 	sandbox4, gateway4 netip.Addr
 	sandbox6, gateway6 netip.Addr
-	last4              netip.Addr // broadcast address of the subnet
+	broadcast4         netip.Addr // broadcast address of the subnet
 }
 
 func newFilter() *filter {
 	net4 := netip.MustParsePrefix(SandboxIPv4 + "/30").Masked().Addr().As4()
 	net4[3] |= 1<<(32-bitsIPv4) - 1
 	return &filter{
-		sandbox4: netip.MustParseAddr(SandboxIPv4),
-		gateway4: netip.MustParseAddr(GatewayIPv4),
-		sandbox6: netip.MustParseAddr(SandboxIPv6),
-		gateway6: netip.MustParseAddr(GatewayIPv6),
-		last4:    netip.AddrFrom4(net4),
+		sandbox4:   netip.MustParseAddr(SandboxIPv4),
+		gateway4:   netip.MustParseAddr(GatewayIPv4),
+		sandbox6:   netip.MustParseAddr(SandboxIPv6),
+		gateway6:   netip.MustParseAddr(GatewayIPv6),
+		broadcast4: netip.AddrFrom4(net4),
 	}
 }
 
@@ -144,6 +144,6 @@ func (f *filter) unicast(dst netip.Addr) bool {
 		return true
 	default:
 		a := dst.As4()
-		return a[0] != 0 && a[0] < 240 && dst != f.last4
+		return a[0] != 0 && a[0] < 240 && dst != f.broadcast4
 	}
 }

@@ -33,14 +33,14 @@ const (
 	maxWideFlows = 256
 )
 
-// hosts serves HTTP at the gateway's address, for all wires.
-type hosts struct {
-	handlers map[string]http.Handler
-	server   *http.Server
-	flows    *flow.Budget // of all wires
-	conns    chan net.Conn
-	done     chan struct{}
-	end      sync.Once
+// virtualHosts serves HTTP at the gateway's address, for all wires.
+type virtualHosts struct {
+	handlers  map[string]http.Handler
+	server    *http.Server
+	flows     *flow.Budget // of all wires
+	conns     chan net.Conn
+	done      chan struct{}
+	closeOnce sync.Once
 
 	renderings chan struct{} // limits concurrent renderings of the /why page
 }
@@ -48,7 +48,7 @@ type hosts struct {
 // A hostConn is a connection to a virtual host, with the wire over which it came.
 type hostConn struct {
 	net.Conn
-	wire *served
+	wire *sandboxWire
 }
 
 // widen calls Widen of the underlying connection if it is one of [flow.Forwarder], which gives it larger buffers.
@@ -67,21 +67,21 @@ func connOf(ctx context.Context) *hostConn {
 }
 
 // wireOf returns the wire over which a request came; nil if it did not come over a wire.
-func wireOf(ctx context.Context) *served {
+func wireOf(ctx context.Context) *sandboxWire {
 	if c := connOf(ctx); c != nil {
 		return c.wire
 	}
 	return nil
 }
 
-func newHosts(handlers map[string]http.Handler) *hosts {
-	h := &hosts{
+func newVirtualHosts(handlers map[string]http.Handler) *virtualHosts {
+	h := &virtualHosts{
 		handlers: handlers, flows: flow.NewBudget(maxFlows, maxWideFlows),
 		conns: make(chan net.Conn), done: make(chan struct{}), renderings: make(chan struct{}, maxRenderings),
 	}
 	h.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(nowhere{}, "", 0),
+		ErrorLog: log.New(discardLog{}, "", 0),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c.(*hostConn))
 		},
@@ -89,22 +89,22 @@ func newHosts(handlers map[string]http.Handler) *hosts {
 	return h
 }
 
-// nowhere discards net/http's log lines about requests of untrusted clients, which are unbounded.
-type nowhere struct{}
+// discardLog discards net/http's log lines about requests of untrusted clients, which are unbounded.
+type discardLog struct{}
 
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (discardLog) Write(p []byte) (int, error) { return len(p), nil }
 
-func (h *hosts) run() error {
+func (h *virtualHosts) run() error {
 	if err := h.server.Serve(h); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-func (h *hosts) close() { h.server.Close() }
+func (h *virtualHosts) close() { h.server.Close() }
 
 // serve passes a connection to the HTTP server, or closes it if the server is closed.
-func (h *hosts) serve(w *served, c net.Conn) {
+func (h *virtualHosts) serve(w *sandboxWire, c net.Conn) {
 	select {
 	case h.conns <- &hostConn{c, w}:
 	case <-h.done:
@@ -113,7 +113,7 @@ func (h *hosts) serve(w *served, c net.Conn) {
 }
 
 // Accept implements [net.Listener].
-func (h *hosts) Accept() (net.Conn, error) {
+func (h *virtualHosts) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
 		return c, nil
@@ -123,29 +123,29 @@ func (h *hosts) Accept() (net.Conn, error) {
 }
 
 // Close implements [net.Listener].
-func (h *hosts) Close() error {
-	h.end.Do(func() { close(h.done) })
+func (h *virtualHosts) Close() error {
+	h.closeOnce.Do(func() { close(h.done) })
 	return nil
 }
 
 // Addr implements [net.Listener].
-func (h *hosts) Addr() net.Addr { return &net.TCPAddr{} }
+func (h *virtualHosts) Addr() net.Addr { return &net.TCPAddr{} }
 
 // ServeHTTP dispatches a request to the virtual host that its Host header names. The guest is that of the wire, regardless of the
 // content of the request.
-func (h *hosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (h *virtualHosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := wireOf(r.Context())
-	if !w.enter() {
+	if !w.beginRequest() {
 		panic(http.ErrAbortHandler) // the wire is being detached
 	}
-	defer w.leave()
+	defer w.endRequest()
 	host := r.Host
 	if name, port, err := net.SplitHostPort(host); err == nil && port == "80" {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if host == Domain {
-		h.why(rw, r, w)
+		h.serveWhy(rw, r, w)
 		return
 	}
 	name, ok := strings.CutSuffix(host, "."+Domain)

@@ -50,8 +50,8 @@ func (s *session) newJournal(ctx context.Context) error {
 	return err
 }
 
-// finish finishes a journal to which no process writes any more.
-func (s *session) finish(ctx context.Context, journal caisson.ID) {
+// finishJournal finishes a journal to which no process writes any more.
+func (s *session) finishJournal(ctx context.Context, journal caisson.ID) {
 	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
 		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
 	}
@@ -93,8 +93,8 @@ func (j *journals) remove(id caisson.ID) bool {
 	return was
 }
 
-// take removes and returns all journals.
-func (j *journals) take() (ids []caisson.ID) {
+// removeAll removes and returns all journals.
+func (j *journals) removeAll() (ids []caisson.ID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ids = slices.Sorted(maps.Keys(j.ids))

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds the wait for each answer of the wire process. The longest requests stop a stack and wait for the ledger.
-const patience = 15 * time.Second
+// replyTimeout bounds the wait for each answer of the wire process. The longest requests stop a stack and wait for the ledger.
+const replyTimeout = 15 * time.Second
 
 // A link is the engine's end of the control connection to one wire process. After a failed call the two may be out of step, or
 // the process may be hostile: it is killed, and the link cannot be used any more.
@@ -21,20 +21,20 @@ type link struct {
 	pid      int
 	kill     func()
 	journals journals
-	turn     chan struct{} // holds one token, which a call takes
+	token    chan struct{} // holds one token, which a call takes
 	seq      uint32        // guarded by turn
 	buf      []byte        // guarded by turn
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
-	l := &link{conn: conn, pid: pid, kill: kill, turn: make(chan struct{}, 1)}
-	l.turn <- struct{}{}
+	l := &link{conn: conn, pid: pid, kill: kill, token: make(chan struct{}, 1)}
+	l.token <- struct{}{}
 	return l
 }
 
 // hello waits for the wire process's first message, which reports its confinement.
 func (l *link) hello() (Confinement, error) {
-	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return Confinement{}, err
 	}
 	r, err := l.receive(opHello, 0)
@@ -60,8 +60,8 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 		return reply{}, err // too large; the process need not be killed
 	}
 	select {
-	case <-l.turn:
-		defer func() { l.turn <- struct{}{} }()
+	case <-l.token:
+		defer func() { l.token <- struct{}{} }()
 	case <-ctx.Done():
 		return reply{}, ctx.Err()
 	}
@@ -75,7 +75,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 }
 
 func (l *link) exchange(req request, files []*os.File) (reply, error) {
-	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return reply{}, err
 	}
 	var fds []int

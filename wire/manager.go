@@ -72,8 +72,8 @@ type Ledger interface {
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
-// maxDeparted bounds how many detached wires are remembered.
-const maxDeparted = 1024
+// maxDetached bounds how many detached wires are remembered.
+const maxDetached = 1024
 
 // A Manager is the engine's end of all wires. Its Run supervises the wire process.
 type Manager struct {
@@ -83,7 +83,7 @@ type Manager struct {
 
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
-	departed    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
+	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
 	streams     *streams
 	link        *link         // guarded by mu; nil while there is no wire process
 	up          chan struct{} // guarded by mu; closed while link is not nil
@@ -92,30 +92,30 @@ type Manager struct {
 
 	refreshes uint64 // counts changes of the settings; guarded by mu
 
-	// settling is held while a process receives settings, so that the last settings it receives are the newest. Locked before mu.
-	settling sync.Mutex
-	// runs is held while a process receives changes of runs, so that they arrive in order. Locked before mu.
-	runs sync.Mutex
+	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before mu.
+	settingsMu sync.Mutex
+	// runsMu is held while a process receives changes of runs, so that they arrive in order. Locked before mu.
+	runsMu sync.Mutex
 }
 
 // An attachment is the Manager's state of one wire. Operations on the wire hold its mutex; Manager.mu may be locked while holding
 // it, not the other way round.
 type attachment struct {
-	guest caisson.Guest // guarded by Manager.mu
-	past  caisson.Guest // the guest before this one; guarded by Manager.mu
+	guest         caisson.Guest // guarded by Manager.mu
+	previousGuest caisson.Guest // the guest before this one; guarded by Manager.mu
 
-	left  context.Context // ends when the wire is detached
-	leave context.CancelFunc
+	ctx    context.Context // ends when the wire is detached
+	cancel context.CancelFunc
 
-	mu   sync.Mutex
-	link *link            // to the process that holds the TAP; nil if none does; guarded by mu
-	spec caisson.WireSpec // guarded by mu
-	gone bool             // detached, or the attach failed; guarded by mu
+	mu       sync.Mutex
+	link     *link            // to the process that holds the TAP; nil if none does; guarded by mu
+	spec     caisson.WireSpec // guarded by mu
+	detached bool             // detached, or the attach failed; guarded by mu
 }
 
 func newAttachment(g caisson.Guest) *attachment {
 	a := &attachment{guest: g}
-	a.left, a.leave = context.WithCancel(context.Background())
+	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
 
@@ -143,7 +143,7 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg:   cfg,
 		log:   log,
-		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
+		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached),
 		streams: newStreams(), up: make(chan struct{}),
 	}, nil
 }
@@ -154,7 +154,7 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	if err := validate(id); err != nil {
 		return nil, err
 	}
-	l, err := m.await(ctx)
+	l, err := m.awaitLink(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +166,12 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	a.spec = spec
 	ns, tap, err := newNamespace(string(id))
 	if err != nil {
-		m.forget(id, a)
+		m.removeAttachment(id, a)
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a network namespace; see caisson doctor")
 	}
 	defer tap.Close()
-	if err := m.give(ctx, l, id, a, tap); err != nil {
-		m.forget(id, a)
+	if err := m.sendTAP(ctx, l, id, a, tap); err != nil {
+		m.removeAttachment(id, a)
 		ns.Close()
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 	if netns == nil {
 		return caisson.Invalidf("netns", "the sandbox's network namespace is required")
 	}
-	l, err := m.await(ctx)
+	l, err := m.awaitLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -196,13 +196,13 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 		a.mu.Lock()
 	}
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return caisson.Errorf(caisson.Conflict, "the wire of sandbox %s was detached meanwhile", id)
 	}
 	a.spec = spec
-	if err := m.take(ctx, l, id, a, netns); err != nil {
+	if err := m.reopenTAP(ctx, l, id, a, netns); err != nil {
 		if created {
-			m.forget(id, a)
+			m.removeAttachment(id, a)
 		}
 		return err
 	}
@@ -219,13 +219,13 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return caisson.Errorf(caisson.NotFound, "sandbox %s has no wire", id)
 	}
 	was := a.spec
 	a.spec = spec
-	a.charge(&m.mu, spec.Guest)
-	defer func() { a.charge(&m.mu, a.spec.Guest) }() // a.spec is the old spec again if the call fails
+	a.setGuest(&m.mu, spec.Guest)
+	defer func() { a.setGuest(&m.mu, a.spec.Guest) }() // a.spec is the old spec again if the call fails
 	if a.link == nil {
 		return nil // the process receives the spec with the TAP
 	}
@@ -252,12 +252,12 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	return nil
 }
 
-// charge records the guest that the wire serves from now on. mu is the Manager's.
-func (a *attachment) charge(mu *sync.Mutex, g caisson.Guest) {
+// setGuest records the guest that the wire serves from now on. mu is the Manager's.
+func (a *attachment) setGuest(mu *sync.Mutex, g caisson.Guest) {
 	mu.Lock()
 	defer mu.Unlock()
 	if a.guest != g {
-		a.past, a.guest = a.guest, g
+		a.previousGuest, a.guest = a.guest, g
 	}
 }
 
@@ -267,11 +267,11 @@ func (s *session) guest(id caisson.ID, trace string) (g caisson.Guest, known boo
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g, known = m.departed.Get(id)
+	g, known = m.detached.Get(id)
 	if a := m.wires[id]; a != nil {
 		g, known = a.guest, true
-		if trace == a.past.Trace && trace != g.Trace && a.past.Account != "" {
-			g = a.past
+		if trace == a.previousGuest.Trace && trace != g.Trace && a.previousGuest.Account != "" {
+			g = a.previousGuest
 		}
 	}
 	return g, known
@@ -279,13 +279,13 @@ func (s *session) guest(id caisson.ID, trace string) (g caisson.Guest, known boo
 
 // Recent returns the recent refusals of a wire, the newest last. Their content is untrusted.
 func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
-	r, err := m.ask(ctx, request{op: opRecent, id: id})
+	r, err := m.callWire(ctx, request{op: opRecent, id: id})
 	if err != nil {
 		return nil, err
 	}
 	var list []caisson.Decision
 	if err := unmarshal(r.body, &list); err != nil {
-		return nil, errDown(err)
+		return nil, errUnavailable(err)
 	}
 	return list, nil
 }
@@ -299,7 +299,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	if l == nil {
 		return nil // the next process starts with them
 	}
-	return m.settle(ctx, l)
+	return m.sendSettings(ctx, l)
 }
 
 // Forget tells the wire process that budgets have changed, so that it spends no more of leases under their old limits.
@@ -312,15 +312,15 @@ func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	}
 	r, err := l.call(ctx, request{op: opForget}, forgetBody{budgets})
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	return r.err()
 }
 
-// settle sends the settings to l's process.
-func (m *Manager) settle(ctx context.Context, l *link) error {
-	m.settling.Lock()
-	defer m.settling.Unlock()
+// sendSettings sends the settings to l's process.
+func (m *Manager) sendSettings(ctx context.Context, l *link) error {
+	m.settingsMu.Lock()
+	defer m.settingsMu.Unlock()
 	settings, err := m.handlers.Settings(ctx)
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func (m *Manager) settle(ctx context.Context, l *link) error {
 	defer f.Close()
 	r, err := l.call(ctx, request{op: opSettings}, nil, f)
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	if err := r.err(); err != nil {
 		return fmt.Errorf("%w: %w", errSettings, err)
@@ -353,26 +353,26 @@ func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return nil
 	}
-	if err := m.release(ctx, id, a); err != nil {
+	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
-	m.forget(id, a)
+	m.removeAttachment(id, a)
 	return nil
 }
 
 // Network returns the traffic counters of the sandbox's wire. It returns NotFound if the sandbox has no wire, and Unavailable
 // while the wire process restarts.
 func (m *Manager) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error) {
-	r, err := m.ask(ctx, request{op: opStats, id: id})
+	r, err := m.callWire(ctx, request{op: opStats, id: id})
 	if err != nil {
 		return nil, err
 	}
 	var s Stats
 	if err := unmarshal(r.body, &s); err != nil {
-		return nil, errDown(err)
+		return nil, errUnavailable(err)
 	}
 	return &caisson.NetworkStats{
 		BytesOut: int64(s.BytesOut), BytesIn: int64(s.BytesIn), Dropped: int64(s.DroppedOut),
@@ -380,8 +380,8 @@ func (m *Manager) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkS
 	}, nil
 }
 
-// ask sends the wire process a request about one wire.
-func (m *Manager) ask(ctx context.Context, req request) (reply, error) {
+// callWire sends the wire process a request about one wire.
+func (m *Manager) callWire(ctx context.Context, req request) (reply, error) {
 	m.mu.Lock()
 	l, known := m.link, m.wires[req.id] != nil
 	m.mu.Unlock()
@@ -389,18 +389,18 @@ func (m *Manager) ask(ctx context.Context, req request) (reply, error) {
 		return reply{}, caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", req.id)
 	}
 	if l == nil {
-		return reply{}, errDown(nil)
+		return reply{}, errUnavailable(nil)
 	}
 	r, err := l.call(ctx, req, nil)
 	if err != nil {
-		return reply{}, errDown(err)
+		return reply{}, errUnavailable(err)
 	}
 	return r, r.err()
 }
 
 // Confinement returns how the wire process is confined, for caisson doctor. It waits for the process if it is starting.
 func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
-	if _, err := m.await(ctx); err != nil {
+	if _, err := m.awaitLink(ctx); err != nil {
 		return Confinement{}, err
 	}
 	m.mu.Lock()
@@ -408,24 +408,24 @@ func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
 	return m.confinement, nil
 }
 
-// take opens the TAP in ns and passes it to l's process. The caller must hold a.mu.
-func (m *Manager) take(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
-	if err := m.release(ctx, id, a); err != nil {
+// reopenTAP opens the TAP in ns and passes it to l's process. The caller must hold a.mu.
+func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
+	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
-	tap, err := takeTAP(ns, string(id))
-	if errors.Is(err, errNotOurs) {
+	tap, err := openLabelledTAP(ns, string(id))
+	if errors.Is(err, errWrongNamespace) {
 		return caisson.Wrap(err, caisson.Invalid, "this is not the network namespace of sandbox %s", id)
 	}
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot take up the wire of sandbox %s", id)
 	}
 	defer tap.Close()
-	return m.give(ctx, l, id, a, tap)
+	return m.sendTAP(ctx, l, id, a, tap)
 }
 
-// give passes a TAP to l's process. The caller must hold a.mu.
-func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
+// sendTAP passes a TAP to l's process. The caller must hold a.mu.
+func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
 	files, err := m.recordFile(id, a.spec)
 	if err != nil {
 		return err
@@ -436,7 +436,7 @@ func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachmen
 		return err
 	}
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	if err := r.err(); err != nil {
 		return err
@@ -445,8 +445,8 @@ func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachmen
 	return nil
 }
 
-// release makes the wire process close the TAP. The caller must hold a.mu.
-func (m *Manager) release(ctx context.Context, id caisson.ID, a *attachment) error {
+// releaseTAP makes the wire process close the TAP. The caller must hold a.mu.
+func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *attachment) error {
 	if a.link == nil {
 		return nil
 	}
@@ -476,19 +476,19 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 	return a, true
 }
 
-// forget removes a and marks it as detached. The caller must hold a.mu.
-func (m *Manager) forget(id caisson.ID, a *attachment) {
-	a.gone = true
-	a.leave()
+// removeAttachment removes a and marks it as detached. The caller must hold a.mu.
+func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
+	a.detached = true
+	a.cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.wires, id)
-	m.departed.Put(id, a.guest)
+	m.detached.Put(id, a.guest)
 }
 
-// await returns the link to the wire process. It waits for up to patience while the process is starting.
-func (m *Manager) await(ctx context.Context) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// awaitLink returns the link to the wire process. It waits for up to patience while the process is starting.
+func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	for {
 		m.mu.Lock()
@@ -500,7 +500,7 @@ func (m *Manager) await(ctx context.Context) (*link, error) {
 		select {
 		case <-up:
 		case <-ctx.Done():
-			return nil, errDown(ctx.Err())
+			return nil, errUnavailable(ctx.Err())
 		}
 	}
 }
@@ -510,7 +510,7 @@ func validate(id caisson.ID) error {
 	return err
 }
 
-func errDown(cause error) error {
+func errUnavailable(cause error) error {
 	const msg = "the network of sandboxes is restarting; try again"
 	if cause == nil {
 		return caisson.Errorf(caisson.Unavailable, msg)

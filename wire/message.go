@@ -51,10 +51,10 @@ const (
 	requestHeader = 1 + 4 + idSize
 	replyHeader   = 1 + 4 + 1
 	// maxBody is limited so that the kernel need not allocate a large contiguous buffer for a packet of a unix socket.
-	maxBody    = 120 << 10
-	maxRequest = requestHeader + maxBody
-	maxReply   = replyHeader + maxBody
-	maxText    = 200
+	maxBody      = 120 << 10
+	maxRequest   = requestHeader + maxBody
+	maxReply     = replyHeader + maxBody
+	maxErrorText = 200
 )
 
 type request struct {
@@ -79,8 +79,8 @@ type forgetBody struct {
 	Budgets []string `json:"budgets"`
 }
 
-// about reports whether requests of this type concern one wire.
-func (o op) about() bool { return o < opSettings }
+// perWire reports whether requests of this type concern one wire.
+func (o op) perWire() bool { return o < opSettings }
 
 // descriptors returns the minimum and maximum number of descriptors attached to a request.
 func (o op) descriptors() (least, most int) {
@@ -146,7 +146,7 @@ func decodeRequest(b []byte) (request, error) {
 	if r.op < opAttach || r.op > lastOp {
 		return request{}, fmt.Errorf("%w: op %d", errMessage, r.op)
 	}
-	if !r.op.about() {
+	if !r.op.perWire() {
 		if !bytes.Equal(b[5:requestHeader], make([]byte, idSize)) {
 			return request{}, fmt.Errorf("%w: id", errMessage)
 		}
@@ -163,7 +163,7 @@ func decodeRequest(b []byte) (request, error) {
 func (r reply) encode() []byte {
 	most := maxBody
 	if r.status == statusFailed {
-		most = maxText
+		most = maxErrorText
 	}
 	b := make([]byte, 0, replyHeader+len(r.body))
 	b = append(b, byte(r.op))
@@ -181,7 +181,7 @@ func decodeReply(b []byte) (reply, error) {
 	switch {
 	case r.op < opHello || r.op > lastOp || r.status > statusFailed:
 		return reply{}, fmt.Errorf("%w: op %d, status %d", errMessage, r.op, r.status)
-	case r.status == statusFailed && len(r.body) > maxText, r.status != statusOK && r.status != statusFailed && len(r.body) > 0:
+	case r.status == statusFailed && len(r.body) > maxErrorText, r.status != statusOK && r.status != statusFailed && len(r.body) > 0:
 		return reply{}, fmt.Errorf("%w: body of %d bytes", errMessage, len(r.body))
 	}
 	return r, nil

@@ -52,7 +52,7 @@ func sameRequest(a, b request) bool {
 func TestMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	long := reply{op: opAttach, status: statusFailed, body: bytes.Repeat([]byte("x"), 10_000)}
-	if got, err := decodeReply(long.encode()); err != nil || len(got.body) != maxText {
+	if got, err := decodeReply(long.encode()); err != nil || len(got.body) != maxErrorText {
 		t.Fatalf("%d characters, %v", len(got.body), err)
 	}
 	if _, err := (request{op: opConfigure, id: "sb-aaaaaaaaaaaaaaaa", body: make([]byte, maxBody+1)}).encode(); caisson.KindOf(err) != caisson.Invalid {

@@ -48,7 +48,7 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which takeTAP checks, and
+// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP checks, and
 // configures the addresses and routes that gVisor, or another stack in the sandbox, takes over.
 func configure(id string) error {
 	nl, err := newHandle()
@@ -62,7 +62,7 @@ func configure(id string) error {
 	}
 	v6 := hasIPv6()
 	if v6 {
-		if err := quietIPv6(); err != nil {
+		if err := configureIPv6(); err != nil {
 			return err
 		}
 	}
@@ -105,12 +105,12 @@ func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones,
 	return nl.RouteAdd(&netlink.Route{LinkIndex: tap.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)})
 }
 
-var errNotOurs = errors.New("not the network namespace of this sandbox")
+var errWrongNamespace = errors.New("not the network namespace of this sandbox")
 
-// takeTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. Any other namespace is refused
-// with errNotOurs: with the wrong TAP, frames of one sandbox would count as those of another.
-func takeTAP(ns *os.File, id string) (*os.File, error) {
-	if err := notHost(ns); err != nil {
+// openLabelledTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. Any other namespace is refused
+// with errWrongNamespace: with the wrong TAP, frames of one sandbox would count as those of another.
+func openLabelledTAP(ns *os.File, id string) (*os.File, error) {
+	if err := checkNotHost(ns); err != nil {
 		return nil, err
 	}
 	var tap *os.File
@@ -125,10 +125,10 @@ func takeTAP(ns *os.File, id string) (*os.File, error) {
 		defer nl.Close()
 		link, err := nl.LinkByName(Interface)
 		if err != nil {
-			return fmt.Errorf("%w: find tap: %w", errNotOurs, err)
+			return fmt.Errorf("%w: find tap: %w", errWrongNamespace, err)
 		}
 		if link.Attrs().Alias != id {
-			return fmt.Errorf("%w: it is labelled %.40q", errNotOurs, link.Attrs().Alias)
+			return fmt.Errorf("%w: it is labelled %.40q", errWrongNamespace, link.Attrs().Alias)
 		}
 		tap, err = openTAP()
 		return err
@@ -139,8 +139,8 @@ func takeTAP(ns *os.File, id string) (*os.File, error) {
 	return tap, nil
 }
 
-// notHost returns errNotOurs if ns is the engine's network namespace.
-func notHost(ns *os.File) error {
+// checkNotHost returns errWrongNamespace if ns is the engine's network namespace.
+func checkNotHost(ns *os.File) error {
 	var own, other unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
 		return fmt.Errorf("own network namespace: %w", err)
@@ -149,7 +149,7 @@ func notHost(ns *os.File) error {
 		return err
 	}
 	if own.Dev == other.Dev && own.Ino == other.Ino {
-		return fmt.Errorf("%w: it is the host's", errNotOurs)
+		return fmt.Errorf("%w: it is the host's", errWrongNamespace)
 	}
 	return nil
 }
@@ -204,9 +204,9 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// quietIPv6 keeps the kernel from sending packets on the interface by itself: no link-local address, no solicitations. It enables
+// configureIPv6 keeps the kernel from sending packets on the interface by itself: no link-local address, no solicitations. It enables
 // IPv6 for this interface even if the host disables it by default.
-func quietIPv6() error {
+func configureIPv6() error {
 	for _, s := range []struct{ name, value string }{
 		{"disable_ipv6", "0"}, {"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"accept_dad", "0"},
 	} {

@@ -20,25 +20,25 @@ const streamWait = 10 * time.Second
 
 // streams counts the streams with a running job at their other end, for all wire processes. Safe for concurrent use.
 type streams struct {
-	uses *uses
+	limiter *limiter
 
 	mu    sync.Mutex
 	ended chan struct{} // closed when a stream ends; guarded by mu
 }
 
 func newStreams() *streams {
-	return &streams{uses: newStreamUses(), ended: make(chan struct{})}
+	return &streams{limiter: newStreamLimiter(), ended: make(chan struct{})}
 }
 
-// begin waits until the sandbox may have another stream. It returns Exhausted after streamWait.
-func (s *streams) begin(ctx context.Context, id caisson.ID) error {
+// acquire waits until the sandbox may have another stream. It returns Exhausted after streamWait.
+func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
 	late := time.NewTimer(streamWait)
 	defer late.Stop()
 	for {
 		s.mu.Lock()
 		ended := s.ended
 		s.mu.Unlock()
-		if s.uses.begin(id) {
+		if s.limiter.acquire(id) {
 			return nil
 		}
 		select {
@@ -51,8 +51,8 @@ func (s *streams) begin(ctx context.Context, id caisson.ID) error {
 	}
 }
 
-func (s *streams) end(id caisson.ID) {
-	s.uses.end(id)
+func (s *streams) release(id caisson.ID) {
+	s.limiter.release(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.ended)
@@ -62,7 +62,7 @@ func (s *streams) end(id caisson.ID) {
 // openStream answers a request for a stream in the background. It returns false if more requests are unanswered than the wire
 // process may send.
 func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	if !s.asked.begin(msg.Sandbox) {
+	if !s.pendingStreams.acquire(msg.Sandbox) {
 		return false
 	}
 	background(func() {
@@ -82,7 +82,7 @@ func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMe
 			a.Stream = true
 		}
 		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
-		s.asked.end(msg.Sandbox)
+		s.pendingStreams.release(msg.Sandbox)
 		if err := s.sendRights(conn, a, rights); err != nil {
 			if cancel != nil {
 				cancel()
@@ -106,9 +106,9 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
 	ctx, cancel = context.WithCancel(ctx)
-	stop := context.AfterFunc(a.left, cancel)
+	stop := context.AfterFunc(a.ctx, cancel)
 	release := func() { stop(); cancel() }
-	if err := s.m.streams.begin(ctx, msg.Sandbox); err != nil {
+	if err := s.m.streams.acquire(ctx, msg.Sandbox); err != nil {
 		release()
 		return nil, nil, err
 	}
@@ -118,13 +118,13 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {
 		release()
-		s.m.streams.end(msg.Sandbox)
+		s.m.streams.release(msg.Sandbox)
 		return nil, nil, err
 	}
 	go func() {
 		<-done
 		release()
-		s.m.streams.end(msg.Sandbox)
+		s.m.streams.release(msg.Sandbox)
 	}()
 	return file, cancel, nil
 }

@@ -14,8 +14,8 @@ const chunkBytes = 1 << 20
 // ChangeRuns tells the wire process which runs on other machines have changed. Handlers.Runs must already return the change. When
 // ChangeRuns returns nil the change is in force; if the process dies during the call, the next one starts with it.
 func (m *Manager) ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error {
-	m.runs.Lock()
-	defer m.runs.Unlock()
+	m.runsMu.Lock()
+	defer m.runsMu.Unlock()
 	m.mu.Lock()
 	l := m.link
 	m.mu.Unlock()
@@ -41,13 +41,13 @@ func changeRuns(ctx context.Context, l *link, change caisson.GatewayRunChange) (
 	return l.call(ctx, request{op: opRuns}, nil, f)
 }
 
-// serveOthers sends a new process all runs on other machines, and then the socket on which it serves them, so that it never
+// serveRemote sends a new process all runs on other machines, and then the socket on which it serves them, so that it never
 // rejects a run that it has not received yet. The process is already the Manager's link, so no change is lost in between.
-func (s *session) serveOthers(ctx context.Context) error {
+func (s *session) serveRemote(ctx context.Context) error {
 	if s.m.cfg.Listen == nil {
 		return nil
 	}
-	if err := s.tellRuns(ctx); err != nil {
+	if err := s.sendRuns(ctx); err != nil {
 		return fmt.Errorf("runs: %w", err)
 	}
 	r, err := s.link.call(ctx, request{op: opListen}, nil, s.m.cfg.Listen)
@@ -60,9 +60,9 @@ func (s *session) serveOthers(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) tellRuns(ctx context.Context) error {
-	s.m.runs.Lock()
-	defer s.m.runs.Unlock()
+func (s *session) sendRuns(ctx context.Context) error {
+	s.m.runsMu.Lock()
+	defer s.m.runsMu.Unlock()
 	list, err := s.m.handlers.Runs(ctx)
 	if err != nil {
 		return err

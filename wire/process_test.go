@@ -42,7 +42,7 @@ func engine() int {
 		return 1
 	}
 	go func() {
-		if l, err := m.await(context.Background()); err == nil {
+		if l, err := m.awaitLink(context.Background()); err == nil {
 			fmt.Println(l.pid)
 		}
 	}()
@@ -309,7 +309,7 @@ func TestNothingLeaks(t *testing.T) {
 				t.Error(err)
 			}
 			// Its device exists as long as the namespace, but no process has the other end open.
-			tap, err := takeTAP(ns, string(id))
+			tap, err := openLabelledTAP(ns, string(id))
 			if err != nil {
 				t.Error(err)
 				return

@@ -77,7 +77,7 @@ func run(arg string, p Process) error {
 	if err != nil {
 		roots = x509.NewCertPool() // connections to providers over TLS then fail with an error that names the cause
 	}
-	most, err := mostDescriptors()
+	most, err := descriptorLimit()
 	if err != nil {
 		return err
 	}

@@ -20,16 +20,16 @@ import (
 )
 
 // A served wire is one sandbox's TAP with its stack, resolver, flows and report.
-type served struct {
+type sandboxWire struct {
 	tap      *tap
 	stack    *stack.Stack
 	flows    *flow.Forwarder
 	resolver *name.Resolver
 	report   *report.Recorder
 	why      http.Handler
-	turn     chan struct{}   // holds a token while a /why page is requested
-	gone     context.Context // ends when the wire is removed
-	end      context.CancelFunc
+	whySlot  chan struct{}   // holds a token while a /why page is requested
+	ctx      context.Context // ends when the wire is removed
+	cancel   context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
 	decider atomic.Pointer[caisson.Decider]
@@ -37,14 +37,14 @@ type served struct {
 	mu      sync.Mutex
 	record  *recording           // nil: model calls are not recorded; guarded by mu
 	active  sync.WaitGroup       // requests to virtual hosts; none is added once leaving is set
-	leaving bool                 // guarded by mu
+	closing bool                 // guarded by mu
 	streams map[*stream]struct{} // streams to the engine; none is added once leaving is set; guarded by mu
 }
 
-// newServed sets up a wire. It owns file and record, also if it fails.
-func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *served, err error) {
-	w := &served{turn: make(chan struct{}, 1)}
-	w.gone, w.end = context.WithCancel(context.Background())
+// newSandboxWire sets up a wire. It owns file and record, also if it fails.
+func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *sandboxWire, err error) {
+	w := &sandboxWire{whySlot: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			w.stop(0, 0)
@@ -54,8 +54,8 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	w.spec.Store(spec)
 	w.decider.Store(&decider)
 	w.setRecord(record)
-	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) {
-		s.feed.tell(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // fails if the engine is gone
+	if w.report, err = report.New(report.Config{Deliver: func(list []caisson.Decision) {
+		s.feed.send(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // fails if the engine is gone
 	}}); err != nil {
 		return nil, err
 	}
@@ -79,13 +79,13 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 }
 
 // flowConfig returns the configuration of a wire's connections.
-func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
+func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 	return flow.Config{
 		Stack: st, NIC: nicID,
 		Gateway: []netip.Addr{netip.MustParseAddr(GatewayIPv4), netip.MustParseAddr(GatewayIPv6)},
 		Local: map[uint16]func(net.Conn){
 			80: func(c net.Conn) { s.hosts.serve(w, c) },
-			53: func(c net.Conn) { w.resolver.ServeTCP(w.gone, c) },
+			53: func(c net.Conn) { w.resolver.ServeTCP(w.ctx, c) },
 		},
 		LocalMost: map[uint16]int{80: maxHostConns, 53: maxNameConns},
 		LocalUDP: map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
@@ -98,10 +98,10 @@ func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
 	}
 }
 
-func (w *served) decide() caisson.Decider { return *w.decider.Load() }
+func (w *sandboxWire) decide() caisson.Decider { return *w.decider.Load() }
 
 // explain returns the policy's verdict on a host name or address that a user wrote.
-func (w *served) explain(host string) caisson.Verdict {
+func (w *sandboxWire) explain(host string) caisson.Verdict {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return w.decide().DecideAddress("", a.Unmap())
 	}
@@ -110,7 +110,7 @@ func (w *served) explain(host string) caisson.Verdict {
 }
 
 // granted reports whether the wire's spec grants a virtual host.
-func (w *served) granted(host string) bool {
+func (w *sandboxWire) granted(host string) bool {
 	switch spec := w.spec.Load(); host {
 	case modelHost:
 		return spec.Models != nil
@@ -130,7 +130,7 @@ const (
 )
 
 // configure replaces the wire's spec and decider. Connections that are no longer allowed have been closed when it returns.
-func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
+func (w *sandboxWire) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
 	if w.spec.Load().Guest != spec.Guest {
 		w.report.Flush() // decisions for one run must not be reported for the next
 	}
@@ -142,26 +142,26 @@ func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, reco
 	w.flows.Recheck()
 }
 
-// enter begins a request to a virtual host. It returns false if the wire is being removed.
-func (w *served) enter() bool {
+// beginRequest begins a request to a virtual host. It returns false if the wire is being removed.
+func (w *sandboxWire) beginRequest() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.leaving {
+	if w.closing {
 		return false
 	}
 	w.active.Add(1)
 	return true
 }
 
-func (w *served) leave() { w.active.Done() }
+func (w *sandboxWire) endRequest() { w.active.Done() }
 
 // stop closes the TAP and waits for model calls in progress to be written to the ledger: for up to wait, and then in the
 // background for up to longer. It may be called on a partly constructed wire.
-func (w *served) stop(wait, longer time.Duration) {
+func (w *sandboxWire) stop(wait, longer time.Duration) {
 	w.mu.Lock()
-	w.leaving = true
+	w.closing = true
 	w.mu.Unlock()
-	w.end()
+	w.cancel()
 	w.closeStreams()
 	if w.flows != nil {
 		w.flows.Close()
@@ -174,18 +174,18 @@ func (w *served) stop(wait, longer time.Duration) {
 		w.active.Wait()
 		close(idle)
 	}()
-	if settled(idle, wait) || longer == 0 {
-		w.finish()
+	if waitIdle(idle, wait) || longer == 0 {
+		w.closeReport()
 		return
 	}
 	go func() {
-		settled(idle, longer)
-		w.finish()
+		waitIdle(idle, longer)
+		w.closeReport()
 	}()
 }
 
-// settled waits for idle for at most wait, and reports whether it was closed.
-func settled(idle <-chan struct{}, wait time.Duration) bool {
+// waitIdle waits for idle for at most wait, and reports whether it was closed.
+func waitIdle(idle <-chan struct{}, wait time.Duration) bool {
 	select {
 	case <-idle:
 		return true
@@ -194,15 +194,15 @@ func settled(idle <-chan struct{}, wait time.Duration) bool {
 	}
 }
 
-// finish sends the remaining reports and closes the recording.
-func (w *served) finish() {
+// closeReport sends the remaining reports and closes the recording.
+func (w *sandboxWire) closeReport() {
 	if w.report != nil {
 		w.report.Close()
 	}
 	w.setRecord(nil)
 }
 
-func (w *served) stats() Stats {
+func (w *sandboxWire) stats() Stats {
 	st := w.tap.stats()
 	f := w.flows.Stats()
 	c := w.report.Counters()
@@ -210,7 +210,7 @@ func (w *served) stats() Stats {
 	return st
 }
 
-func (w *served) setRecord(f *os.File) {
+func (w *sandboxWire) setRecord(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.record != nil {
@@ -223,7 +223,7 @@ func (w *served) setRecord(f *os.File) {
 }
 
 // recorder returns the writer that records the wire's model calls, or nil.
-func (w *served) recorder() io.Writer {
+func (w *sandboxWire) recorder() io.Writer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.record == nil {

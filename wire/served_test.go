@@ -18,21 +18,21 @@ import (
 func TestStopSettlesLater(t *testing.T) {
 	t.Parallel()
 	told := make(chan []caisson.Decision, 1)
-	w := &served{}
-	w.gone, w.end = context.WithCancel(t.Context())
+	w := &sandboxWire{}
+	w.ctx, w.cancel = context.WithCancel(t.Context())
 	var err error
-	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) { told <- list }}); err != nil {
+	if w.report, err = report.New(report.Config{Deliver: func(list []caisson.Decision) { told <- list }}); err != nil {
 		t.Fatal(err)
 	}
-	if !w.enter() {
+	if !w.beginRequest() {
 		t.Fatal("no request may begin")
 	}
 	w.stop(time.Millisecond, time.Minute)
-	if w.gone.Err() == nil || w.enter() {
+	if w.ctx.Err() == nil || w.beginRequest() {
 		t.Error("a wire that was stopped goes on")
 	}
 	w.report.Report(caisson.Decision{Kind: "request", Name: "late.example"})
-	w.leave()
+	w.endRequest()
 	if list := <-told; len(list) != 1 || list[0].Name != "late.example" {
 		t.Errorf("%+v", list)
 	}

@@ -29,7 +29,7 @@ type streamBody struct {
 	In json.RawMessage `json:"in,omitempty"`
 }
 
-func newStreamUses() *uses { return newUses(maxStreams, maxAllStreams) }
+func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) }
 
 // A stream is the wire process's end of a stream that the engine has opened.
 type stream struct {
@@ -61,7 +61,7 @@ func (s *wireStream) Close() error {
 }
 
 // streamOf makes the engine open a stream for a request that came over a wire. It is used in the wire process.
-func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (net.Conn, error) {
+func (f *feed) streamOf(ctx context.Context, uses *limiter, in json.RawMessage) (net.Conn, error) {
 	w := wireOf(ctx)
 	if w == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this is for sandboxes on this machine only")
@@ -70,7 +70,7 @@ func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (ne
 	if err != nil {
 		return nil, err
 	}
-	if !w.holdStream(c) {
+	if !w.addStream(c) {
 		c.Close()
 		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox's wire is being detached")
 	}
@@ -80,13 +80,13 @@ func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (ne
 	return &wireStream{c, sync.OnceFunc(func() { // only once: the connection may serve another request by then
 		stop()
 		guest.widen(false)
-		w.dropStream(c)
+		w.removeStream(c)
 	})}, nil
 }
 
 // stream makes the engine open a stream for the guest in ctx. After ctx has ended the stream counts until the engine has
 // answered.
-func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*stream, error) {
+func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*stream, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 	if len(in) > maxStreamBody {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
-	if !uses.begin(g.Sandbox) {
+	if !uses.acquire(g.Sandbox) {
 		return nil, caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
 	}
 	type answer struct {
@@ -103,19 +103,19 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 	}
 	answered := make(chan answer)
 	go func() {
-		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
+		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
 		var c *net.UnixConn
 		if err == nil {
 			c, err = a.unixConn()
 		}
 		var s *stream
 		if err != nil {
-			uses.end(g.Sandbox)
+			uses.release(g.Sandbox)
 			if _, ok := errors.AsType[*caisson.Error](err); !ok {
 				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
 			}
 		} else {
-			s = &stream{UnixConn: c, done: func() { uses.end(g.Sandbox) }}
+			s = &stream{UnixConn: c, done: func() { uses.release(g.Sandbox) }}
 		}
 		select {
 		case answered <- answer{s, err}:
@@ -137,7 +137,7 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
 	defer a.close()
 	if a.file == nil {
-		return nil, caisson.Wrap(errLost, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+		return nil, caisson.Wrap(errNoDescriptors, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
 	}
 	c, err := net.FileConn(a.file)
 	if err != nil {
@@ -193,11 +193,11 @@ func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err erro
 	return n, nil, nil
 }
 
-// holdStream records a stream, so that it is closed with the wire. It returns false if the wire is being removed.
-func (w *served) holdStream(s *stream) bool {
+// addStream records a stream, so that it is closed with the wire. It returns false if the wire is being removed.
+func (w *sandboxWire) addStream(s *stream) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.leaving {
+	if w.closing {
 		return false
 	}
 	if w.streams == nil {
@@ -207,14 +207,14 @@ func (w *served) holdStream(s *stream) bool {
 	return true
 }
 
-func (w *served) dropStream(s *stream) {
+func (w *sandboxWire) removeStream(s *stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.streams, s)
 }
 
 // closeStreams closes all streams of the wire.
-func (w *served) closeStreams() {
+func (w *sandboxWire) closeStreams() {
 	w.mu.Lock()
 	list := w.streams
 	w.streams = nil

@@ -175,10 +175,10 @@ func TestStreamsEnd(t *testing.T) {
 			}
 			e.none(t)
 			eventually(t, func() error {
-				w.streams.uses.mu.Lock()
-				defer w.streams.uses.mu.Unlock()
-				if w.streams.uses.all != 0 {
-					return fmt.Errorf("%d are counted", w.streams.uses.all)
+				w.streams.limiter.mu.Lock()
+				defer w.streams.limiter.mu.Unlock()
+				if w.streams.limiter.total != 0 {
+					return fmt.Errorf("%d are counted", w.streams.limiter.total)
 				}
 				return nil
 			})
@@ -214,7 +214,7 @@ func TestStreamContextEnds(t *testing.T) {
 		return near, done, nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	c, err := f.stream(caisson.WithGuest(t.Context(), g), uses, nil)
 	if err != nil {
@@ -225,7 +225,7 @@ func TestStreamContextEnds(t *testing.T) {
 	a := m.wires[g.Sandbox]
 	m.mu.Unlock()
 	a.mu.Lock()
-	m.forget(g.Sandbox, a)
+	m.removeAttachment(g.Sandbox, a)
 	a.mu.Unlock()
 	<-ended
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {

@@ -109,7 +109,7 @@ func TestStreamsOfWhom(t *testing.T) {
 	e := newEchoes(t)
 	m, process, _ := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	before := descriptors(t)
 	stranger := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: g.Run, Trace: g.Trace}
@@ -154,8 +154,8 @@ func TestStreamsOfWhom(t *testing.T) {
 		}
 		return nil
 	})
-	if uses.all != 0 || len(uses.of) != 0 {
-		t.Errorf("%d are counted", uses.all)
+	if uses.total != 0 || len(uses.bySandbox) != 0 {
+		t.Errorf("%d are counted", uses.total)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestStreamsAtTheirLimit(t *testing.T) {
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	faults := make(chan error, maxStreams)
@@ -208,7 +208,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	for range maxStreams {
@@ -225,7 +225,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	other, cancel := context.WithCancel(ctx)
 	late := make(chan error, 1)
 	go func() {
-		_, err := f.stream(other, newStreamUses(), json.RawMessage(`"x"`))
+		_, err := f.stream(other, newStreamLimiter(), json.RawMessage(`"x"`))
 		late <- err
 	}()
 	cancel()
@@ -236,7 +236,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("%d jobs at once", n)
 	}
 	// A process that floods violates the protocol.
-	ses := &session{m: m, asked: newStreamUses()}
+	ses := &session{m: m, pendingStreams: newStreamLimiter()}
 	for n := range maxStreams + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Stream: &streamBody{}}
 		if ok := ses.openStream(ctx, process, msg, func(func()) {}); ok != (n < maxStreams) {
@@ -244,7 +244,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 	}
 	m.mu.Lock()
-	m.wires[g.Sandbox].leave() // a waiting request then fails
+	m.wires[g.Sandbox].cancel() // a waiting request then fails
 	m.mu.Unlock()
 	process.Close()
 	<-done
@@ -260,7 +260,7 @@ func TestStreamOfNobody(t *testing.T) {
 		return e.open(ctx, in)
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	before := descriptors(t)
 	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
@@ -314,7 +314,7 @@ func TestUnexpectedDescriptors(t *testing.T) {
 		answered := make(chan error, 1)
 		if !row.stream {
 			go func() {
-				_, err := f.ask(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
+				_, err := f.call(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
 				answered <- err
 			}()
 			if _, err := engine.Read(make([]byte, maxFeed)); err != nil {
@@ -359,7 +359,7 @@ func TestStreamWithoutDescriptors(t *testing.T) {
 	}
 	near, far := streamPair(t)
 	defer far.Close()
-	uses := newStreamUses()
+	uses := newStreamLimiter()
 	got := make(chan error, 1)
 	go func() {
 		_, err := f.stream(caisson.WithGuest(t.Context(), caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a"}), uses, nil)
@@ -380,8 +380,8 @@ func TestStreamWithoutDescriptors(t *testing.T) {
 	if n, err := far.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("the other end is still held: %d, %v", n, err)
 	}
-	if uses.all != 0 {
-		t.Errorf("%d are counted", uses.all)
+	if uses.total != 0 {
+		t.Errorf("%d are counted", uses.total)
 	}
 }
 

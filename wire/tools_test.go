@@ -36,7 +36,7 @@ func TestToolsAtTheirLimit(t *testing.T) {
 		return json.Marshal([]string{name, string(g.Sandbox), string(in)})
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	want := `["run","` + string(g.Sandbox) + `","7"]`
@@ -72,7 +72,7 @@ func TestToolsAreBounded(t *testing.T) {
 		return json.RawMessage("1"), nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
 	leave() // the call still counts after its context has ended
@@ -88,10 +88,10 @@ func TestToolsAreBounded(t *testing.T) {
 		t.Errorf("too long a question: %v", err)
 	}
 	// A process that does not count violates the protocol.
-	s := &session{m: m, tools: newToolUses()}
+	s := &session{m: m, tools: newToolLimiter()}
 	for n := range maxTools + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
-		if ok := s.useTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
+		if ok := s.startTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
 			t.Errorf("use %d: %t", n, ok)
 		}
 	}
@@ -114,7 +114,7 @@ func TestToolsOfWhom(t *testing.T) {
 		return json.RawMessage("1"), nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	for _, row := range []struct {
 		name string

@@ -14,8 +14,8 @@ import (
 // A sandbox that requests pages and does not read them blocks only its own next page, not those of others.
 func TestUnreadPages(t *testing.T) {
 	t.Parallel()
-	h := newHosts(nil)
-	served1, served2 := &served{turn: make(chan struct{}, 1)}, &served{turn: make(chan struct{}, 1)}
+	h := newVirtualHosts(nil)
+	served1, served2 := &sandboxWire{whySlot: make(chan struct{}, 1)}, &sandboxWire{whySlot: make(chan struct{}, 1)}
 	var made atomic.Int32
 	begun := make(chan struct{}, 100)
 	served1.why = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func TestUnreadPages(t *testing.T) {
 		}
 	}()
 	const ask = "GET /why HTTP/1.1\r\nHost: caisson.internal\r\n\r\n"
-	dial := func(w *served) net.Conn {
+	dial := func(w *sandboxWire) net.Conn {
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close() })
 		near.SetDeadline(time.Now().Add(time.Minute))

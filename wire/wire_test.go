@@ -112,7 +112,7 @@ func (w *world) attach(t testing.TB) (caisson.ID, *os.File) {
 
 func (w *world) pid(t testing.TB) int {
 	t.Helper()
-	l, err := w.await(t.Context())
+	l, err := w.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	if allowed {
 		wanted, said, phase = []string{"allow_once", "allow_always"}, "allowed: ", "tool_use"
 	}
-	c.s.out.Status(phase, said+tool.called())
+	c.state.out.Status(phase, said+tool.displayName())
 	for _, kind := range wanted {
 		for _, o := range p.Options {
 			if o.Kind == kind {
@@ -77,7 +77,7 @@ func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, err
 		return nil, &rpcError{Code: rpcBadParams, Message: fmt.Sprintf("%.100q is not an absolute path", f.Path)}
 	}
 	if !permitted(c.t.Tools, names...) {
-		c.s.out.Status("warning", "denied: "+names[0])
+		c.state.out.Status("warning", "denied: "+names[0])
 		return nil, &rpcError{Code: rpcInternal, Message: names[0] + " is denied to this agent"}
 	}
 	return f, nil

@@ -41,8 +41,8 @@ func (a *Answer) Delta(s string) {
 
 func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.limit-len(a.all))]...) }
 
-// Break ends the current message.
-func (a *Answer) Break() { a.open = false }
+// EndMessage ends the current message.
+func (a *Answer) EndMessage() { a.open = false }
 
 // Partial adds the current message up to now: each call repeats the text of the previous one and continues it.
 func (a *Answer) Partial(s string) {
@@ -57,37 +57,37 @@ func (a *Answer) Partial(s string) {
 func (a *Answer) Message(s string) {
 	if !a.open {
 		a.Delta(s)
-		a.Break()
+		a.EndMessage()
 		return
 	}
 	said := string(a.all[a.start:])
 	a.complete(s, said)
-	a.Break()
+	a.EndMessage()
 }
 
 // Final adds the whole answer, or its last message, as the agent sends it at the end.
 func (a *Answer) Final(s string) {
 	all := string(a.all)
-	if rest, ok := after(s, all); ok {
-		a.rest(rest)
+	if rest, ok := remainder(s, all); ok {
+		a.continueMessage(rest)
 	} else if !strings.Contains(all, strings.TrimSpace(s)) {
 		a.complete(s, all[a.start:])
 	}
-	a.Break()
+	a.EndMessage()
 }
 
 // complete writes the part of s that said lacks.
 func (a *Answer) complete(s, said string) {
-	if rest, ok := after(s, said); ok {
-		a.rest(rest)
+	if rest, ok := remainder(s, said); ok {
+		a.continueMessage(rest)
 	} else if !strings.Contains(said, strings.TrimSpace(s)) {
-		a.Break()
+		a.EndMessage()
 		a.Delta(s)
 	}
 }
 
-// after returns the part of whole that follows said. White space around either is ignored in the comparison, and not repeated.
-func after(whole, said string) (rest string, ok bool) {
+// remainder returns the part of whole that follows said. White space around either is ignored in the comparison, and not repeated.
+func remainder(whole, said string) (rest string, ok bool) {
 	if rest, ok = strings.CutPrefix(whole, said); ok {
 		return rest, true
 	}
@@ -99,8 +99,8 @@ func after(whole, said string) (rest string, ok bool) {
 	return rest, ok
 }
 
-// rest continues the current message, even if it had ended.
-func (a *Answer) rest(s string) {
+// continueMessage continues the current message, even if it had ended.
+func (a *Answer) continueMessage(s string) {
 	if strings.TrimSpace(s) == "" {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 // claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages.
 type claude struct{}
 
-func (*claude) ends() bool { return true }
+func (*claude) reportsEnd() bool { return true }
 
 type claudeBlock struct {
 	Type      string          `json:"type"`
@@ -65,14 +65,14 @@ type claudeResult struct {
 	} `json:"modelUsage"`
 }
 
-func (c *claude) line(raw []byte, s *speech) bool {
+func (c *claude) line(raw []byte, s *turnState) bool {
 	var l claudeLine
 	if json.Unmarshal(raw, &l) != nil {
 		return false
 	}
 	switch l.Type {
 	case "system":
-		s.agent = cmp.Or(l.Version, s.agent)
+		s.version = cmp.Or(l.Version, s.version)
 		switch l.Subtype {
 		case "init":
 			s.out.Status("running", "")
@@ -93,7 +93,7 @@ func (c *claude) line(raw []byte, s *speech) bool {
 		if l.Message != nil {
 			for _, b := range claudeBlocks(l.Message.Content) {
 				if b.Type == "tool_result" {
-					s.toolResult(b.ToolUseID, texts(b.Content), b.IsError)
+					s.toolResult(b.ToolUseID, joinTexts(b.Content), b.IsError)
 				}
 			}
 		}
@@ -115,7 +115,7 @@ func claudeBlocks(raw json.RawMessage) []claudeBlock {
 }
 
 // event handles a part of a message.
-func (*claude) event(l *claudeLine, s *speech) {
+func (*claude) event(l *claudeLine, s *turnState) {
 	switch e := l.Event; e.Type {
 	case "content_block_start":
 		if e.Block != nil && e.Block.Type == "thinking" {
@@ -129,7 +129,7 @@ func (*claude) event(l *claudeLine, s *speech) {
 }
 
 // message handles a whole message. Its text may have been streamed in parts before.
-func (*claude) message(l *claudeLine, s *speech) {
+func (*claude) message(l *claudeLine, s *turnState) {
 	failed := len(l.Error) > 0 && string(l.Error) != "null" // the text is then the error, which is repeated in the result
 	for _, b := range claudeBlocks(l.Message.Content) {
 		switch {
@@ -143,7 +143,7 @@ func (*claude) message(l *claudeLine, s *speech) {
 	}
 }
 
-func (*claude) result(r *claudeResult, subtype string, s *speech) {
+func (*claude) result(r *claudeResult, subtype string, s *turnState) {
 	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
 	for _, m := range r.Models {
 		u.Tokens.Input += m.Input
@@ -160,7 +160,7 @@ func (*claude) result(r *claudeResult, subtype string, s *speech) {
 		s.answer.Final(r.Result)
 		return
 	}
-	s.err = agentFault(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
+	s.err = newAgentError(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
 	switch r.Status {
 	case 402:
 		s.err.Code = caisson.RunNoCredits

@@ -45,7 +45,7 @@ func (c *cleaner) write(s string) string {
 // flush returns the plain text of the rest and resets the cleaner.
 func (c *cleaner) flush() string {
 	c.out = c.out[:0]
-	c.broken()
+	c.replaceIncomplete()
 	c.state, c.n, c.cr = cleanGround, 0, false
 	return string(c.out)
 }
@@ -62,7 +62,7 @@ func (c *cleaner) step(b byte) {
 		case b >= 0x40 && b < 0x7f || c.n > maxControl:
 			c.state = cleanGround
 		case b < 0x20 || b >= 0x7f:
-			c.again(b)
+			c.asText(b)
 		}
 	case cleanString:
 		c.n++
@@ -72,7 +72,7 @@ func (c *cleaner) step(b byte) {
 		case b == '\a' || c.n > maxString:
 			c.state = cleanGround
 		case b == '\n': // no program sends a newline in a string; rather keep too much text than too little
-			c.again(b)
+			c.asText(b)
 		}
 	case cleanStringEscape:
 		c.state = cleanEscape
@@ -84,8 +84,8 @@ func (c *cleaner) step(b byte) {
 	}
 }
 
-// again processes b as text.
-func (c *cleaner) again(b byte) {
+// asText processes b as text.
+func (c *cleaner) asText(b byte) {
 	c.state = cleanGround
 	c.text(b)
 }
@@ -100,7 +100,7 @@ func (c *cleaner) afterEscape(b byte) {
 	case b >= 0x30 && b < 0x7f:
 		c.state = cleanGround
 	default:
-		c.again(b)
+		c.asText(b)
 	}
 }
 
@@ -117,7 +117,7 @@ func (c *cleaner) text(b byte) {
 			c.character()
 			return
 		}
-		c.broken()
+		c.replaceIncomplete()
 	}
 	switch {
 	case b == 0x1b:
@@ -146,23 +146,23 @@ func (c *cleaner) character() {
 	}
 }
 
-// broken replaces an incomplete character.
-func (c *cleaner) broken() {
+// replaceIncomplete replaces an incomplete character.
+func (c *cleaner) replaceIncomplete() {
 	if len(c.part) > 0 {
 		c.out = utf8.AppendRune(c.out, utf8.RuneError)
 		c.part = c.part[:0]
 	}
 }
 
-// plain returns the plain text of s.
-func plain(s string) string {
+// plainText returns the plain text of s.
+func plainText(s string) string {
 	var c cleaner
 	text := c.write(s)
 	return text + c.flush()
 }
 
-// clip shortens s to at most limit bytes at a character boundary. A shortened text ends with more.
-func clip(s string, limit int, more string) string {
+// truncate shortens s to at most limit bytes at a character boundary. A shortened text ends with more.
+func truncate(s string, limit int, more string) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -173,8 +173,8 @@ func clip(s string, limit int, more string) string {
 	return s[:n] + more
 }
 
-// word returns s as one short line of plain text.
-func word(s string) string {
-	s = clip(s, 4*task.MaxLabel, "")
-	return clip(strings.Join(strings.Fields(plain(s)), " "), task.MaxLabel, "…")
+// shortLine returns s as one short line of plain text.
+func shortLine(s string) string {
+	s = truncate(s, 4*task.MaxLabel, "")
+	return truncate(strings.Join(strings.Fields(plainText(s)), " "), task.MaxLabel, "…")
 }

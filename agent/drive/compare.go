@@ -16,21 +16,21 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// readable reports whether data is text that can be part of a patch.
-func readable(data []byte) bool {
+// isPatchText reports whether data is text that can be part of a patch.
+func isPatchText(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' && r != '\r' })
 }
 
-// compare returns the changes between two manifests, sorted by path, and a patch that is truncated at the limit. A note before
+// diffManifests returns the changes between two manifests, sorted by path, and a patch that is truncated at the limit. A note before
 // the patch lists what is missing.
-func compare(before, after *manifest) ([]caisson.FileChange, string) {
+func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
-	cut := append(slices.Clone(before.cut), after.cut...)
+	cut := append(slices.Clone(before.omitted), after.omitted...)
 	partial := before.partial || after.partial // a file that one scan did not reach is neither added nor removed
 	for _, name := range paths(before, after) {
 		was, is := before.entries[name], after.entries[name]
-		change := caisson.FileChange{Path: visible(name)}
+		change := caisson.FileChange{Path: safePath(name)}
 		switch {
 		case was == nil && !partial:
 			change.Kind = "added"
@@ -50,13 +50,13 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 			cut = append(cut, "more changes")
 			break
 		}
-		text, added, removed := hunks(change.Path, was, is)
+		text, added, removed := fileDiff(change.Path, was, is)
 		change.Added, change.Removed = added, removed
 		all = append(all, change)
 		switch {
 		case text == "":
 		case patch.Len()+len(text) > task.MaxPatch-1024:
-			cut = append(cut, "the patch of "+clip(change.Path, 100, "…"))
+			cut = append(cut, "the patch of "+truncate(change.Path, 100, "…"))
 		default:
 			patch.WriteString(text)
 		}
@@ -66,7 +66,7 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 	}
 	slices.Sort(cut)
 	note := strings.Join(slices.Compact(cut), ", ")
-	return all, "# not shown: " + clip(note, 900, "…") + "\n" + patch.String()
+	return all, "# not shown: " + truncate(note, 900, "…") + "\n" + patch.String()
 }
 
 // paths returns the paths of both manifests, sorted.
@@ -81,8 +81,8 @@ func paths(a, b *manifest) []string {
 	return names
 }
 
-// visible returns a path without control characters, or "" if the result is not a valid relative path.
-func visible(name string) string {
+// safePath returns a path without control characters, or "" if the result is not a valid relative path.
+func safePath(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if task.Control(r) {
 			return utf8.RuneError
@@ -95,9 +95,9 @@ func visible(name string) string {
 	return name
 }
 
-// hunks returns the unified diff of two entries and the numbers of added and removed lines. The diff is "" if one of them is
+// fileDiff returns the unified diff of two entries and the numbers of added and removed lines. The diff is "" if one of them is
 // not text.
-func hunks(name string, was, is *entry) (text string, added, removed int) {
+func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	oldName, newName := "a/"+name, "b/"+name
 	var from, to string
 	switch {

@@ -46,14 +46,14 @@ func (r *record) Log(string, []byte) {}
 func (r *record) Mark(string)        {}
 
 // hear passes lines to a dialect and returns the result.
-func hear(t *testing.T, events map[string]string, input []byte) (*record, *speech, *caisson.RunError) {
+func hear(t *testing.T, events map[string]string, input []byte) (*record, *turnState, *caisson.RunError) {
 	t.Helper()
 	d, err := dialectOf(events)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := &record{}
-	s := newSpeech(&task.Task{Output: 1 << 20}, out)
+	s := newTurnState(&task.Task{Output: 1 << 20}, out)
 	valid, other := 0, 0
 	for line := range bytes.Lines(input) {
 		if d.line(bytes.TrimSpace(line), s) {
@@ -62,7 +62,7 @@ func hear(t *testing.T, events map[string]string, input []byte) (*record, *speec
 			other++
 		}
 	}
-	return out, s, verdict(s, d, nil, valid, other)
+	return out, s, turnError(s, d, nil, valid, other)
 }
 
 // varies matches text that differs between recordings.
@@ -118,8 +118,8 @@ func TestRealAgents(t *testing.T) {
 			if d := cmp.Diff(c.lines, out.lines); c.lines != nil && d != "" {
 				t.Errorf("%s: %s", c.agent, d)
 			}
-			if s.agent != c.version {
-				t.Errorf("%s: version %q", c.agent, s.agent)
+			if s.version != c.version {
+				t.Errorf("%s: version %q", c.agent, s.version)
 			}
 		}
 	}

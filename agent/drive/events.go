@@ -14,9 +14,9 @@ import (
 // ends the turn.
 type plainEvents struct{}
 
-func (*plainEvents) ends() bool { return false }
+func (*plainEvents) reportsEnd() bool { return false }
 
-func (*plainEvents) line(raw []byte, s *speech) bool {
+func (*plainEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {
 		return false
@@ -39,7 +39,7 @@ func (*plainEvents) line(raw []byte, s *speech) bool {
 		s.done = s.err == nil
 	case caisson.EventError:
 		if s.err == nil && e.Error != nil {
-			s.err = fault(e.Error.Code, e.Error.Message)
+			s.err = newError(e.Error.Code, e.Error.Message)
 		}
 	case caisson.EventDone:
 		s.done = true
@@ -84,40 +84,40 @@ func newPaths(events map[string]string) (dialect, error) {
 	return p, nil
 }
 
-func (*byPath) ends() bool { return false }
+func (*byPath) reportsEnd() bool { return false }
 
-func (p *byPath) line(raw []byte, s *speech) bool {
+func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
 		return false
 	}
 	known := false
-	if text, ok := at(v, p.text).(string); ok {
+	if text, ok := lookup(v, p.text).(string); ok {
 		known = true
 		s.answer.Delta(text)
 	}
-	if final, ok := at(v, p.final).(string); ok {
+	if final, ok := lookup(v, p.final).(string); ok {
 		known = true
 		s.answer.Final(final)
 	}
-	if message := message(at(v, p.fail)); message != "" {
+	if message := message(lookup(v, p.fail)); message != "" {
 		known = true
-		s.err = agentFault(message)
+		s.err = newAgentError(message)
 	}
-	return p.used(v, s) || known
+	return p.reportUsage(v, s) || known
 }
 
-// used reports the usage in a line, and whether there is any.
-func (p *byPath) used(v any, s *speech) bool {
+// reportUsage reports the usage in a line, and whether there is any.
+func (p *byPath) reportUsage(v any, s *turnState) bool {
 	u, found := s.usage, false
 	for name, into := range map[string]*int64{
 		"calls": &u.Calls, "input": &u.Tokens.Input, "output": &u.Tokens.Output, "cacheRead": &u.Tokens.CacheRead, "cacheWrite": &u.Tokens.CacheWrite,
 	} {
-		if f, ok := at(v, p.usage[name]).(float64); ok && f >= 0 && f < 1<<53 {
+		if f, ok := lookup(v, p.usage[name]).(float64); ok && f >= 0 && f < 1<<53 {
 			*into, found = int64(f), true
 		}
 	}
-	if f, ok := at(v, p.usage["cost"]).(float64); ok {
+	if f, ok := lookup(v, p.usage["cost"]).(float64); ok {
 		u.Cost, found = dollars(f), true
 	}
 	if found {
@@ -126,8 +126,8 @@ func (p *byPath) used(v any, s *speech) bool {
 	return found
 }
 
-// at returns the value at a path in a JSON value, or nil.
-func at(v any, path []string) any {
+// lookup returns the value at a path in a JSON value, or nil.
+func lookup(v any, path []string) any {
 	if len(path) == 0 {
 		return nil
 	}

@@ -34,7 +34,7 @@ func prepare(t *task.Task) error {
 	if err := os.Chdir(t.Workdir); err != nil {
 		return err
 	}
-	return recall(t)
+	return writeHistory(t)
 }
 
 // writeFile writes a file atomically. An existing file or symbolic link is replaced; a link is not followed.

@@ -58,11 +58,11 @@ func TestEnvironment(t *testing.T) {
 
 func TestStdin(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "stdin")
-	k.By, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
+	k.PromptMode, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
 	if r := drivetest.Do(t, k); r.Text != "1048576" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
-	k.By = "" // without a prompt on its input, the program does not wait for input
+	k.PromptMode = "" // without a prompt on its input, the program does not wait for input
 	k.Prompt = "x"
 	if r := drivetest.Do(t, k); r.Text != "0" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
@@ -178,7 +178,7 @@ func TestNotStarted(t *testing.T) {
 		"not in its own PATH": {
 			func(k *task.Task) { k.Command, k.Env["PATH"] = []string{"sh"}, "/none" }, caisson.RunAgentError, "not found in $PATH",
 		},
-		"no command":  {func(k *task.Task) { k.Command = nil; k.By = caisson.PromptStdin }, caisson.RunAgentError, "no command"},
+		"no command":  {func(k *task.Task) { k.Command = nil; k.PromptMode = caisson.PromptStdin }, caisson.RunAgentError, "no command"},
 		"long prompt": {func(k *task.Task) { k.Prompt = strings.Repeat("x", 1<<20) }, caisson.RunAgentError, "by stdin or file"},
 		"nul":         {func(k *task.Task) { k.Prompt = "\x00" }, caisson.RunInvalid, "NUL"},
 		"dialect":     {func(k *task.Task) { k.Driver, k.Events = caisson.DriverJSONL, map[string]string{"dialect": "x"} }, caisson.RunInvalid, "no dialect"},

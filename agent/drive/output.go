@@ -119,10 +119,10 @@ func (o *output) flush() {
 	for len(o.pending) > 0 {
 		n := len(o.pending)
 		if n > flushSize {
-			n = len(clip(string(o.pending[:flushSize+4]), flushSize, ""))
+			n = len(truncate(string(o.pending[:flushSize+4]), flushSize, ""))
 		}
 		if room := o.left - lineSpace; int64(n) > room && room > 0 {
-			n = len(clip(string(o.pending[:n]), int(room), ""))
+			n = len(truncate(string(o.pending[:n]), int(room), ""))
 			o.cut = true
 		}
 		o.event(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: string(o.pending[:n])})
@@ -156,8 +156,8 @@ func (o *output) write(l task.Line) int64 {
 	return int64(n)
 }
 
-// say writes an event after the text that precedes it.
-func (o *output) say(e caisson.RunEvent) {
+// writeEvent writes an event after the text that precedes it.
+func (o *output) writeEvent(e caisson.RunEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
@@ -168,7 +168,7 @@ func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"
 	}
-	label = word(label)
+	label = shortLine(label)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
@@ -179,29 +179,29 @@ func (o *output) Status(phase, label string) {
 }
 
 func (o *output) ToolStart(id, name string, args any) {
-	o.say(caisson.RunEvent{Type: caisson.EventToolStart, CallID: named(id), Tool: named(name), Args: arguments(args)})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: arguments(args)})
 }
 
 func (o *output) ToolResult(id, result string, isError bool) {
 	// Clean and keep the beginning of a result that is too long. Cleaning makes it at most three times as long.
-	result, rest := clip(result, 2*task.MaxResult, ""), len(result)
-	text := plain(result)
+	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
+	text := plainText(result)
 	if rest -= len(result); rest > 0 || len(text) > task.MaxResult {
 		more := "\n[…]"
 		if rest > 0 {
 			more = "\n[… and " + strconv.Itoa(rest) + " bytes more]"
 			text += more
 		}
-		text = clip(text, task.MaxResult, more)
+		text = truncate(text, task.MaxResult, more)
 	}
-	o.say(caisson.RunEvent{Type: caisson.EventToolResult, CallID: named(id), Result: text, IsError: isError})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
 }
 
 func (o *output) Usage(u caisson.RunUsage) {
 	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
 		*n = max(0, *n)
 	}
-	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
 func (o *output) Mark(mark string) {
@@ -273,9 +273,9 @@ func (o *output) close() (cut bool) {
 	return o.cut
 }
 
-// named is word for fields that must not be empty.
-func named(s string) string {
-	if s = word(s); s != "" {
+// nonEmptyLine is word for fields that must not be empty.
+func nonEmptyLine(s string) string {
+	if s = shortLine(s); s != "" {
 		return s
 	}
 	return "unknown"
@@ -301,7 +301,7 @@ func arguments(v any) json.RawMessage {
 	}
 	// A character of JSON takes at most two bytes within a string, because of quotes and backslashes.
 	b.Reset()
-	if err := enc.Encode(clip(string(raw), task.MaxArgs/2-8, "…")); err != nil {
+	if err := enc.Encode(truncate(string(raw), task.MaxArgs/2-8, "…")); err != nil {
 		return nil
 	}
 	return task.CleanJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// linger is how long output is read after the program has exited, while another process keeps the pipe open.
-	linger = 200 * time.Millisecond
-	// settle is how long a program may take to exit after the end of its turn.
-	settle = 2 * time.Second
+	// lingerTimeout is how long output is read after the program has exited, while another process keeps the pipe open.
+	lingerTimeout = 200 * time.Millisecond
+	// exitTimeout is how long a program may take to exit after the end of its turn.
+	exitTimeout = 2 * time.Second
 )
 
 // A Program is a program that a driver has started, in a new process group.
@@ -99,8 +99,8 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
-	family.mu.Lock()
-	defer family.mu.Unlock()
+	startedChildren.mu.Lock()
+	defer startedChildren.mu.Unlock()
 	p.process, err = os.StartProcess(path, args, &os.ProcAttr{Dir: t.Workdir, Env: dedupe(env), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	switch {
 	case errors.Is(err, syscall.E2BIG):
@@ -108,7 +108,7 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	case err != nil:
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
-	family.own[p.process.Pid] = true
+	startedChildren.own[p.process.Pid] = true
 	go p.wait()
 	return nil
 }
@@ -147,9 +147,9 @@ func dedupe(env []string) []string {
 
 func (p *Program) wait() {
 	state, err := p.process.Wait()
-	family.mu.Lock()
-	delete(family.own, p.process.Pid)
-	family.mu.Unlock()
+	startedChildren.mu.Lock()
+	delete(startedChildren.own, p.process.Pid)
+	startedChildren.mu.Unlock()
 	p.exit = caisson.ExitStatus{Code: -1, Unknown: true}
 	if err == nil {
 		status, _ := state.Sys().(syscall.WaitStatus)
@@ -182,7 +182,7 @@ func (p *Program) Exit() *caisson.ExitStatus {
 // started are killed.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
 	var readers sync.WaitGroup
-	var last tailer
+	var last tailBuffer
 	readers.Go(func() { read(&pipeReader{f: p.stdout, p: p}) })
 	readers.Go(func() {
 		_, _ = io.Copy(io.MultiWriter(logWriter{out, caisson.LogStderr}, &last), &pipeReader{f: p.stderr, p: p})
@@ -199,16 +199,16 @@ func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done
 		select {
 		case <-p.ended:
 		case <-ctx.Done():
-		case <-time.After(settle):
+		case <-time.After(exitTimeout):
 		}
 	}
 	p.Stop(grace)
 	select {
 	case <-drained:
-	case <-time.After(linger):
+	case <-time.After(lingerTimeout):
 	}
 	p.Kill() // the rest of its processes, so that no process writes any more
-	now := time.Now().Add(linger)
+	now := time.Now().Add(lingerTimeout)
 	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // pipes always support deadlines
 	<-drained
 	return last.String()
@@ -232,17 +232,17 @@ func (p *Program) Stop(grace time.Duration) {
 // Kill kills the program and all processes that it started.
 func (p *Program) Kill() {
 	root := p.process.Pid
-	if adopting.Load() {
+	if isSubreaper.Load() {
 		root = os.Getpid() // orphans are children of this process, and no other processes are
 	}
-	if !adopting.Load() || spared.Load() == nil { // otherwise some processes of its group may stay
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise some processes of its group may stay
 		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
 	}
 	if !p.exited.Load() {
 		_ = p.process.Kill()
 	}
-	if adopting.Load() || !p.exited.Load() {
-		_ = killBelow(root) // Main calls it again, and reports remaining processes
+	if isSubreaper.Load() || !p.exited.Load() {
+		_ = killDescendants(root) // Main calls it again, and reports remaining processes
 	}
 }
 
@@ -273,13 +273,13 @@ type pipeReader struct {
 func (r *pipeReader) Read(b []byte) (int, error) {
 	for {
 		if r.p.exited.Load() {
-			if err := r.f.SetReadDeadline(time.Now().Add(linger)); err != nil {
+			if err := r.f.SetReadDeadline(time.Now().Add(lingerTimeout)); err != nil {
 				return 0, io.EOF
 			}
 		}
 		n, err := r.f.Read(b)
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && r.waiting():
+		case errors.Is(err, os.ErrDeadlineExceeded) && r.hasData():
 			continue // the deadline expired while the reader was busy
 		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, fs.ErrClosed):
 			return 0, io.EOF
@@ -288,8 +288,8 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 	}
 }
 
-// waiting reports whether data can be read at once.
-func (r *pipeReader) waiting() (ok bool) {
+// hasData reports whether data can be read at once.
+func (r *pipeReader) hasData() (ok bool) {
 	raw, err := r.f.SyscallConn()
 	if err != nil {
 		return false
@@ -313,19 +313,19 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tailer keeps the last bytes written to it.
-type tailer struct{ end []byte }
+// tailBuffer keeps the last bytes written to it.
+type tailBuffer struct{ end []byte }
 
 const maxTail = 4 << 10
 
-func (t *tailer) Write(b []byte) (int, error) {
+func (t *tailBuffer) Write(b []byte) (int, error) {
 	t.end = append(t.end, b[max(0, len(b)-maxTail):]...)
 	t.end = append(t.end[:0], t.end[max(0, len(t.end)-maxTail):]...)
 	return len(b), nil
 }
 
 // String returns the last lines as plain text.
-func (t *tailer) String() string {
-	lines := bytes.Split(bytes.TrimSpace([]byte(plain(string(t.end)))), []byte("\n"))
+func (t *tailBuffer) String() string {
+	lines := bytes.Split(bytes.TrimSpace([]byte(plainText(string(t.end)))), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-8):], []byte("\n")))
 }

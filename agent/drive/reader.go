@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gone waits until the pipe or socket fd has no reader any more. It returns false if that cannot be determined.
-func gone(fd int32) bool {
+// waitForHangup waits until the pipe or socket fd has no reader any more. It returns false if that cannot be determined.
+func waitForHangup(fd int32) bool {
 	ask := []unix.PollFd{{Fd: fd}} // errors are always reported
 	for {
 		_, err := unix.Poll(ask, -1)

@@ -13,14 +13,14 @@ import (
 
 // Intervals and timeouts for the readiness probe of a service.
 const (
-	readyFirst = 5 * time.Millisecond
-	readyLast  = 100 * time.Millisecond
-	readyAsk   = 2 * time.Second // timeout of one request
+	minProbeInterval = 5 * time.Millisecond
+	maxProbeInterval = 100 * time.Millisecond
+	probeTimeout     = 2 * time.Second // timeout of one request
 )
 
-// ready requests url until the status is 200. Returns an error after limit, when ctx is done, or when the agent's service has
+// waitReady requests url until the status is 200. Returns an error after limit, when ctx is done, or when the agent's service has
 // failed.
-func ready(ctx context.Context, url string, limit time.Duration) error {
+func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
 		return err
@@ -33,12 +33,12 @@ func ready(ctx context.Context, url string, limit time.Duration) error {
 	defer cancel()
 	end, _ := ctx.Deadline()
 	var last error
-	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
-		err := ask(ctx, host, path)
+	for pause := minProbeInterval; ; pause = min(2*pause, maxProbeInterval) {
+		err := probe(ctx, host, path)
 		if err == nil {
 			return nil
 		}
-		if err := service(ctx).failed(); err != nil {
+		if err := queryService(ctx).failed(); err != nil {
 			return err
 		}
 		// An error caused by the deadline is less useful than the service's last answer. A connection's timeout can occur just
@@ -64,9 +64,9 @@ func splitURL(url string) (host, path string, err error) {
 	return host, "/" + path, nil
 }
 
-// ask makes one request. It returns nil if the status is 200.
-func ask(ctx context.Context, host, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, readyAsk)
+// probe makes one request. It returns nil if the status is 200.
+func probe(ctx context.Context, host, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
 	if err != nil {

@@ -31,7 +31,7 @@ type rpcError struct {
 
 func (e *rpcError) Error() string {
 	if len(e.Data) > 0 && string(e.Data) != "null" {
-		return e.Message + " " + clip(string(e.Data), 1<<10, "…")
+		return e.Message + " " + truncate(string(e.Data), 1<<10, "…")
 	}
 	return e.Message
 }
@@ -93,7 +93,7 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 			continue
 		}
 		if m.Method == "" {
-			c.answered(&m)
+			c.handleAnswer(&m)
 			continue
 		}
 		result, err := c.handle(m.Method, m.Params)
@@ -113,7 +113,7 @@ func (c *rpc) close() {
 	}
 }
 
-func (c *rpc) answered(m *rpcMessage) {
+func (c *rpc) handleAnswer(m *rpcMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := string(bytes.Trim(m.ID, `"`))
@@ -161,9 +161,9 @@ func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
 }
 
-var errGone = errors.New("the agent has gone without an answer")
+var errClosed = errors.New("the agent has gone without an answer")
 
-// call sends a request and waits for the answer. Returns errGone if the connection is closed. All messages that arrived before
+// call sends a request and waits for the answer. Returns errClosed if the connection is closed. All messages that arrived before
 // the answer have been handled when it returns.
 func (c *rpc) call(ctx context.Context, method string, params, result any) error {
 	raw, err := json.Marshal(params)
@@ -176,7 +176,7 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	id := fmt.Sprint(c.last)
 	if c.closed {
 		c.mu.Unlock()
-		return errGone
+		return errClosed
 	}
 	c.pending[id] = waits
 	c.mu.Unlock()
@@ -187,7 +187,7 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	case m, ok := <-waits:
 		switch {
 		case !ok:
-			return errGone
+			return errClosed
 		case m.Error != nil:
 			return m.Error
 		case result == nil:

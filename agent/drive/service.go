@@ -25,7 +25,7 @@ const serviceSocket = "@caisson-service"
 
 const (
 	maxServiceOutput = 32 << 10        // bytes of a service's last output that are kept
-	serviceAsk       = 2 * time.Second // timeout of one request to the supervisor
+	serviceTimeout   = 2 * time.Second // timeout of one request to the supervisor
 )
 
 // A serviceState is the state of a service, as reported by its supervisor.
@@ -46,7 +46,7 @@ func Serve(args []string) error {
 	if err := s.start(args); err != nil {
 		s.state = serviceState{Exit: &caisson.ExitStatus{Code: startCode(err)}, Output: []byte(err.Error() + "\n")}
 	}
-	return s.answer(l)
+	return s.serveState(l)
 }
 
 // startCode returns the exit code that shells use for a program that cannot be started.
@@ -103,7 +103,7 @@ func (s *supervisor) start(args []string) error {
 		_ = cmd.Wait()
 		select {
 		case <-read:
-		case <-time.After(linger):
+		case <-time.After(lingerTimeout):
 		}
 		exit := caisson.ExitStatus{Code: cmd.ProcessState.ExitCode()}
 		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -116,8 +116,8 @@ func (s *supervisor) start(args []string) error {
 	return nil
 }
 
-// answer sends the state of the service to each client that connects.
-func (s *supervisor) answer(l net.Listener) error {
+// serveState sends the state of the service to each client that connects.
+func (s *supervisor) serveState(l net.Listener) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -127,16 +127,16 @@ func (s *supervisor) answer(l net.Listener) error {
 		data, err := json.Marshal(s.state)
 		s.mu.Unlock()
 		if err == nil {
-			_ = conn.SetDeadline(time.Now().Add(serviceAsk))
+			_ = conn.SetDeadline(time.Now().Add(serviceTimeout))
 			_, _ = conn.Write(data)
 		}
 		conn.Close()
 	}
 }
 
-// service returns the state of the sandbox's service, or nil if no supervisor answers.
-func service(ctx context.Context) *serviceState {
-	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
+// queryService returns the state of the sandbox's service, or nil if no supervisor answers.
+func queryService(ctx context.Context) *serviceState {
+	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", serviceSocket)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *serviceState) failed() error {
 	if s == nil || s.Exit == nil || s.Exit.Success() {
 		return nil
 	}
-	var last tailer
+	var last tailBuffer
 	_, _ = last.Write(s.Output)
 	if said := strings.TrimSpace(last.String()); said != "" {
 		return fmt.Errorf("the agent's service %s: %s", s.Exit, said)

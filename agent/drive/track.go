@@ -17,13 +17,13 @@ import (
 
 // Limits on tracking.
 const (
-	maxEntries = 20000
-	maxModules = 2000             // entries below each node_modules directory
-	maxText    = 256 << 10        // bytes of a file that is compared line by line
-	maxTexts   = 32 << 20         // bytes of all such files together
-	maxHashed  = 256 << 20        // bytes of all files that are read; other files are compared by size and time
-	scanTime   = 10 * time.Second // timeout of one scan of the directory
-	racy       = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
+	maxEntries  = 20000
+	maxModules  = 2000             // entries below each node_modules directory
+	maxText     = 256 << 10        // bytes of a file that is compared line by line
+	maxTexts    = 32 << 20         // bytes of all such files together
+	maxHashed   = 256 << 20        // bytes of all files that are read; other files are compared by size and time
+	scanTimeout = 10 * time.Second // timeout of one scan of the directory
+	clockTick   = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
 )
 
 // entry describes a file, a link or anything else except a directory.
@@ -43,7 +43,7 @@ type entry struct {
 type manifest struct {
 	at      time.Time
 	entries map[string]*entry // by path below the directory
-	cut     []string          // descriptions of what it lacks
+	omitted []string          // descriptions of what it lacks
 	partial bool              // whether entries are missing, not only their content
 }
 
@@ -84,8 +84,8 @@ func (tr *tracker) scan(before *manifest) *manifest {
 			return err
 		case err != nil || relErr != nil:
 			return nil // the file was removed or cannot be read; compare the others
-		case time.Since(s.at) > scanTime:
-			s.lacks("the rest of a directory that takes too long to read", true)
+		case time.Since(s.at) > scanTimeout:
+			s.noteMissing("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
 		}
 		return s.visit(name, rel, d)
@@ -101,10 +101,10 @@ type scanner struct {
 	modules    map[string]int // number of entries by node_modules directory
 }
 
-func (s *scanner) lacks(what string, entries bool) {
+func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
-	if !slices.Contains(s.cut, what) {
-		s.cut = append(s.cut, what)
+	if !slices.Contains(s.omitted, what) {
+		s.omitted = append(s.omitted, what)
 	}
 }
 
@@ -119,26 +119,26 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	if i := slices.Index(parts, "node_modules"); i >= 0 && i < len(parts)-1 {
 		top := strings.Join(parts[:i+1], "/")
 		if s.modules[top]++; s.modules[top] > maxModules {
-			s.lacks("most of "+top, true)
+			s.noteMissing("most of "+top, true)
 			return fs.SkipDir
 		}
 	}
 	if len(s.entries) >= maxEntries {
-		s.lacks("what is beyond the first entries", true)
+		s.noteMissing("what is beyond the first entries", true)
 		return fs.SkipAll
 	}
 	info, err := d.Info()
 	if err != nil {
 		return nil // the file was removed
 	}
-	if e := s.look(name, rel, info); e != nil {
+	if e := s.describe(name, rel, info); e != nil {
 		s.entries[rel] = e
 	}
 	return nil
 }
 
-// look creates an entry, or returns nil if the file was removed meanwhile.
-func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
+// describe creates an entry, or returns nil if the file was removed meanwhile.
+func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		e.inode, e.change = st.Ino, time.Unix(st.Ctim.Unix())
@@ -152,7 +152,7 @@ func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 		e.hashed, e.sum = true, sha256.Sum256([]byte(target))
 	case e.mode.IsRegular():
 		if s.before != nil {
-			if was := s.before.entries[rel]; was != nil && was.same(e, s.before.at) {
+			if was := s.before.entries[rel]; was != nil && was.certainlyEqual(e, s.before.at) {
 				return was
 			}
 		}
@@ -161,15 +161,15 @@ func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 	return e
 }
 
-// same reports whether e, scanned at time at, is certainly identical to now.
-func (e *entry) same(now *entry, at time.Time) bool {
+// certainlyEqual reports whether e, scanned at time at, is certainly identical to now.
+func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
-		!e.change.IsZero() && at.Sub(e.change) > racy
+		!e.change.IsZero() && at.Sub(e.change) > clockTick
 }
 
 func (s *scanner) read(name string, e *entry) {
 	if e.size > s.hash {
-		s.lacks("the content of large files", false)
+		s.noteMissing("the content of large files", false)
 		return
 	}
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -184,7 +184,7 @@ func (s *scanner) read(name string, e *entry) {
 			return
 		}
 		e.hashed, e.sum = true, sha256.Sum256(data)
-		if len(data) <= maxText && readable(data) {
+		if len(data) <= maxText && isPatchText(data) {
 			s.text -= int64(len(data))
 			e.text, e.isText = string(data), true
 		}
@@ -219,6 +219,6 @@ func (tr *tracker) changes() (l task.Line, ok bool) {
 	}
 	after := tr.scan(tr.before)
 	l = task.Line{RunEvent: caisson.RunEvent{Type: task.LineChanges}}
-	l.Changes, l.Patch = compare(tr.before, after)
+	l.Changes, l.Patch = diffManifests(tr.before, after)
 	return l, true
 }

@@ -17,43 +17,43 @@ import (
 
 // Timeouts for killing processes.
 const (
-	killTime = time.Minute     // for killing processes that fork meanwhile: on a busy machine they get most of the processor time
-	stopTime = 5 * time.Second // for stopping processes before they are killed
-	deadTime = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
-	reapTime = time.Second     // between two scans for zombies
+	killTimeout  = time.Minute     // for killing processes that fork meanwhile: on a busy machine they get most of the processor time
+	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
+	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
+	reapInterval = time.Second     // between two scans for zombies
 )
 
-// adopting is true once orphans of the processes that this process has started become its children.
-var adopting atomic.Bool
+// isSubreaper is true once orphans of the processes that this process has started become its children.
+var isSubreaper atomic.Bool
 
-// family are the child processes that their starter waits for. Other children are adopted orphans.
-var family = struct {
+// startedChildren are the child processes that their starter waits for. Other children are adopted orphans.
+var startedChildren = struct {
 	mu  sync.Mutex
 	own map[int]bool
 }{own: map[int]bool{}}
 
-// spared are the names of programs that may keep running after the task; nil if there are none.
-var spared atomic.Pointer[[]string]
+// background are the names of programs that may keep running after the task; nil if there are none.
+var background atomic.Pointer[[]string]
 
-// mayStay reports whether p may keep running after the task.
-func mayStay(p process) bool {
-	names := spared.Load()
+// isBackground reports whether p may keep running after the task.
+func isBackground(p process) bool {
+	names := background.Load()
 	return names != nil && slices.Contains(*names, p.name)
 }
 
-// adopt makes this process a subreaper, so that orphans become its children, and reaps them when they exit. It is only for
+// becomeSubreaper makes this process a subreaper, so that orphans become its children, and reaps them when they exit. It is only for
 // programs in which all child processes are started by drivers.
-func adopt() error {
+func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	adopting.Store(true)
+	isSubreaper.Store(true)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
 	go func() {
 		for range ended {
 			reap()
-			time.Sleep(reapTime)
+			time.Sleep(reapInterval)
 		}
 	}()
 	return nil
@@ -66,11 +66,11 @@ func reap() {
 		if p.parent != self || !p.ended {
 			continue
 		}
-		family.mu.Lock()
-		if !family.own[p.pid] {
+		startedChildren.mu.Lock()
+		if !startedChildren.own[p.pid] {
 			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // the exit status is not used
 		}
-		family.mu.Unlock()
+		startedChildren.mu.Unlock()
 	}
 }
 
@@ -118,8 +118,8 @@ func processes() []process {
 	return all
 }
 
-// below returns the descendants of root.
-func below(root int) []process {
+// descendants returns the descendants of root.
+func descendants(root int) []process {
 	all := processes()
 	children := map[int][]process{}
 	for _, p := range all {
@@ -140,29 +140,29 @@ func below(root int) []process {
 
 var errSurvivors = errors.New("processes that the agent has started could not be killed")
 
-// killBelow kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
+// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
 // may stay. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others, whereas
 // killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
-func killBelow(root int) error {
+func killDescendants(root int) error {
 	known := map[int]time.Time{} // time at which a process was first seen
 	for began := time.Now(); ; {
 		now := time.Now()
 		var living []int
 		stuck := 0
 		fresh := false
-		for _, p := range below(root) {
-			if p.ended || mayStay(p) {
+		for _, p := range descendants(root) {
+			if p.ended || isBackground(p) {
 				continue
 			}
 			living = append(living, p.pid)
 			if at, seen := known[p.pid]; !seen {
 				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // on an error the next scan shows whether it exited
 				known[p.pid], fresh = now, true
-			} else if now.Sub(at) > deadTime {
+			} else if now.Sub(at) > exitDeadline {
 				stuck++
 			}
 		}
-		if !fresh || now.Sub(began) > stopTime {
+		if !fresh || now.Sub(began) > stopTimeout {
 			for _, pid := range living {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -171,7 +171,7 @@ func killBelow(root int) error {
 		case len(living) == 0:
 			reap()
 			return nil
-		case stuck == len(living) || now.Sub(began) > killTime:
+		case stuck == len(living) || now.Sub(began) > killTimeout:
 			return errSurvivors
 		case !fresh: // no pause while processes fork; killed processes need a moment to exit
 			time.Sleep(2 * time.Millisecond)

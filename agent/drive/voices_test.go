@@ -14,22 +14,22 @@ import (
 )
 
 var kinds = []drivetest.Kind{
-	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, Voice: func() drivetest.Voice { return &execVoice{} }},
+	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, NewProtocol: func() drivetest.Protocol { return &execVoice{} }},
 	jsonl("codex", true, true, codexVoice()),
 	jsonl("claude", true, true, claudeVoice()),
 	jsonl("opencode", false, false, opencodeVoice),
 	jsonl("caisson", true, true, caissonVoice),
 	{
 		Name: "paths", Driver: caisson.DriverJSONL, Events: map[string]string{"text": "say.0.text", "final": "all", "error": "error"},
-		Parts: true, Repeats: true, Noise: true, Brief: true, Voice: func() drivetest.Voice { return &lineVoice{encode: pathsVoice} },
+		Parts: true, Repeats: true, IgnoresNoise: true, SkipProcessTests: true, NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: pathsVoice} },
 	},
-	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, Tidy: true, Noise: true, Voice: func() drivetest.Voice { return newACPVoice() }},
+	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, HasEndLine: true, IgnoresNoise: true, NewProtocol: func() drivetest.Protocol { return newACPVoice() }},
 }
 
 func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) drivetest.Kind {
 	return drivetest.Kind{
 		Name: dialect, Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": dialect}, Parts: repeats, Repeats: repeats,
-		Tidy: tidy, Silent: tidy, Noise: true, Brief: dialect != "codex", Voice: func() drivetest.Voice { return &lineVoice{encode: encode} },
+		HasEndLine: tidy, Silent: tidy, IgnoresNoise: true, SkipProcessTests: dialect != "codex", NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: encode} },
 	}
 }
 
@@ -52,10 +52,10 @@ func prompt() string { return os.Args[len(os.Args)-1] }
 
 type execVoice struct{}
 
-func (*execVoice) Listen() string   { return prompt() }
-func (*execVoice) Delta(s string)   { os.Stdout.WriteString(s) }
-func (*execVoice) Message(s string) { os.Stdout.WriteString(s) }
-func (*execVoice) End()             {}
+func (*execVoice) ReadPrompt() string { return prompt() }
+func (*execVoice) Delta(s string)     { os.Stdout.WriteString(s) }
+func (*execVoice) Message(s string)   { os.Stdout.WriteString(s) }
+func (*execVoice) End()               {}
 
 // lineVoice writes JSON lines.
 type lineVoice struct {
@@ -73,7 +73,7 @@ func (v *lineVoice) say(what, text string) {
 	}
 }
 
-func (v *lineVoice) Listen() string {
+func (v *lineVoice) ReadPrompt() string {
 	v.say("begin", "")
 	return prompt()
 }
@@ -230,7 +230,7 @@ func (v *acpVoice) read() *acpRequest {
 	return r
 }
 
-func (v *acpVoice) Listen() string {
+func (v *acpVoice) ReadPrompt() string {
 	for {
 		switch r := v.read(); r.Method {
 		case "initialize":

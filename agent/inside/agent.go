@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	maxEmpty = 2 // consecutive empty answers after which the model is asked to continue
-	sayStuck = 3 // equal calls with equal failures, after which the model is warned
-	endStuck = 6 // the same, after which the run fails
+	maxEmptyAnswers = 2 // consecutive empty answers after which the model is asked to continue
+	warnAfter       = 3 // equal calls with equal failures, after which the model is warned
+	failAfter       = 6 // the same, after which the run fails
 )
 
 // Messages to the model when it does not continue by itself. The brackets distinguish them from messages of a user.
 const (
-	sayEmpty  = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
-	sayForgot = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
-	sayLimit  = "[All %d steps of this task are used, and tools are off now. Say what you have done, what came of it, and what is left to do.]"
+	msgEmpty   = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
+	msgDropped = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
+	msgLimit   = "[All %d steps of this task are used, and tools are off now. Say what you have done, what came of it, and what is left to do.]"
 )
 
 // agent is the state of one task.
 type agent struct {
-	config  *config
-	out     *output
-	chat    *chat
-	box     *toolbox
-	memory  *memory // nil if the conversation is not stored
-	system  message
-	talk    []message // all messages except the system message
-	task    int       // index in talk of the task's prompt
-	perUnit float64   // estimated number of bytes of a request per token
-	ceiling int64     // limit on the bytes of talk, set after the model refused a longer conversation; 0 if it has not
-	forgot  bool      // messages were dropped from talk, and the system message mentions it
-	stuck   stuck
+	config               *config
+	out                  *output
+	chat                 *chat
+	box                  *toolbox
+	memory               *memory // nil if the conversation is not stored
+	system               message
+	messages             []message // all messages except the system message
+	task                 int       // index in talk of the task's prompt
+	requestBytesPerToken float64   // estimated number of bytes of a request per token
+	maxTalk              int64     // limit on the bytes of talk, set after the model refused a longer conversation; 0 if it has not
+	dropped              bool      // messages were dropped from talk, and the system message mentions it
+	stuck                failureCounter
 }
 
 func newAgent(c *config, out *output) (*agent, error) {
@@ -52,12 +52,12 @@ func newAgent(c *config, out *output) (*agent, error) {
 		return nil, invalidArg("--api", err)
 	}
 	a := &agent{
-		config: c, out: out, box: box, perUnit: bytesPerToken,
+		config: c, out: out, box: box, requestBytesPerToken: bytesPerToken,
 		chat: &chat{gateway: gateway, alias: c.model, api: api, tools: box.definitions(), out: out, wait: pause},
 	}
 	a.system = message{Role: roleSystem, Content: systemPrompt(c.workspace, box)}
 	if c.session != "" {
-		if a.memory, a.talk, err = recall(c.state, c.session); err != nil {
+		if a.memory, a.messages, err = loadMemory(c.state, c.session); err != nil {
 			return nil, err
 		}
 	}
@@ -76,8 +76,8 @@ func (a *agent) close() {
 	}
 }
 
-// fixed returns the size of the constant part of a request, in bytes.
-func (a *agent) fixed() int64 {
+// fixedSize returns the size of the constant part of a request, in bytes.
+func (a *agent) fixedSize() int64 {
 	n := a.system.size()
 	for _, t := range a.chat.tools {
 		n += int64(len(t.Name) + len(t.Description) + len(t.Parameters) + 64)
@@ -87,10 +87,10 @@ func (a *agent) fixed() int64 {
 
 // budget returns the maximum size of talk, in bytes.
 func (a *agent) budget() int64 {
-	n := int64(float64(a.config.context)*a.perUnit) - a.fixed()
-	n = max(n, 2*a.talk[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
-	if a.ceiling > 0 {
-		n = min(n, a.ceiling)
+	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
+	n = max(n, 2*a.messages[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
+	if a.maxTalk > 0 {
+		n = min(n, a.maxTalk)
 	}
 	return n
 }
@@ -98,7 +98,7 @@ func (a *agent) budget() int64 {
 // add appends a message to the conversation and to its memory. If writing to the memory fails, as on a full disk, the task
 // continues without it and a warning is reported.
 func (a *agent) add(m message) {
-	a.talk = append(a.talk, m)
+	a.messages = append(a.messages, m)
 	if a.memory == nil {
 		return
 	}
@@ -115,27 +115,27 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	a.task = len(a.talk)
+	a.task = len(a.messages)
 	a.add(message{Role: roleUser, Content: prompt})
 	for step, empty := 0, 0; ; {
 		last := step == a.config.steps
-		reply, err := a.ask(ctx, last)
+		reply, err := a.nextReply(ctx, last)
 		if err != nil {
 			return err
 		}
-		if err := a.judge(reply); err != nil {
+		if err := a.checkReply(reply); err != nil {
 			return err
 		}
 		text := reply.text.String()
 		switch {
 		case len(reply.calls) > 0 && !last:
 			step, empty = step+1, 0
-			if err := a.work(ctx, reply); err != nil {
+			if err := a.runCalls(ctx, reply); err != nil {
 				return err
 			}
 			if step == a.config.steps {
 				a.out.status("warning", "All steps are used; the agent is asked to sum up.")
-				a.add(message{Role: roleUser, Content: fmt.Sprintf(sayLimit, step)})
+				a.add(message{Role: roleUser, Content: fmt.Sprintf(msgLimit, step)})
 			}
 		case text != "":
 			if last {
@@ -143,17 +143,17 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 			}
 			a.add(message{Role: roleAssistant, Content: text})
 			return a.out.final()
-		case empty == maxEmpty || last:
+		case empty == maxEmptyAnswers || last:
 			return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model ended without an answer, also when it was asked for one; try again, or take another model"}
 		default:
 			empty++
-			a.add(message{Role: roleUser, Content: sayEmpty})
+			a.add(message{Role: roleUser, Content: msgEmpty})
 		}
 	}
 }
 
-// judge returns an error if an answer is a refusal or was withheld.
-func (a *agent) judge(r *reply) error {
+// checkReply returns an error if an answer is a refusal or was withheld.
+func (a *agent) checkReply(r *reply) error {
 	switch {
 	case r.refusal.Len() > 0 && len(r.calls) == 0:
 		return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model refuses: " + clip(r.refusal.String(), 2<<10)}
@@ -165,19 +165,19 @@ func (a *agent) judge(r *reply) error {
 	return nil
 }
 
-// ask requests the next answer. If the conversation is too long for the model, it is shortened first.
-func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
+// nextReply requests the next answer. If the conversation is too long for the model, it is shortened first.
+func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
-	a.out.begin()
-	if budget := a.budget(); sizeOf(a.talk) > budget {
+	a.out.startMessage()
+	if budget := a.budget(); sizeOf(a.messages) > budget {
 		a.compact(budget / 10 * 7) // leave room, so that the next messages do not require it again
 	}
 	for {
-		have := sizeOf(a.talk)
-		r, err := a.chat.ask(ctx, append([]message{a.system}, a.talk...), toolsOff)
+		have := sizeOf(a.messages)
+		r, err := a.chat.ask(ctx, append([]message{a.system}, a.messages...), toolsOff)
 		if f, ok := errors.AsType[*failure](err); ok {
-			if f.overflow() && a.compact(have/10*6) {
-				a.ceiling = have / 10 * 8
+			if f.contextTooLong() && a.compact(have/10*6) {
+				a.maxTalk = have / 10 * 8
 				continue
 			}
 			return nil, f.runError()
@@ -186,22 +186,22 @@ func (a *agent) ask(ctx context.Context, toolsOff bool) (*reply, error) {
 			return nil, err
 		}
 		if r.prompt > 1000 { // smaller requests give too inaccurate an estimate
-			a.perUnit = min(max(float64(have+a.fixed())/float64(r.prompt), 1), 8)
+			a.requestBytesPerToken = min(max(float64(have+a.fixedSize())/float64(r.prompt), 1), 8)
 		}
-		r.end(a.called)
+		r.normalizeCalls(a.called)
 		return r, nil
 	}
 }
 
 // compact shortens the conversation, and reports whether it became shorter.
 func (a *agent) compact(budget int64) bool {
-	size, length := sizeOf(a.talk), len(a.talk)
-	a.talk, a.task = trim(a.talk, a.task, budget)
-	if len(a.talk) < length && !a.forgot {
-		a.forgot = true
-		a.system.Content += sayForgot
+	size, length := sizeOf(a.messages), len(a.messages)
+	a.messages, a.task = trim(a.messages, a.task, budget)
+	if len(a.messages) < length && !a.dropped {
+		a.dropped = true
+		a.system.Content += msgDropped
 	}
-	if sizeOf(a.talk) == size {
+	if sizeOf(a.messages) == size {
 		return false
 	}
 	a.out.status("compacting", "")
@@ -210,8 +210,8 @@ func (a *agent) compact(budget int64) bool {
 
 // called reports whether the conversation has a call with this id.
 func (a *agent) called(id string) bool {
-	for i := range a.talk {
-		for _, c := range a.talk[i].ToolCalls {
+	for i := range a.messages {
+		for _, c := range a.messages[i].ToolCalls {
 			if c.ID == id {
 				return true
 			}
@@ -220,16 +220,16 @@ func (a *agent) called(id string) bool {
 	return false
 }
 
-// work executes the tool calls of an answer, in order.
-func (a *agent) work(ctx context.Context, r *reply) error {
+// runCalls executes the tool calls of an answer, in order.
+func (a *agent) runCalls(ctx context.Context, r *reply) error {
 	text := r.text.String()
 	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls, thoughts: r.thoughts})
 	for _, c := range r.calls {
 		a.out.status("tool_use", clip(c.Function.Name, maxName))
 		a.out.toolStart(c)
 		res := a.box.call(ctx, c.Function)
-		times := a.stuck.note(c.Function, res)
-		if times == sayStuck {
+		times := a.stuck.record(c.Function, res)
+		if times == warnAfter {
 			res.text += "\n\n[This same call has failed in the same way three times. Do not repeat it: find out why it fails, or go another way.]"
 		}
 		a.out.toolResult(c, res)
@@ -239,7 +239,7 @@ func (a *agent) work(ctx context.Context, r *reply) error {
 			return context.Cause(ctx)
 		case a.out.err != nil:
 			return a.out.err
-		case times >= endStuck:
+		case times >= failAfter:
 			return &caisson.RunError{
 				Code:    caisson.RunAgentError,
 				Message: fmt.Sprintf("the model repeats a call that always fails in the same way (%.40s, %d times); the run ends here", c.Function.Name, times),
@@ -249,15 +249,15 @@ func (a *agent) work(ctx context.Context, r *reply) error {
 	return nil
 }
 
-// stuck counts calls that fail repeatedly in the same way. A successful call that changes something resets the counts, because
+// failureCounter counts calls that fail repeatedly in the same way. A successful call that changes something resets the counts, because
 // a test that fails between two edits is progress, not a loop.
-type stuck struct {
+type failureCounter struct {
 	failed map[string]int
 	done   map[string]bool
 }
 
-// note records a call and returns how often it has failed in this way.
-func (s *stuck) note(f function, r result) int {
+// record records a call and returns how often it has failed in this way.
+func (s *failureCounter) record(f function, r result) int {
 	key := f.Name + "\x00" + f.Arguments
 	if !r.failed {
 		if r.changed && !s.done[key] {

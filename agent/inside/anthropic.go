@@ -54,15 +54,15 @@ type block struct {
 	Cache     *kind   `json:"cache_control,omitempty"`
 }
 
-// cached marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
+// cacheMark marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
 // only once.
-var cached = &kind{"ephemeral"}
+var cacheMark = &kind{"ephemeral"}
 
-func (anthropic) request(q *question) (string, http.Header, any) {
-	system, talk := split(q.talk)
+func (anthropic) request(q *modelRequest) (string, http.Header, any) {
+	system, talk := splitSystem(q.talk)
 	req := anthropicRequest{Model: q.model, MaxTokens: maxOutput, Stream: true}
 	if system != "" {
-		req.System = []block{{Type: "text", Text: system, Cache: cached}}
+		req.System = []block{{Type: "text", Text: system, Cache: cacheMark}}
 	}
 	for _, m := range talk {
 		blocks, role := blocksOf(m), roleUser
@@ -78,7 +78,7 @@ func (anthropic) request(q *question) (string, http.Header, any) {
 	}
 	if n := len(req.Messages); n > 0 {
 		last := req.Messages[n-1].Content
-		last[len(last)-1].Cache = cached
+		last[len(last)-1].Cache = cacheMark
 	}
 	for _, t := range q.tools {
 		req.Tools = append(req.Tools, anthropicTool{t.Name, t.Description, t.Parameters})
@@ -103,14 +103,14 @@ func blocksOf(m message) (blocks []block) {
 		blocks = append(blocks, block{Type: "text", Text: m.Content})
 	}
 	for _, c := range m.ToolCalls {
-		blocks = append(blocks, block{Type: "tool_use", ID: toolUseID(c.ID), Name: word(c.Function.Name), Input: object(c.Function.Arguments)})
+		blocks = append(blocks, block{Type: "tool_use", ID: toolUseID(c.ID), Name: sanitizeName(c.Function.Name), Input: argumentsObject(c.Function.Arguments)})
 	}
 	return blocks
 }
 
 // toolUseID returns the id of a call in the form that this API accepts. The call may come from another API.
 func toolUseID(id string) string {
-	if word(id) == id {
+	if sanitizeName(id) == id {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
@@ -156,7 +156,7 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 		return "", failureOf(0, data)
 	case "message_start":
 		if e.Message != nil {
-			r.count(e.Message.Usage)
+			r.addUsage(e.Message.Usage)
 		}
 	case "content_block_start":
 		if e.Block != nil {
@@ -165,9 +165,9 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 	case "content_block_delta":
 		return r.addDelta(&e)
 	case "message_delta":
-		r.count(e.Usage)
+		r.addUsage(e.Usage)
 		if e.Delta != nil {
-			r.stop(e.Delta.StopReason)
+			r.setFinish(e.Delta.StopReason)
 		}
 	case "message_stop":
 		r.done = true
@@ -180,8 +180,8 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 			}
 			all.WriteString(text)
 		}
-		r.count(e.Usage)
-		r.stop(e.StopReason)
+		r.addUsage(e.Usage)
+		r.setFinish(e.StopReason)
 		return all.String(), nil
 	}
 	return "", nil // pings, and unknown events
@@ -191,9 +191,9 @@ func (anthropic) add(r *reply, data []byte) (string, error) {
 func (r *reply) beginBlock(index int, b *block) (string, error) {
 	switch b.Type {
 	case "text":
-		return r.say(b.Text)
+		return r.addText(b.Text)
 	case "tool_use":
-		if r.places[index] > 0 {
+		if r.blocks[index] > 0 {
 			return "", fmt.Errorf("block %d of an answer begins twice", index)
 		}
 		at := len(r.calls)
@@ -201,16 +201,16 @@ func (r *reply) beginBlock(index int, b *block) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		r.place(index, at+1)
+		r.setBlock(index, at+1)
 		c.ID, c.Function.Name = b.ID, b.Name
 		if s := string(b.Input); s != "{}" && s != "null" { // the input follows in deltas
 			c.Function.Arguments = strings.ToValidUTF8(s, "\uFFFD")
 		}
 		return "", c.check()
 	case "thinking", "redacted_thinking":
-		r.place(index, -len(r.thoughts)-1)
+		r.setBlock(index, -len(r.thoughts)-1)
 		r.thoughts = append(r.thoughts, block{Type: b.Type, Thinking: b.Thinking, Signature: b.Signature, Data: b.Data})
-		return "", r.thought(b.size())
+		return "", r.addThoughts(b.size())
 	}
 	return "", nil
 }
@@ -224,22 +224,22 @@ func (b *block) size() int {
 	return n
 }
 
-// place records the kind of the block with this index: a positive value at is the call at-1, a negative one the thinking block
+// setBlock records the kind of the block with this index: a positive value at is the call at-1, a negative one the thinking block
 // -at-1.
-func (r *reply) place(index, at int) {
-	if r.places == nil {
-		r.places = map[int]int{}
+func (r *reply) setBlock(index, at int) {
+	if r.blocks == nil {
+		r.blocks = map[int]int{}
 	}
-	r.places[index] = at
+	r.blocks[index] = at
 }
 
 // addDelta handles a delta of a block.
 func (r *reply) addDelta(e *anthropicEvent) (string, error) {
-	d, at := e.Delta, r.places[e.Index]
+	d, at := e.Delta, r.blocks[e.Index]
 	switch {
 	case d == nil:
 	case d.Type == "text_delta":
-		return r.say(d.Text)
+		return r.addText(d.Text)
 	case d.Type == "input_json_delta":
 		if at <= 0 {
 			return "", fmt.Errorf("an event is about the call in block %d, which has not begun", e.Index)
@@ -253,13 +253,13 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 			*b.Thinking += d.Thinking
 		}
 		b.Signature += d.Signature
-		return "", r.thought(len(d.Thinking) + len(d.Signature))
+		return "", r.addThoughts(len(d.Thinking) + len(d.Signature))
 	}
 	return "", nil
 }
 
-// stop handles the reason for which an answer ended; "" if it has not ended.
-func (r *reply) stop(reason string) {
+// setFinish handles the reason for which an answer ended; "" if it has not ended.
+func (r *reply) setFinish(reason string) {
 	switch reason {
 	case "":
 	case "max_tokens", "model_context_window_exceeded":
@@ -273,8 +273,8 @@ func (r *reply) stop(reason string) {
 	}
 }
 
-// count handles the usage in an event.
-func (r *reply) count(u *anthropicUsage) {
+// addUsage handles the usage in an event.
+func (r *reply) addUsage(u *anthropicUsage) {
 	if u == nil {
 		return
 	}
@@ -284,7 +284,7 @@ func (r *reply) count(u *anthropicUsage) {
 	t := r.usage
 	for to, n := range map[*int64]*int64{&t.Input: u.Input, &t.Output: u.Output, &t.CacheRead: u.CacheRead, &t.CacheWrite: u.CacheWrite} {
 		if n != nil {
-			*to = max(*to, tokens(*n))
+			*to = max(*to, boundedCount(*n))
 		}
 	}
 	r.prompt = t.Input + t.CacheRead + t.CacheWrite

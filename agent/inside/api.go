@@ -17,13 +17,13 @@ const maxOutput = 32_000
 // one in use.
 type api interface {
 	// request returns the path, the additional headers and the body of a request.
-	request(q *question) (path string, header http.Header, body any)
+	request(q *modelRequest) (path string, header http.Header, body any)
 	// add handles an event of a stream, or a whole answer that was not streamed, and returns its text.
 	add(r *reply, data []byte) (string, error)
 }
 
-// question is a request to a model, independent of the API.
-type question struct {
+// modelRequest is a request to a model, independent of the API.
+type modelRequest struct {
 	model    string
 	talk     []message // the system message is first
 	tools    []definition
@@ -45,7 +45,7 @@ func apiOf(name, alias string) (api, error) {
 	case caisson.APIAnthropic:
 		return anthropic{}, nil
 	case caisson.APIGemini:
-		if word(alias) != strings.ReplaceAll(alias, ".", "_") || strings.HasPrefix(alias, ".") {
+		if sanitizeName(alias) != strings.ReplaceAll(alias, ".", "_") || strings.HasPrefix(alias, ".") {
 			return nil, fmt.Errorf("the model %.80q cannot be called in the Gemini API, where its alias is part of a path: give it one of letters, digits and . _ -", alias)
 		}
 		return gemini{}, nil
@@ -53,12 +53,12 @@ func apiOf(name, alias string) (api, error) {
 	return nil, fmt.Errorf("%.40q is not openai, anthropic or gemini", name)
 }
 
-// forgotten replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
-const forgotten = "[Earlier messages of this conversation have been left out.]"
+// omittedNotice replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
+const omittedNotice = "[Earlier messages of this conversation have been left out.]"
 
-// split returns the text of the system message and the other messages. They begin with one of the user, and messages without
+// splitSystem returns the text of the system message and the other messages. They begin with one of the user, and messages without
 // content are dropped.
-func split(talk []message) (system string, rest []message) {
+func splitSystem(talk []message) (system string, rest []message) {
 	for _, m := range talk {
 		switch {
 		case m.Role == roleSystem:
@@ -67,15 +67,15 @@ func split(talk []message) (system string, rest []message) {
 		case m.Role != roleTool && len(m.ToolCalls) == 0 && strings.TrimSpace(m.Content) == "":
 			continue
 		case len(rest) == 0 && m.Role != roleUser:
-			rest = append(rest, message{Role: roleUser, Content: forgotten})
+			rest = append(rest, message{Role: roleUser, Content: omittedNotice})
 		}
 		rest = append(rest, m)
 	}
 	return system, rest
 }
 
-// object returns the arguments of a call as a JSON object. Models sometimes write other values, which the tool has rejected.
-func object(arguments string) raw {
+// argumentsObject returns the arguments of a call as a JSON object. Models sometimes write other values, which the tool has rejected.
+func argumentsObject(arguments string) raw {
 	var fields map[string]raw
 	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {
 		return raw(arguments)
@@ -84,8 +84,8 @@ func object(arguments string) raw {
 	return b
 }
 
-// word returns a name in which characters that an API could reject are replaced by "_".
-func word(name string) string {
+// sanitizeName returns a name in which characters that an API could reject are replaced by "_".
+func sanitizeName(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
 			return r
@@ -94,5 +94,5 @@ func word(name string) string {
 	}, clip(name, maxName))
 }
 
-// tokens returns a count of the provider, limited to a plausible range.
-func tokens(n int64) int64 { return min(max(n, 0), 1<<40) }
+// boundedCount returns a count of the provider, limited to a plausible range.
+func boundedCount(n int64) int64 { return min(max(n, 0), 1<<40) }

@@ -202,7 +202,7 @@ func TestOtherAPIsGoOn(t *testing.T) {
 		caisson.APIGemini:    {answerOf(geminiOf(`{"text":"one "}`, "")), answerOf(geminiOf(`{"text":"two "}`, `,"finishReason":"MAX_TOKENS"`))},
 	} {
 		s := serveBroken(t, half[0], half[1], sentences[api]("three"))
-		if o := runWith(t, s.url, speaking(api)); o.err != nil || o.text != "one two three" || !strings.Contains(s.body(2), goOnLength) {
+		if o := runWith(t, s.url, speaking(api)); o.err != nil || o.text != "one two three" || !strings.Contains(s.body(2), msgContinueLength) {
 			t.Errorf("%s: %q, %+v: %s", api, o.text, o.err, s.body(2))
 		}
 	}
@@ -268,7 +268,7 @@ func TestConversationsOfOtherAPIs(t *testing.T) {
 	}{
 		{
 			anthropic{}, llmanthropic.New(),
-			`[{"role":"user","content":[{"type":"text","text":"` + forgotten + `"}]},` +
+			`[{"role":"user","content":[{"type":"text","text":"` + omittedNotice + `"}]},` +
 				`{"role":"assistant","content":[{"type":"tool_use","id":"` + toolUseID("a.b") + `","name":"a_tool","input":{"arguments":"null"}},{"type":"tool_use","id":"c","name":"a_tool","input":{"arguments":"null"}}]},` +
 				`{"role":"user","content":[{"type":"tool_result","tool_use_id":"` + toolUseID("a.b") + `"},{"type":"tool_result","tool_use_id":"c"}]},` +
 				`{"role":"user","content":[{"type":"text","text":"and?"}]},{"role":"user","content":[{"type":"text","text":"go on"}]},` +
@@ -277,7 +277,7 @@ func TestConversationsOfOtherAPIs(t *testing.T) {
 		},
 		{
 			gemini{}, llmgemini.New(),
-			`[{"role":"user","parts":[{"text":"` + forgotten + `"}]},` +
+			`[{"role":"user","parts":[{"text":"` + omittedNotice + `"}]},` +
 				`{"role":"model","parts":[{"functionCall":{"id":"a.b","name":"a_tool","args":{"arguments":"null"}}},{"functionCall":{"id":"c","name":"a_tool","args":{"arguments":"null"}}}]},` +
 				`{"role":"user","parts":[{"functionResponse":{"id":"a.b","name":"a_tool","response":{"output":""}}},{"functionResponse":{"id":"c","name":"a_tool","response":{"output":""}}}]},` +
 				`{"role":"user","parts":[{"text":"and?"}]},{"role":"user","parts":[{"text":"go on"}]},` +
@@ -285,7 +285,7 @@ func TestConversationsOfOtherAPIs(t *testing.T) {
 				`{"role":"user","parts":[{"functionResponse":{"id":"d","name":"a_tool","response":{"output":""}}}]}]`,
 		},
 	} {
-		path, _, req := row.api.request(&question{model: "m", talk: talk})
+		path, _, req := row.api.request(&modelRequest{model: "m", talk: talk})
 		body, err := json.Marshal(req)
 		if err != nil {
 			t.Fatal(err)

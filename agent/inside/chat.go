@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	maxTries  = 5                // tries of one call, including the first
-	maxWait   = time.Minute      // longest delay between two tries that the gateway may request
-	firstWait = time.Second      // doubled after each try
-	callTime  = 30 * time.Minute // timeout of one try
-	tailTime  = 10 * time.Second // timeout for the end of the stream after the model has ended its answer
-	goOns     = 4                // how often an answer that reached the length limit is continued
+	maxTries     = 5                // tries of one call, including the first
+	maxWait      = time.Minute      // longest delay between two tries that the gateway may request
+	firstWait    = time.Second      // doubled after each try
+	callTime     = 30 * time.Minute // timeout of one try
+	tailTimeout  = 10 * time.Second // timeout for the end of the stream after the model has ended its answer
+	maxContinues = 4                // how often an answer that reached the length limit is continued
 )
 
 const (
-	goOnBroken = "[Your answer broke off here because the connection was lost. Continue exactly where it ended, without repeating anything.]"
-	goOnLength = "[Your answer was cut at the limit of its length. Continue exactly where it ended, without repeating anything.]"
+	msgContinueBroken = "[Your answer broke off here because the connection was lost. Continue exactly where it ended, without repeating anything.]"
+	msgContinueLength = "[Your answer was cut at the limit of its length. Continue exactly where it ended, without repeating anything.]"
 )
 
 // chat calls a model through the gateway.
@@ -63,21 +63,21 @@ func (c *chat) ask(ctx context.Context, conversation []message, toolsOff bool) (
 		if c.out.err != nil {
 			return nil, c.out.err
 		}
-		text, goOn := r.text.String(), goOnBroken
+		text, goOn := r.text.String(), msgContinueBroken
 		if before.Len() > 0 {
 			whole := before.String() + text
 			r.text.Reset()
 			r.text.WriteString(whole)
 		}
-		if err == nil && (r.finish != finishLength || len(r.calls) > 0 || text == "" || more == goOns) {
+		if err == nil && (r.finish != finishLength || len(r.calls) > 0 || text == "" || more == maxContinues) {
 			return r, nil
 		}
 		if err != nil {
-			if err := c.again(ctx, try, err); err != nil {
+			if err := c.waitRetry(ctx, try, err); err != nil {
 				return nil, err
 			}
 		} else {
-			goOn, try = goOnLength, 0
+			goOn, try = msgContinueLength, 0
 			more++
 		}
 		if text != "" {
@@ -95,14 +95,14 @@ func tooLong() error {
 	return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model's answer is longer than any that is of use; the run ends here"}
 }
 
-// again waits before the next try, or returns an error if there is none.
-func (c *chat) again(ctx context.Context, try int, err error) error {
+// waitRetry waits before the next try, or returns an error if there is none.
+func (c *chat) waitRetry(ctx context.Context, try int, err error) error {
 	f, refused := errors.AsType[*failure](err)
 	wait := firstWait<<(try-1) + time.Duration(rand.Int64N(int64(firstWait/4))) // with jitter against simultaneous retries
 	switch {
 	case errors.Is(err, errTooLong):
 		return tooLong()
-	case refused && !f.passing() || refused && f.overflow():
+	case refused && !f.retryable() || refused && f.contextTooLong():
 		return f
 	case refused && (try == maxTries || f.retry > maxWait):
 		return f
@@ -123,7 +123,7 @@ func (c *chat) again(ctx context.Context, try int, err error) error {
 func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*reply, error) {
 	r := &reply{}
 	// The definitions are sent even if tools are off, because calls in the conversation refer to them.
-	path, header, req := c.api.request(&question{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
+	path, header, req := c.api.request(&modelRequest{model: c.alias, talk: messages, tools: c.tools, toolsOff: toolsOff})
 	body, err := encode(req)
 	if err != nil {
 		return r, err
@@ -144,13 +144,13 @@ func (c *chat) once(ctx context.Context, messages []message, toolsOff bool) (*re
 		err = c.streamed(r, res.Body, cancel)
 	}
 	if err == nil {
-		err = r.broken()
+		err = r.checkEmpty()
 	}
 	// Incomplete answers are charged as well.
 	if r.usage != nil {
-		c.out.used(*r.usage)
+		c.out.addUsage(*r.usage)
 	} else if err == nil {
-		c.out.used(caisson.TokenCount{})
+		c.out.addUsage(caisson.TokenCount{})
 	}
 	return r, err
 }
@@ -160,7 +160,7 @@ func newEvents(r io.Reader) *sse.Reader {
 	return sse.NewReader(io.MultiReader(r, strings.NewReader("\n\n")), maxEvent)
 }
 
-// streamed reads a streamed answer and writes its text to out as it arrives. When tailTime has passed since the model has ended
+// streamed reads a streamed answer and writes its text to out as it arrives. When tailTimeout has passed since the model has ended
 // its answer, it calls end, which must make reading the body fail.
 func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 	e := newEvents(&bounded{body, maxStream + 1})
@@ -192,7 +192,7 @@ func (c *chat) streamed(r *reply, body io.Reader, end func()) error {
 		}
 		c.out.write(text)
 		if r.finish != "" && tail == nil {
-			tail = time.AfterFunc(tailTime, end)
+			tail = time.AfterFunc(tailTimeout, end)
 			defer tail.Stop()
 		}
 		if c.out.err != nil {

@@ -45,7 +45,7 @@ func TestThroughTheDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	body, err := json.Marshal(task.Task{
-		Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": "caisson"}, By: caisson.PromptStdin, Prompt: sample.Prompt,
+		Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": "caisson"}, PromptMode: caisson.PromptStdin, Prompt: sample.Prompt,
 		Command: []string{self, "code", "--model", "m", "--gateway", url, "--session", "", "--state", filepath.Join(t.TempDir(), "state")},
 		Workdir: dir, Time: caisson.Duration(time.Minute), Grace: caisson.Duration(time.Second), Output: 8 << 20, Track: dir,
 	})

@@ -79,15 +79,15 @@ func replace(text, old, with string, all bool) (string, int, error) {
 	}
 	switch {
 	case n == 0:
-		return "", 0, errors.New("old_string is not in it. " + nearest(text, old))
+		return "", 0, errors.New("old_string is not in it. " + mostSimilar(text, old))
 	case n > 1 && !all:
-		return "", 0, fmt.Errorf("old_string is in it %d times, at lines %s; add lines around it until it is unique, or set replace_all", n, places(text, old))
+		return "", 0, fmt.Errorf("old_string is in it %d times, at lines %s; add lines around it until it is unique, or set replace_all", n, lineNumbers(text, old))
 	}
 	return strings.ReplaceAll(text, old, with), n, nil
 }
 
-// places returns the line numbers of the first few occurrences of old.
-func places(text, old string) string {
+// lineNumbers returns the line numbers of the first few occurrences of old.
+func lineNumbers(text, old string) string {
 	var lines []string
 	line, rest := 1, text
 	for len(lines) < 5 {
@@ -114,29 +114,29 @@ func firstDifference(a, b string) int {
 	return line
 }
 
-// nearest returns a message with the part of text that is most similar to old.
-func nearest(text, old string) string {
+// mostSimilar returns a message with the part of text that is most similar to old.
+func mostSimilar(text, old string) string {
 	const none = "Nothing in the file is like it; read the file again."
 	have := strings.SplitN(text, "\n", nearFile+1)
 	want := strings.Split(strings.Trim(old, "\r\n"), "\n")
 	window := want[:min(len(want), nearWindow)]
 	for i := range window {
-		window[i] = squeeze(window[i])
+		window[i] = normalizeSpace(window[i])
 	}
 	lines := make([]string, min(len(have), nearFile))
 	for i := range lines {
-		lines[i] = squeeze(have[i])
+		lines[i] = normalizeSpace(have[i])
 	}
 	best, score := -1, nearEnough
 	for i := range lines {
 		// The other lines are compared only if the first line is similar.
-		first := alike(lines[i], window[0])
+		first := similarity(lines[i], window[0])
 		if first < nearEnough/2 {
 			continue
 		}
 		sum := first
 		for j := 1; j < len(window) && i+j < len(lines); j++ {
-			sum += alike(lines[i+j], window[j])
+			sum += similarity(lines[i+j], window[j])
 		}
 		if s := sum / float64(len(window)); s > score {
 			best, score = i, s
@@ -154,14 +154,14 @@ func nearest(text, old string) string {
 	return fmt.Sprintf("%s lines %d to %d, which are exactly:\n%s", why, best+1, end, found)
 }
 
-// squeeze returns the beginning of a line, without white space at its ends and with one space for each run of white space in
+// normalizeSpace returns the beginning of a line, without white space at its ends and with one space for each run of white space in
 // it.
-func squeeze(line string) string {
+func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }
 
-// alike returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix.
-func alike(a, b string) float64 {
+// similarity returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix.
+func similarity(a, b string) float64 {
 	if a == b {
 		return 1
 	}

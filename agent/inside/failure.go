@@ -101,18 +101,18 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// spent reports whether the budget or the provider's credit is exhausted.
-func (f *failure) spent() bool {
+// outOfCredit reports whether the budget or the provider's credit is exhausted.
+func (f *failure) outOfCredit() bool {
 	return f.status == 402 || f.code == "insufficient_quota" || f.code == "over_budget"
 }
 
-// passing reports whether the same call may succeed later.
-func (f *failure) passing() bool {
-	return !f.spent() && (f.status == 408 || f.status == 409 || f.status == 429 || f.status >= 500)
+// retryable reports whether the same call may succeed later.
+func (f *failure) retryable() bool {
+	return !f.outOfCredit() && (f.status == 408 || f.status == 409 || f.status == 429 || f.status >= 500)
 }
 
-// overflow reports whether the conversation is too long for the model. Providers have no common code for this error.
-func (f *failure) overflow() bool {
+// contextTooLong reports whether the conversation is too long for the model. Providers have no common code for this error.
+func (f *failure) contextTooLong() bool {
 	if f.status == 413 || f.code == "context_length_exceeded" {
 		return true
 	}
@@ -135,9 +135,9 @@ func (f *failure) overflow() bool {
 func (f *failure) runError() *caisson.RunError {
 	e := &caisson.RunError{Code: caisson.RunAgentError, Message: f.Error()}
 	switch {
-	case f.spent():
+	case f.outOfCredit():
 		e.Code = caisson.RunNoCredits
-	case f.overflow():
+	case f.contextTooLong():
 		e.Code, e.Message = caisson.RunInvalid, "the task does not fit into what the model can read, even alone; say less, or take another model: "+f.Error()
 	case f.status == 429:
 		e.Code = caisson.RunRateLimit

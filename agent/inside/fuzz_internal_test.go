@@ -72,7 +72,7 @@ func checkAnswer(t *testing.T, api api, events []byte) {
 			break
 		}
 	}
-	answer.end(func(id string) bool { return id == "a" })
+	answer.normalizeCalls(func(id string) bool { return id == "a" })
 	talk := []message{{Role: roleUser, Content: "x"}, {Role: roleAssistant, ToolCalls: answer.calls, thoughts: answer.thoughts}}
 	for _, c := range answer.calls {
 		if c.ID == "a" || c.Function.Name == "" || c.Function.Arguments == "" {
@@ -83,7 +83,7 @@ func checkAnswer(t *testing.T, api api, events []byte) {
 	if problem := pairs(talk); problem != "" {
 		t.Fatal(problem)
 	}
-	_, _, body := api.request(&question{model: "m", talk: talk})
+	_, _, body := api.request(&modelRequest{model: "m", talk: talk})
 	if _, err := json.Marshal(body); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func FuzzGlob(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, path string) {
 		if r, ok := parseIgnore(pattern, ""); ok {
-			ignores{r}.has(path, true)
+			ignores{r}.match(path, true)
 		}
 		if strings.ContainsAny(pattern, `*?[\`) || !utf8.ValidString(pattern) {
 			return

@@ -66,8 +66,8 @@ type geminiResponse struct {
 	} `json:"response"`
 }
 
-func (gemini) request(q *question) (string, http.Header, any) {
-	system, talk := split(q.talk)
+func (gemini) request(q *modelRequest) (string, http.Header, any) {
+	system, talk := splitSystem(q.talk)
 	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
 	req.Generate.MaxTokens = maxOutput
 	names := map[string]string{} // names of the called tools by call id
@@ -92,9 +92,9 @@ func (gemini) request(q *question) (string, http.Header, any) {
 			}
 		}
 		for _, call := range m.ToolCalls {
-			names[call.ID] = word(call.Function.Name)
+			names[call.ID] = sanitizeName(call.Function.Name)
 			c.Parts = append(c.Parts, geminiPart{
-				Signature: call.signature, Call: &geminiCall{ID: call.ID, Name: names[call.ID], Args: object(call.Function.Arguments)},
+				Signature: call.signature, Call: &geminiCall{ID: call.ID, Name: names[call.ID], Args: argumentsObject(call.Function.Arguments)},
 			})
 		}
 		req.Contents = append(req.Contents, c)
@@ -140,9 +140,9 @@ func (gemini) add(r *reply, data []byte) (string, error) {
 		return "", failureOf(0, data)
 	}
 	if u := a.Usage; u != nil {
-		r.prompt = tokens(u.Prompt)
-		read := min(tokens(u.Cached), r.prompt)
-		r.usage = &caisson.TokenCount{Input: r.prompt - read, CacheRead: read, Output: tokens(u.Answer) + tokens(u.Thoughts)}
+		r.prompt = boundedCount(u.Prompt)
+		read := min(boundedCount(u.Cached), r.prompt)
+		r.usage = &caisson.TokenCount{Input: r.prompt - read, CacheRead: read, Output: boundedCount(u.Answer) + boundedCount(u.Thoughts)}
 	}
 	if a.Feedback.Block != "" {
 		r.finish = finishFilter
@@ -184,7 +184,7 @@ func (r *reply) addPart(p *geminiPart) (string, error) {
 		}
 		return "", c.check()
 	case p.Thought:
-		return "", r.thought(len(p.Text) + 1)
+		return "", r.addThoughts(len(p.Text) + 1)
 	}
-	return r.say(p.Text)
+	return r.addText(p.Text)
 }

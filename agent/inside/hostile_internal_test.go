@@ -22,10 +22,10 @@ func TestTextIsSaidOnce(t *testing.T) {
 		t.Fatalf("%q, %+v", o.text, o.err)
 	}
 	last := s.asked(t, 2)
-	if n := len(last); n != 4 || last[2].Content != "The answer is forty" || last[3].Content != goOnBroken {
+	if n := len(last); n != 4 || last[2].Content != "The answer is forty" || last[3].Content != msgContinueBroken {
 		t.Errorf("asked with %+v", last[1:])
 	}
-	if kept := o.agent.talk; len(kept) != 2 || kept[1].Content != o.text {
+	if kept := o.agent.messages; len(kept) != 2 || kept[1].Content != o.text {
 		t.Errorf("keeps %+v", kept)
 	}
 }
@@ -37,7 +37,7 @@ func TestLongAnswersAreContinued(t *testing.T) {
 	}
 	s = serveBroken(t, answerOf(textEvent("more "), lengthEvent))
 	o := runWith(t, s.url, nil)
-	if o.err != nil || s.requests() != goOns+1 || !strings.Contains(o.lines, "cut at the limit") {
+	if o.err != nil || s.requests() != maxContinues+1 || !strings.Contains(o.lines, "cut at the limit") {
 		t.Errorf("%q, %+v after %d requests", o.text, o.err, s.requests())
 	}
 }
@@ -48,7 +48,7 @@ func TestEmptyAnswers(t *testing.T) {
 		t.Errorf("%q, %+v", o.text, o.err)
 	}
 	s := serveBroken(t, empty)
-	if o := runWith(t, s.url, nil); o.err == nil || o.err.Code != caisson.RunAgentError || s.requests() != maxEmpty+1 {
+	if o := runWith(t, s.url, nil); o.err == nil || o.err.Code != caisson.RunAgentError || s.requests() != maxEmptyAnswers+1 {
 		t.Errorf("%+v after %d requests", o.err, s.requests())
 	}
 }

@@ -17,17 +17,17 @@ const (
 
 // ignoreRule is a line of a .gitignore.
 type ignoreRule struct {
-	base  string // directory of the file, relative to the root of the walk; "" or with a slash at the end
-	match *regexp.Regexp
-	keep  bool // the line begins with !
-	dirs  bool // the line ends with a slash
+	base    string // directory of the file, relative to the root of the walk; "" or with a slash at the end
+	match   *regexp.Regexp
+	negated bool // the line begins with !
+	dirs    bool // the line ends with a slash
 }
 
 // ignores are the rules that apply in a directory, outermost first.
 type ignores []ignoreRule
 
-// with returns g with the rules of the .gitignore in dir, whose path in the walk is base.
-func (g ignores) with(dir, base string) ignores {
+// withFile returns g with the rules of the .gitignore in dir, whose path in the walk is base.
+func (g ignores) withFile(dir, base string) ignores {
 	f, _, err := openRegular(filepath.Join(dir, ".gitignore"), os.O_RDONLY, 0)
 	if err != nil {
 		return g
@@ -52,7 +52,7 @@ func parseIgnore(line, base string) (ignoreRule, bool) {
 		return ignoreRule{}, false
 	}
 	r := ignoreRule{base: base}
-	line, r.keep = strings.CutPrefix(line, "!")
+	line, r.negated = strings.CutPrefix(line, "!")
 	line, r.dirs = strings.CutSuffix(line, "/")
 	anchored := strings.Contains(line, "/")
 	line = strings.TrimPrefix(line, "/")
@@ -100,13 +100,13 @@ func glob(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(re.String())
 }
 
-// has reports whether path, relative to the root of the walk, is ignored.
-func (g ignores) has(path string, dir bool) bool {
+// match reports whether path, relative to the root of the walk, is ignored.
+func (g ignores) match(path string, dir bool) bool {
 	for i := len(g) - 1; i >= 0; i-- {
 		r := &g[i]
 		rest, under := strings.CutPrefix(path, r.base)
 		if under && (dir || !r.dirs) && r.match.MatchString(rest) {
-			return !r.keep
+			return !r.negated
 		}
 	}
 	return false

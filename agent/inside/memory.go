@@ -39,8 +39,8 @@ func memoryName(id string) string {
 	return "session-" + id + ".jsonl"
 }
 
-// recall opens the conversation id in dir and returns its messages.
-func recall(dir, id string) (*memory, []message, error) {
+// loadMemory opens the conversation id in dir and returns its messages.
+func loadMemory(dir, id string) (*memory, []message, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("keep the conversation: %w", err)
 	}

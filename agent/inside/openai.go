@@ -29,7 +29,7 @@ type chatTool struct {
 	Function definition `json:"function"`
 }
 
-func (openAI) request(q *question) (string, http.Header, any) {
+func (openAI) request(q *modelRequest) (string, http.Header, any) {
 	req := chatRequest{Model: q.model, Messages: q.talk, Stream: true}
 	req.Options.Usage = true
 	for _, d := range q.tools {
@@ -139,20 +139,20 @@ func (openAI) add(r *reply, data []byte) (string, error) {
 	if d == nil {
 		return "", nil
 	}
-	return r.take(d)
+	return r.addChunk(d)
 }
 
-func (r *reply) take(d *delta) (string, error) {
+func (r *reply) addChunk(d *delta) (string, error) {
 	text, err := textOf(d.Content)
 	if err != nil {
 		return "", fmt.Errorf("the content of an answer is no text: %w", err)
 	}
-	if text, err = r.say(text); err != nil {
+	if text, err = r.addText(text); err != nil {
 		return "", err
 	}
 	r.refusal.WriteString(d.Refusal)
 	r.reasoning.WriteString(d.Reasoning)
-	if err := r.thought(len(d.Reasoning)); err != nil || r.refusal.Len() > maxAnswer {
+	if err := r.addThoughts(len(d.Reasoning)); err != nil || r.refusal.Len() > maxAnswer {
 		return "", errTooLong
 	}
 	for i, piece := range d.ToolCalls {

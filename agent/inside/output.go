@@ -26,17 +26,17 @@ type line struct {
 
 // output writes events. It is used by one goroutine.
 type output struct {
-	w     io.Writer
-	err   error           // first error of a write
-	said  int             // bytes of text
-	now   strings.Builder // the current message
-	cut   bool            // there was more text than maxAnswer
-	usage caisson.RunUsage
+	w         io.Writer
+	err       error           // first error of a write
+	textSize  int             // bytes of text
+	current   strings.Builder // the current message
+	truncated bool            // there was more text than maxAnswer
+	usage     caisson.RunUsage
 }
 
 func newOutput(w io.Writer) *output { return &output{w: w} }
 
-func (o *output) say(e caisson.RunEvent) {
+func (o *output) writeEvent(e caisson.RunEvent) {
 	if o.err != nil {
 		return
 	}
@@ -56,32 +56,32 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// begin begins a message. Between two messages with text there is always a tool call.
-func (o *output) begin() { o.now.Reset() }
+// startMessage begins a message. Between two messages with text there is always a tool call.
+func (o *output) startMessage() { o.current.Reset() }
 
 // write writes a part of the current message.
 func (o *output) write(s string) {
 	s = clean(s)
-	if s == "" || o.cut {
+	if s == "" || o.truncated {
 		return
 	}
-	if o.said+len(s) > maxAnswer {
-		s, o.cut = clip(s, maxAnswer-o.said), true
+	if o.textSize+len(s) > maxAnswer {
+		s, o.truncated = clip(s, maxAnswer-o.textSize), true
 	}
-	o.said += len(s)
-	o.now.WriteString(s)
+	o.textSize += len(s)
+	o.current.WriteString(s)
 	for s != "" {
 		piece := clip(s, task.MaxDelta)
-		o.say(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
+		o.writeEvent(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
 		s = s[len(piece):]
 	}
-	if o.cut {
+	if o.truncated {
 		o.status("warning", "The answer is longer than 1 MiB; the rest of it is left out.")
 	}
 }
 
 func (o *output) status(phase, label string) {
-	o.say(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
 }
 
 // toolStart reports the start of a tool call. Its arguments, as written by the model, may be invalid JSON.
@@ -91,29 +91,29 @@ func (o *output) toolStart(c call) {
 		// A character can take six bytes of JSON.
 		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // marshalling strings cannot fail
 	}
-	o.say(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
 }
 
 func (o *output) toolResult(c call, r result) {
-	o.say(caisson.RunEvent{
+	o.writeEvent(caisson.RunEvent{
 		Type: caisson.EventToolResult, CallID: c.ID, Tool: c.Function.Name, Result: clip(r.text, task.MaxResult), IsError: r.failed,
 	})
 }
 
-// used adds the usage of a model call and reports the total.
-func (o *output) used(t caisson.TokenCount) {
+// addUsage adds the usage of a model call and reports the total.
+func (o *output) addUsage(t caisson.TokenCount) {
 	o.usage.Calls++
 	o.usage.Tokens.Input += t.Input
 	o.usage.Tokens.Output += t.Output
 	o.usage.Tokens.CacheRead += t.CacheRead
 	o.usage.Tokens.CacheWrite += t.CacheWrite
 	u := o.usage
-	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
 // final ends the output with the current message, which is the answer to the task.
 func (o *output) final() error {
-	o.say(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.now.String(), maxFinal)})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.current.String(), maxFinal)})
 	if o.err != nil {
 		return errors.New("the events cannot be written: " + o.err.Error())
 	}
@@ -121,7 +121,7 @@ func (o *output) final() error {
 }
 
 func (o *output) fail(why *caisson.RunError) {
-	o.say(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
 }
 
 // clip returns at most n bytes from the beginning of s, without splitting a character.

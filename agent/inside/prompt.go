@@ -17,7 +17,7 @@ const maxNotes = 16 << 10
 // programs are looked up on PATH and listed in the system prompt, so that the model need not look for them.
 var programs = []string{"git", "python3", "node", "npm", "go", "cargo", "java", "make", "gcc", "curl"}
 
-const howToWork = `You are Caisson's coding agent. You work on a task on your own, inside a sandbox; nobody can answer questions before you have finished.
+const basePrompt = `You are Caisson's coding agent. You work on a task on your own, inside a sandbox; nobody can answer questions before you have finished.
 
 - Look before you change anything: read the files that matter, and find out how the project is built and tested.
 - Make the smallest change that does the task well, in the style of what is there. Leave alone what is none of the task.
@@ -28,7 +28,7 @@ const howToWork = `You are Caisson's coding agent. You work on a task on your ow
 // systemPrompt returns the system message.
 func systemPrompt(dir string, box *toolbox) string {
 	var p strings.Builder
-	p.WriteString(howToWork)
+	p.WriteString(basePrompt)
 	fmt.Fprintf(&p, "\n\nWorkspace: %s (relative paths are relative to it", dir)
 	if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
 		p.WriteString("; a git repository")
@@ -49,7 +49,7 @@ func systemPrompt(dir string, box *toolbox) string {
 	}
 	seen := ""
 	for _, name := range []string{"AGENTS.md", "CLAUDE.md"} {
-		notes := notesIn(filepath.Join(dir, name))
+		notes := readNotes(filepath.Join(dir, name))
 		if notes == "" || notes == seen {
 			continue
 		}
@@ -59,8 +59,8 @@ func systemPrompt(dir string, box *toolbox) string {
 	return p.String()
 }
 
-// notesIn returns the text of a file of instructions; "" if there is none.
-func notesIn(path string) string {
+// readNotes returns the text of a file of instructions; "" if there is none.
+func readNotes(path string) string {
 	f, _, err := openRegular(path, os.O_RDONLY, 0)
 	if err != nil {
 		return ""

@@ -59,13 +59,13 @@ type reply struct {
 	done      bool        // the stream is complete
 	thinking  int         // size of thoughts, in bytes
 	thoughts  []block     // thinking blocks of Anthropic's models
-	places    map[int]int // Anthropic's blocks by index; see place
+	blocks    map[int]int // Anthropic's blocks by index; see place
 	usage     *caisson.TokenCount
 	prompt    int64 // number of tokens of the request, including cached ones
 }
 
-// say adds text to the answer, and returns it.
-func (r *reply) say(text string) (string, error) {
+// addText adds text to the answer, and returns it.
+func (r *reply) addText(text string) (string, error) {
 	if r.text.Len()+len(text) > maxAnswer {
 		return "", errTooLong
 	}
@@ -73,8 +73,8 @@ func (r *reply) say(text string) (string, error) {
 	return text, nil
 }
 
-// thought counts the size of thoughts, which are not part of the answer, in bytes.
-func (r *reply) thought(size int) error {
+// addThoughts counts the size of thoughts, which are not part of the answer, in bytes.
+func (r *reply) addThoughts(size int) error {
 	if r.thinking += size; r.thinking > 4*maxAnswer {
 		return errTooLong
 	}
@@ -101,9 +101,9 @@ func (c *call) check() error {
 	return nil
 }
 
-// end makes the calls valid for later requests: each gets a name, and an id that is unique in the conversation. taken reports
+// normalizeCalls makes the calls valid for later requests: each gets a name, and an id that is unique in the conversation. taken reports
 // whether an id is in use already.
-func (r *reply) end(taken func(id string) bool) {
+func (r *reply) normalizeCalls(taken func(id string) bool) {
 	calls := r.calls[:0]
 	seen := map[string]bool{}
 	for _, c := range r.calls {
@@ -123,8 +123,8 @@ func (r *reply) end(taken func(id string) bool) {
 	r.calls = calls
 }
 
-// broken returns an error if a completed answer is empty.
-func (r *reply) broken() error {
+// checkEmpty returns an error if a completed answer is empty.
+func (r *reply) checkEmpty() error {
 	if r.finish == "" && r.text.Len() == 0 && len(r.calls) == 0 && r.refusal.Len() == 0 {
 		return errors.New("the answer has nothing in it")
 	}

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	maxToolAnswer = 4 << 20 // bytes
-	pollSeconds   = "30"    // how long the server may hold a request for a run's state
-	pollLeast     = time.Second
-	pollFaults    = 5 // consecutive errors that are tolerated
+	maxToolAnswer   = 4 << 20 // bytes
+	pollSeconds     = "30"    // how long the server may hold a request for a run's state
+	minPollInterval = time.Second
+	maxPollErrors   = 5 // consecutive errors that are tolerated
 )
 
 // runTools returns the tools that start sub-runs.
@@ -92,14 +92,14 @@ func (s server) runAgent(ctx context.Context, args []byte) result {
 	if !sessionID(run.ID) || run.ID == "" {
 		return failed("The run was not started: the answer has no id.")
 	}
-	if err := s.await(ctx, &run); err != nil {
+	if err := s.waitRun(ctx, &run); err != nil {
 		return failed("Nothing is known of what became of run %s: %v", run.ID, err)
 	}
-	return outcome(&run)
+	return runResult(&run)
 }
 
-// await waits until the run has ended.
-func (s server) await(ctx context.Context, run *agentRun) error {
+// waitRun waits until the run has ended.
+func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	id, faults := run.ID, 0
 	for !run.State.Ended() {
 		asked := time.Now()
@@ -111,14 +111,14 @@ func (s server) await(ctx context.Context, run *agentRun) error {
 			return context.Cause(ctx)
 		case err == nil:
 			*run, faults = next, 0
-		case refused || faults == pollFaults:
+		case refused || faults == maxPollErrors:
 			run.ID = id
 			return err
 		default:
 			faults++
 		}
 		if !run.State.Ended() {
-			if err := pause(ctx, pollLeast-time.Since(asked)); err != nil {
+			if err := pause(ctx, minPollInterval-time.Since(asked)); err != nil {
 				return err
 			}
 		}
@@ -127,7 +127,7 @@ func (s server) await(ctx context.Context, run *agentRun) error {
 	return nil
 }
 
-func outcome(run *agentRun) result {
+func runResult(run *agentRun) result {
 	if run.Cut {
 		run.Answer += "\n[the answer was longer]"
 	}

@@ -72,8 +72,8 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 	}
 	whole := true
 	if info.IsDir() {
-		whole = walkTree(ctx, root, s.full, func(name string, e fs.DirEntry) bool {
-			if e.Type().IsRegular() && s.wants(name) {
+		whole = walkTree(ctx, root, s.limitReached, func(name string, e fs.DirEntry) bool {
+			if e.Type().IsRegular() && s.matchesGlob(name) {
 				s.file(filepath.Join(root, name), filepath.Join(in.Path, name))
 			}
 			return true
@@ -104,11 +104,11 @@ func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 	return s, nil
 }
 
-func (s *search) full() bool {
+func (s *search) limitReached() bool {
 	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.until)
 }
 
-func (s *search) wants(name string) bool {
+func (s *search) matchesGlob(name string) bool {
 	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
 }
 
@@ -139,7 +139,7 @@ func (s *search) file(name, shown string) {
 		if !s.pattern.Match(line) {
 			continue
 		}
-		if hits++; hits > maxHitsFile || s.full() {
+		if hits++; hits > maxHitsFile || s.limitReached() {
 			fmt.Fprintf(&s.out, "%s: [there are more in this file]\n", clean(shown))
 			return
 		}

@@ -28,8 +28,8 @@ const (
 type shell struct {
 	dir string
 
-	mu   sync.Mutex
-	left map[int]bool // process groups that still have the output of their command open; guarded by mu
+	mu         sync.Mutex
+	openGroups map[int]bool // process groups that still have the output of their command open; guarded by mu
 }
 
 func (s *shell) tool() tool {
@@ -75,7 +75,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 		return notStarted(err, s.dir)
 	}
 	out := newCapture(headOutput, tailOutput)
-	copied := s.collect(cmd.Process.Pid, r, out)
+	copied := s.copyOutput(cmd.Process.Pid, r, out)
 	late := s.wait(ctx, cmd, limit)
 	linger := time.NewTimer(lingerTime)
 	defer linger.Stop()
@@ -85,7 +85,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	case <-linger.C:
 		background = true
 	}
-	return described(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
+	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
 }
 
 func notStarted(err error, dir string) result {
@@ -98,14 +98,14 @@ func notStarted(err error, dir string) result {
 	return failed("The command could not be started: %v", err)
 }
 
-// collect copies output until all writers have closed the pipe, and then closes the channel. Background processes of a command
+// copyOutput copies output until all writers have closed the pipe, and then closes the channel. Background processes of a command
 // may write to the pipe for as long as they run.
-func (s *shell) collect(group int, r *os.File, out io.Writer) <-chan struct{} {
+func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{} {
 	s.mu.Lock()
-	if s.left == nil {
-		s.left = map[int]bool{}
+	if s.openGroups == nil {
+		s.openGroups = map[int]bool{}
 	}
-	s.left[group] = true
+	s.openGroups[group] = true
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
@@ -113,7 +113,7 @@ func (s *shell) collect(group int, r *os.File, out io.Writer) <-chan struct{} {
 		defer r.Close()
 		io.Copy(out, r) // a read error means the end of the pipe
 		s.mu.Lock()
-		delete(s.left, group)
+		delete(s.openGroups, group)
 		s.mu.Unlock()
 	}()
 	return done
@@ -155,12 +155,12 @@ func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (l
 func (s *shell) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for group := range s.left {
+	for group := range s.openGroups {
 		syscall.Kill(-group, syscall.SIGKILL)
 	}
 }
 
-func described(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
+func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
 	r := result{changed: true}
 	status := state.Sys().(syscall.WaitStatus)
 	head := fmt.Sprintf("exit %d", status.ExitStatus())

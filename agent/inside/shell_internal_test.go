@@ -92,7 +92,7 @@ func TestShellLeavesTheBackgroundRunning(t *testing.T) {
 	poll.Until(t, time.Minute, func() bool {
 		b.box.shell.mu.Lock()
 		defer b.box.shell.mu.Unlock()
-		return len(b.box.shell.left) == 0
+		return len(b.box.shell.openGroups) == 0
 	})
 }
 

@@ -110,7 +110,7 @@ func (b *toolbox) call(ctx context.Context, f function) result {
 	for _, t := range b.tools {
 		if t.name == f.Name {
 			r := t.run(ctx, []byte(f.Arguments))
-			r.text = middleOut(clean(r.text), maxResult)
+			r.text = truncateMiddle(clean(r.text), maxResult)
 			return r
 		}
 	}
@@ -124,8 +124,8 @@ func (b *toolbox) call(ctx context.Context, f function) result {
 	return failed("There is no tool %.40q. There are: %s.", f.Name, strings.Join(names, ", "))
 }
 
-// middleOut returns about n bytes of s: its beginning and its end.
-func middleOut(s string, n int) string {
+// truncateMiddle returns about n bytes of s: its beginning and its end.
+func truncateMiddle(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

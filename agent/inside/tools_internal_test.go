@@ -168,7 +168,7 @@ func TestWhatIsNoFile(t *testing.T) {
 		if strings.Contains(r.text, "needle") {
 			t.Errorf("found in %s: %s", path, r.text)
 		}
-		if notes := notesIn(b.path(path)); len(notes) > maxNotes+100 || path != "huge" && notes != "" {
+		if notes := readNotes(b.path(path)); len(notes) > maxNotes+100 || path != "huge" && notes != "" {
 			t.Errorf("notes in %s: %q", path, notes)
 		}
 	}

@@ -5,7 +5,7 @@ import "fmt"
 const (
 	bytesPerToken = 3.5 // an estimate, until the model has reported its count
 	shortResult   = 400 // bytes that are left of a shortened result
-	recentUnits   = 4   // the last units of a conversation, which are shortened last
+	keptUnits     = 4   // the last units of a conversation, which are shortened last
 )
 
 func sizeOf(talk []message) int64 {
@@ -21,11 +21,11 @@ func sizeOf(talk []message) int64 {
 // the most recent units are shortened last. talk itself is not modified.
 func trim(talk []message, task int, budget int64) ([]message, int) {
 	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: sizeOf(talk) - budget}
-	recent := t.unit(recentUnits)
+	recent := t.unitStart(keptUnits)
 	t.shorten(0, recent)
 	t.drop(recent)
 	t.shorten(0, len(t.talk))
-	t.drop(t.unit(1))
+	t.drop(t.unitStart(1))
 	return t.talk, t.task
 }
 
@@ -35,8 +35,8 @@ type trimmer struct {
 	excess int64
 }
 
-// unit returns the index at which the last n units begin. A unit is a message with the results of its calls.
-func (t *trimmer) unit(n int) int {
+// unitStart returns the index at which the last n units begin. A unit is a message with the results of its calls.
+func (t *trimmer) unitStart(n int) int {
 	i := len(t.talk)
 	for i > 0 && n > 0 {
 		i--

@@ -16,8 +16,8 @@ const (
 	maxDepth   = 64      // depth of nested directories
 )
 
-// skipped are directories that are never walked into, because they contain only generated or downloaded files.
-var skipped = map[string]bool{".git": true, ".hg": true, ".svn": true, "node_modules": true, "__pycache__": true, ".venv": true}
+// skippedDirs are directories that are never walked into, because they contain only generated or downloaded files.
+var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node_modules": true, "__pycache__": true, ".venv": true}
 
 // walk walks a directory tree in order, without ignored files. It does not follow symbolic links, so it terminates.
 type walk struct {
@@ -50,7 +50,7 @@ func (w *walk) dir(base string, rules ignores, depth int) {
 		entries, w.cut = entries[:maxEntries], true
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
-	rules = rules.with(path, base)
+	rules = rules.withFile(path, base)
 	for _, e := range entries {
 		if w.done() {
 			return
@@ -60,7 +60,7 @@ func (w *walk) dir(base string, rules ignores, depth int) {
 			return
 		}
 		name := base + e.Name()
-		if skipped[e.Name()] && e.IsDir() || rules.has(name, e.IsDir()) {
+		if skippedDirs[e.Name()] && e.IsDir() || rules.match(name, e.IsDir()) {
 			continue
 		}
 		if w.visit(name, e) && e.IsDir() {

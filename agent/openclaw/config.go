@@ -44,11 +44,11 @@ func Config(s Setup) ([]caisson.SeedFile, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	allow, deny, err := rule(s.Agent.Tools.Allow, s.Agent.Tools.Deny)
+	allow, deny, err := resolveTools(s.Agent.Tools.Allow, s.Agent.Tools.Deny)
 	if err != nil {
 		return nil, err
 	}
-	c := base(s)
+	c := baseConfig(s)
 	c.Tools.Allow, c.Tools.Deny = allow, deny
 	c.Models = modelsOf(s)
 	c.Agents.Defaults.Model.Primary = Provider + "/" + s.Models[0].Alias
@@ -84,14 +84,14 @@ func (s *Setup) check() error {
 		return invalidf("personas", "%d personas are more than %d", len(s.Agent.Personas), maxPersonas)
 	}
 	if !path.IsAbs(s.Workdir) || strings.ContainsAny(s.Workdir, "\x00\n") {
-		return invalidf("workdir", "%q is not an absolute path", clip(s.Workdir))
+		return invalidf("workdir", "%q is not an absolute path", truncate(s.Workdir))
 	}
 	seen := map[string]bool{mainAgent: true}
 	for i, p := range s.Agent.Personas {
 		field := fmt.Sprintf("personas[%d]", i)
 		switch fault := personaFault(p.ID); {
 		case fault != "":
-			return invalidf(field+".id", "%q cannot be a persona's name: %s", clip(p.ID), fault)
+			return invalidf(field+".id", "%q cannot be a persona's name: %s", truncate(p.ID), fault)
 		case seen[p.ID]:
 			return invalidf(field+".id", "%s is there twice; main is there always", p.ID)
 		case len(p.Instructions) > maxInstructions || !utf8.ValidString(p.Instructions):
@@ -128,7 +128,7 @@ func (s *Setup) entry(p caisson.Persona) (entry, error) {
 		}
 	}
 	if len(p.Deny) > 0 {
-		_, deny, err := rule(s.Agent.Tools.Allow, p.Deny)
+		_, deny, err := resolveTools(s.Agent.Tools.Allow, p.Deny)
 		if err != nil {
 			return entry{}, err
 		}
@@ -193,8 +193,8 @@ func invalidf(field, format string, args ...any) error {
 	return caisson.Invalidf(field, "%s", fmt.Sprintf(format, args...))
 }
 
-// clip shortens text that is quoted in errors.
-func clip(s string) string {
+// truncate shortens text that is quoted in errors.
+func truncate(s string) string {
 	if len(s) > 80 {
 		return s[:80]
 	}

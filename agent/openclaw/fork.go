@@ -19,7 +19,7 @@ fallback: {text: "I am ready."}
 )
 
 // A Refresh contains the changes that the first task in a fork makes before its prompt.
-type Refresh struct {
+type ForkChanges struct {
 	Remove []string
 	Files  []caisson.SeedFile
 	Port   int
@@ -41,4 +41,4 @@ type Refresh struct {
 //   - Tokens of hooks, of pairing and of devices: hooks are off, and no device is paired.
 //
 // Identifiers that are created after the fork are unique, see preload.cjs.
-func Fork() Refresh { return Refresh{Remove: EnvFiles(), Port: Port} }
+func Fork() ForkChanges { return ForkChanges{Remove: EnvFiles(), Port: Port} }

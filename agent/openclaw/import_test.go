@@ -132,7 +132,7 @@ func TestCheck(t *testing.T) {
 		"esc/SKILL.md":  "---\nname: \"\\e[31mred\"\n---\n",
 	})
 	var got []string
-	for _, c := range Check(fsys, World{Program: func(n string) bool { return n == "sh" }, Reaches: func(h string) bool { return h == "allowed.dev" }}) {
+	for _, c := range Check(fsys, Environment{HasProgram: func(n string) bool { return n == "sh" }, CanReach: func(h string) bool { return h == "allowed.dev" }}) {
 		got = append(got, c.Status+" "+c.Subject+": "+c.Detail)
 		if c.Status != checkOK && c.Remedy == "" {
 			t.Errorf("%s has no remedy", c.Subject)

@@ -41,7 +41,7 @@ const modelsURL = "http://llm.caisson.internal/v1"
 // Service returns the command that starts the gateway. The gateway changes to the directory [Home], see preload.cjs.
 func Service() []string {
 	return []string{
-		nodeFile, "--max-old-space-size=" + strconv.Itoa(heap), "--max-semi-space-size=" + strconv.Itoa(young), "--require=" + preloadFile, mainFile,
+		nodeFile, "--max-old-space-size=" + strconv.Itoa(maxOldSpace), "--max-semi-space-size=" + strconv.Itoa(maxSemiSpace), "--require=" + preloadFile, mainFile,
 		"gateway", "run", "--port", strconv.Itoa(Port), "--bind", "loopback",
 	}
 }
@@ -49,8 +49,8 @@ func Service() []string {
 // heap limits the old generation of the gateway, which uses about 200 MiB of it. young limits each half of the young
 // generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
-	heap  = 1024
-	young = 8
+	maxOldSpace  = 1024
+	maxSemiSpace = 8
 )
 
 // Ready returns the URL that the gateway answers with 200 once it accepts prompts.

@@ -167,9 +167,9 @@ type tools struct {
 	} `json:"exec"`
 }
 
-// base returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of OpenClaw is
+// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of OpenClaw is
 // in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as well.
-func base(s Setup) config {
+func baseConfig(s Setup) config {
 	var c config
 	c.Gateway.Mode, c.Gateway.Bind, c.Gateway.Port = "local", "loopback", cmp.Or(s.Port, Port)
 	// No token: it would be created before a snapshot, or be in a file that the agent can read. Only the agent itself can reach

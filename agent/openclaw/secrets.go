@@ -48,7 +48,7 @@ func (in *importer) secret(name, value, from string) {
 	}
 	if len(in.out.Secrets) >= maxSecrets {
 		if len(in.out.Secrets) == maxSecrets {
-			in.note(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
+			in.report(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
 		}
 		in.values[value] = "a secret" // so that it is removed from files
 		return
@@ -65,23 +65,23 @@ func (in *importer) secret(name, value, from string) {
 
 // secrets finds the secrets in the configuration, in .env files and in stored logins.
 func (in *importer) secrets(root map[string]any) {
-	providers, _ := at(root, "models", "providers").(map[string]any)
+	providers, _ := lookup(root, "models", "providers").(map[string]any)
 	for _, p := range slices.Sorted(maps.Keys(providers)) {
-		in.secret(secretName(p, "API_KEY"), str(at(providers[p], "apiKey")), "openclaw.json models.providers."+p)
+		in.secret(secretName(p, "API_KEY"), stringOf(lookup(providers[p], "apiKey")), "openclaw.json models.providers."+p)
 	}
-	env, _ := at(root, "env").(map[string]any)
-	vars, _ := at(env, "vars").(map[string]any)
+	env, _ := lookup(root, "env").(map[string]any)
+	vars, _ := lookup(env, "vars").(map[string]any)
 	for _, m := range []map[string]any{vars, env} {
 		for _, k := range slices.Sorted(maps.Keys(m)) {
-			in.secret(secretName(k), str(m[k]), "openclaw.json env")
+			in.secret(secretName(k), stringOf(m[k]), "openclaw.json env")
 		}
 	}
-	entries, _ := at(root, "skills", "entries").(map[string]any)
+	entries, _ := lookup(root, "skills", "entries").(map[string]any)
 	for _, s := range slices.Sorted(maps.Keys(entries)) {
-		in.secret(secretName(s, "API_KEY"), str(at(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
-		vars, _ := at(entries[s], "env").(map[string]any)
+		in.secret(secretName(s, "API_KEY"), stringOf(lookup(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
+		vars, _ := lookup(entries[s], "env").(map[string]any)
 		for _, k := range slices.Sorted(maps.Keys(vars)) {
-			in.secret(secretName(k), str(vars[k]), "openclaw.json skills.entries."+s)
+			in.secret(secretName(k), stringOf(vars[k]), "openclaw.json skills.entries."+s)
 		}
 	}
 	in.walk("openclaw.json", nil, root)
@@ -128,7 +128,7 @@ func (in *importer) dotEnv(name string) {
 		}
 		in.secret(secretName(m[1]), value, name)
 	}
-	in.note(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
+	in.report(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
 }
 
 // logins imports the keys and tokens in agents/*/agent/auth-profiles.json.
@@ -137,17 +137,17 @@ func (in *importer) logins() {
 	if err != nil {
 		return // cannot happen: the pattern is valid
 	}
-	for _, name := range dirs[:min(len(dirs), maxTaken)] {
+	for _, name := range dirs[:min(len(dirs), maxAgents)] {
 		b, err := readFile(in.fsys, name, maxJSON5)
 		if err != nil {
-			in.note(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
+			in.report(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
 			continue
 		}
 		var f struct {
 			Profiles map[string]struct{ Provider, Key, Token, Access, Refresh string }
 		}
 		if err := json.Unmarshal(b, &f); err != nil {
-			in.note(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
+			in.report(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
@@ -158,19 +158,19 @@ func (in *importer) logins() {
 			if p.Access != "" || p.Refresh != "" {
 				in.secret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
 				in.secret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
-				in.note(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
+				in.report(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
 			}
 		}
 	}
 	for _, dir := range []string{"credentials", "identity", "devices"} {
 		if _, err := fs.Lstat(in.fsys, dir); err == nil {
-			in.note(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
+			in.report(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
 		}
 	}
 }
 
-// dropped reports the parts of a configuration that do not apply in a sandbox.
-func (in *importer) dropped(root map[string]any) {
+// reportUnsupported reports the parts of a configuration that do not apply in a sandbox.
+func (in *importer) reportUnsupported(root map[string]any) {
 	for _, d := range []struct{ key, why, remedy string }{
 		{"channels", "messages of other services do not reach a sandbox", "call the API from where the messages arrive"},
 		{"cron", "a sandbox is not there between runs", "start runs by a timer of your own"},
@@ -182,12 +182,12 @@ func (in *importer) dropped(root map[string]any) {
 		{"mcp", "servers of the Model Context Protocol are not taken over", "add them to the agent's image"},
 		{"$include", "included files are not read", "put their content into openclaw.json and import again"},
 	} {
-		if at(root, d.key) != nil {
-			in.note(checkWarning, d.key, d.why, d.remedy)
+		if lookup(root, d.key) != nil {
+			in.report(checkWarning, d.key, d.why, d.remedy)
 		}
 	}
-	if at(root, "agents", "defaults", "sandbox") != nil {
-		in.note(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
+	if lookup(root, "agents", "defaults", "sandbox") != nil {
+		in.report(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
 	}
 }
 
@@ -199,7 +199,7 @@ func (in *importer) redact() {
 		for _, v := range values {
 			if strings.Contains(f.Data, v) {
 				f.Data = strings.ReplaceAll(f.Data, v, "["+in.values[v]+"]")
-				in.note(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
+				in.report(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
 			}
 		}
 	}

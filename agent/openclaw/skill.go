@@ -83,7 +83,7 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	if s.Name == "" {
 		s.Name = path.Base(dir)
 	}
-	s.Name = safetext.Escape(clip(s.Name))
+	s.Name = safetext.Escape(truncate(s.Name))
 	n := f.Metadata.OpenClaw
 	if n == nil {
 		n = f.Metadata.ClawdBot
@@ -95,7 +95,7 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	s.Env = needs(append(slices.Clone(n.Requires.Env), n.PrimaryEnv))
 	for _, i := range n.Install[:min(len(n.Install), maxNeeds)] {
 		if what := i.Formula + i.Package + i.Module; what != "" && i.Kind != "" {
-			s.Install = append(s.Install, safetext.Escape(clip(i.Kind+" "+what)))
+			s.Install = append(s.Install, safetext.Escape(truncate(i.Kind+" "+what)))
 		}
 	}
 	return s, nil
@@ -126,7 +126,7 @@ func splitSkill(b []byte) (head, body []byte, err error) {
 func needs(list []string) []string {
 	var out []string
 	for _, s := range list {
-		s = safetext.Escape(strings.TrimSpace(clip(s)))
+		s = safetext.Escape(strings.TrimSpace(truncate(s)))
 		if s != "" && !slices.Contains(out, s) && len(out) < maxNeeds {
 			out = append(out, s)
 		}

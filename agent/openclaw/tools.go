@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// usual are the tools that a model gets if the agent specifies none. They exclude the process tool: without it a command runs
+// defaultTools are the tools that a model gets if the agent specifies none. They exclude the process tool: without it a command runs
 // to its end before the model continues, which is necessary because the agent stops at the end of its turn.
-var usual = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch", "session_status"}
+var defaultTools = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch", "session_status"}
 
-// barred are the tools that no model gets, regardless of the agent's configuration: they control OpenClaw itself or other
+// deniedTools are the tools that no model gets, regardless of the agent's configuration: they control OpenClaw itself or other
 // machines, wait for people, send messages in the user's name, or need an account at a service.
-var barred = []string{
+var deniedTools = []string{
 	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // OpenClaw itself
 	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // other machines
 	"group:messaging", "conversations_list", "conversations_send", "conversations_turn", "talk_voice", "github_identity_status", "github_publish",
@@ -21,8 +21,8 @@ var barred = []string{
 	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need accounts
 }
 
-// groups are the members of tool groups, as far as they are relevant for barred.
-var groups = map[string][]string{
+// toolGroups are the members of tool groups, as far as they are relevant for barred.
+var toolGroups = map[string][]string{
 	"group:automation": {"heartbeat_respond", "automations", "gateway", "plugins", "openclaw"},
 	"group:nodes":      {"nodes", "computer", "mobile_ui"},
 	"group:messaging":  {"message"},
@@ -56,26 +56,26 @@ func toolFault(s string) string {
 	return ""
 }
 
-// isBarred reports whether an allowed name is a barred tool, or a group that contains only barred tools.
-func isBarred(name string) bool {
+// isDenied reports whether an allowed name is a barred tool, or a group that contains only barred tools.
+func isDenied(name string) bool {
 	is := func(name string) bool {
-		return slices.ContainsFunc(barred, func(b string) bool { return b == name || slices.Contains(groups[b], name) })
+		return slices.ContainsFunc(deniedTools, func(b string) bool { return b == name || slices.Contains(toolGroups[b], name) })
 	}
-	members, group := groups[name]
+	members, group := toolGroups[name]
 	if !group {
 		return is(name)
 	}
 	return is(name) || !slices.ContainsFunc(members, func(m string) bool { return !is(m) })
 }
 
-// rule returns the tools that are offered and those that are denied, by OpenClaw's names. A denial takes precedence.
-func rule(allow, deny []string) (offered, denied []string, err error) {
+// resolveTools returns the tools that are offered and those that are denied, by OpenClaw's names. A denial takes precedence.
+func resolveTools(allow, deny []string) (offered, denied []string, err error) {
 	names := func(field string, list []string) ([]string, error) {
 		out := make([]string, 0, len(list))
 		for i, s := range list {
 			s = toolName(s)
 			if fault := toolFault(s); fault != "" {
-				return nil, invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", clip(s), fault)
+				return nil, invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", truncate(s), fault)
 			}
 			if !slices.Contains(out, s) {
 				out = append(out, s)
@@ -90,17 +90,17 @@ func rule(allow, deny []string) (offered, denied []string, err error) {
 		return nil, nil, err
 	}
 	for i, s := range offered {
-		if isBarred(s) {
+		if isDenied(s) {
 			return nil, nil, invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s cannot be had in a sandbox: it steers OpenClaw itself, reaches other machines or waits for a person; remove it", s)
 		}
 	}
 	if len(offered) == 0 {
-		offered = slices.Clone(usual)
+		offered = slices.Clone(defaultTools)
 	}
 	if !slices.Contains(offered, "process") && !slices.Contains(offered, "group:runtime") && !slices.Contains(offered, "*") {
 		denied = append(denied, "process")
 	}
-	for _, b := range barred {
+	for _, b := range deniedTools {
 		if !slices.Contains(denied, b) {
 			denied = append(denied, b)
 		}

@@ -90,7 +90,7 @@ func FuzzCleanJSON(f *testing.F) {
 			return
 		}
 		out := CleanJSON(bytes.Clone(in))
-		if !json.Valid(out) || arguments(out) != nil && len(out) <= MaxArgs {
+		if !json.Valid(out) || checkArgs(out) != nil && len(out) <= MaxArgs {
 			t.Fatalf("%q became %q", in, out)
 		}
 	})

@@ -13,14 +13,14 @@ const Program = "/.caisson/agent"
 
 // A Task is one turn of an agent.
 type Task struct {
-	Driver  string            `json:"driver"`
-	Command []string          `json:"command,omitempty"` // program and arguments, with all placeholders filled in except {prompt}
-	Prompt  string            `json:"prompt"`
-	By      string            `json:"by,omitempty"` // how Command gets the prompt: argument, stdin or file
-	Events  map[string]string `json:"events,omitempty"`
-	Env     map[string]string `json:"env,omitempty"` // added to the environment of the agent's program
-	Workdir string            `json:"workdir"`
-	Model   string            `json:"model,omitempty"` // alias
+	Driver     string            `json:"driver"`
+	Command    []string          `json:"command,omitempty"` // program and arguments, with all placeholders filled in except {prompt}
+	Prompt     string            `json:"prompt"`
+	PromptMode string            `json:"by,omitempty"` // how Command gets the prompt: argument, stdin or file
+	Events     map[string]string `json:"events,omitempty"`
+	Env        map[string]string `json:"env,omitempty"` // added to the environment of the agent's program
+	Workdir    string            `json:"workdir"`
+	Model      string            `json:"model,omitempty"` // alias
 	// Session is the id of the conversation, for agents that have a memory. Continue means that the conversation has earlier
 	// turns in this sandbox.
 	Session  string            `json:"session,omitempty"`

@@ -11,7 +11,7 @@ import (
 type Writer struct {
 	mu    sync.Mutex
 	w     io.Writer
-	order order
+	order lineOrder
 	err   error // error of the underlying writer, after which nothing is written
 }
 
@@ -24,7 +24,7 @@ func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 // Write writes one line and returns the number of bytes. The error wraps [ErrRefused], or is that of the underlying writer,
 // after which nothing is written.
 func (w *Writer) Write(l Line) (int, error) {
-	out := l.wire()
+	out := l.encoded()
 	if err := out.check(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -48,15 +48,15 @@ func (w *Writer) Write(l Line) (int, error) {
 	return n, err
 }
 
-// order checks the order of lines.
-type order struct {
+// lineOrder checks the order of lines.
+type lineOrder struct {
 	final, ended, changed bool
 	marks                 map[string]bool
 }
 
 var errEnded = errors.New("a line after the end")
 
-func (o *order) next(w *wire) error {
+func (o *lineOrder) next(w *encodedLine) error {
 	if o.ended {
 		return errEnded
 	}

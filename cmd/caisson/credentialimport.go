@@ -46,7 +46,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	}
 	twice := map[string]bool{}
 	for _, v := range vars {
-		twice[v.Name] = twice[v.Name] || v.Earlier > 0
+		twice[v.Name] = twice[v.Name] || v.PreviousLine > 0
 	}
 	var report []imported
 	var errs []error
@@ -79,8 +79,8 @@ func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool)
 	switch {
 	case credential.Kind(v.Name) == "" && !c.All:
 		return "skipped", "not a known name; --all takes it"
-	case v.Earlier > 0:
-		return "skipped", fmt.Sprintf("line %d sets it again, after line %d; remove one", v.Line, v.Earlier)
+	case v.PreviousLine > 0:
+		return "skipped", fmt.Sprintf("line %d sets it again, after line %d; remove one", v.Line, v.PreviousLine)
 	case twice:
 		return "skipped", fmt.Sprintf("line %d sets it, and a later line again; remove one", v.Line)
 	case v.Value.IsZero():

@@ -84,8 +84,8 @@ func betas(values []string) string {
 	return strings.Join(names, ",")
 }
 
-// Final implements [dialect.Dialect]. After a 400 Claude Code retries the call in other forms, and after a 401 unchanged.
-func (Dialect) Final() int { return http.StatusForbidden }
+// FinalStatus implements [dialect.Dialect]. After a 400 Claude Code retries the call in other forms, and after a 401 unchanged.
+func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {

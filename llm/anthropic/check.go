@@ -11,12 +11,12 @@ import (
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
 // adds to it. These are the exceptions, in tokens.
 const (
-	perRequest = 64   // special tokens
-	perTools   = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
-	perTool    = 64
-	perClient  = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
-	perFormat  = 1024 // the API's prompt about structured output
-	perImage   = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
+	perRequest    = 64   // special tokens
+	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
+	perTool       = 64
+	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
+	perFormat     = 1024 // the API's prompt about structured output
+	perImage      = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
 )
 
 // maxDepth limits the nesting of content, because each level is read again for the level above.
@@ -28,7 +28,7 @@ type checker struct {
 	tokens    int64 // without the bytes of forwarded fields, which the caller adds
 	images    int64 // number of images; each is perImage of tokens
 	unbounded bool
-	hour      bool // the request writes to the cache for an hour
+	hourCache bool // the request writes to the cache for an hour
 	ids       []string
 	depth     int // nesting of content
 }
@@ -36,17 +36,17 @@ type checker struct {
 // total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,
 // whose price is in the price lists; see tokens.
 func (c *checker) total() int64 {
-	if c.hour {
-		return hourly(c.tokens)
+	if c.hourCache {
+		return fromHourly(c.tokens)
 	}
 	return c.tokens
 }
 
-// hourly converts tokens written to the cache for an hour to tokens written for five minutes, rounded up.
-func hourly(n int64) int64 { return n + (n*3+4)/5 }
+// fromHourly converts tokens written to the cache for an hour to tokens written for five minutes, rounded up.
+func fromHourly(n int64) int64 { return n + (n*3+4)/5 }
 
-// refused returns the refusal of a feature that a grant would allow.
-func refused(what, grant string) error {
+// refuseGrant returns the refusal of a feature that a grant would allow.
+func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
 }
 
@@ -70,14 +70,14 @@ func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 // clip truncates a name from a guest for use in a message.
 func clip(name []byte) string { return string(name[:min(len(name), 64)]) }
 
-// texts checks that v is an array of strings.
-func texts(v strictjson.Value) error {
+// checkStrings checks that v is an array of strings.
+func checkStrings(v strictjson.Value) error {
 	if v.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be an array of strings")
 	}
 	for i, x := range v.Elements() {
 		if x.Kind() != '"' {
-			return strictjson.At(strictjson.Refuse("", "it has to be a string"), i)
+			return strictjson.InElement(strictjson.Refuse("", "it has to be a string"), i)
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func (c *checker) messages(v strictjson.Value) error {
 		return strictjson.Refuse("", "it has to be an array of messages")
 	}
 	w := v.Walk()
-	return w.Array(func(i int) error { return strictjson.At(c.message(w), i) })
+	return w.Array(func(i int) error { return strictjson.InElement(c.message(w), i) })
 }
 
 func (c *checker) message(w *strictjson.Walker) error {
@@ -104,7 +104,7 @@ func (c *checker) message(w *strictjson.Walker) error {
 			}
 			return strictjson.Refuse("role", "it has to be user, assistant or system")
 		case "content":
-			return strictjson.In(c.content(w, ""), "content")
+			return strictjson.InField(c.content(w, ""), "content")
 		}
 		return unknownField(clip(name))
 	})
@@ -124,9 +124,9 @@ func (c *checker) content(w *strictjson.Walker, only string) error {
 	defer func() { c.depth-- }()
 	return w.Array(func(i int) error {
 		if only != "" && !w.Peek("type").Is(only) {
-			return strictjson.At(strictjson.Refuse("type", "only %s is possible here", only), i)
+			return strictjson.InElement(strictjson.Refuse("type", "only %s is possible here", only), i)
 		}
-		return strictjson.At(c.block(w), i)
+		return strictjson.InElement(c.block(w), i)
 	})
 }
 
@@ -139,7 +139,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 		return err
 	}
 	if v.Get("scope") != nil && !c.allow.Beta {
-		return strictjson.In(refused("betas", caisson.GrantBeta), "scope")
+		return strictjson.InField(refuseGrant("betas", caisson.GrantBeta), "scope")
 	}
 	if !v.Get("type").Is("ephemeral") {
 		return strictjson.Refuse("type", "only ephemeral is known")
@@ -147,7 +147,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 	switch ttl := v.Get("ttl"); {
 	case ttl == nil || ttl.Is("5m"):
 	case ttl.Is("1h"):
-		c.hour = true
+		c.hourCache = true
 	default:
 		return strictjson.Refuse("ttl", "it has to be 5m or 1h")
 	}
@@ -159,10 +159,10 @@ func (c *checker) outputConfig(v strictjson.Value) error {
 		return err
 	}
 	if v.Get("task_budget") != nil && !c.allow.Beta {
-		return strictjson.In(refused("betas", caisson.GrantBeta), "task_budget")
+		return strictjson.InField(refuseGrant("betas", caisson.GrantBeta), "task_budget")
 	}
 	if f := v.Get("format"); f != nil && !f.IsNull() {
-		return strictjson.In(c.format(f), "format")
+		return strictjson.InField(c.format(f), "format")
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id")
 	case !c.allow.ServerState:
-		return refused("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil
@@ -204,9 +204,9 @@ func (c *checker) containerIDs(v strictjson.Value) {
 }
 
 // findIDs records all file and container ids at any depth of blocks that the provider has written and the guest sends back.
-func (c *checker) findIDs(v strictjson.Value) error { return c.find(v, 0) }
+func (c *checker) findIDs(v strictjson.Value) error { return c.findIDsAt(v, 0) }
 
-func (c *checker) find(v strictjson.Value, depth int) error {
+func (c *checker) findIDsAt(v strictjson.Value, depth int) error {
 	if depth > 2*maxDepth {
 		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")
 	}
@@ -214,18 +214,18 @@ func (c *checker) find(v strictjson.Value, depth int) error {
 		if n := string(name); n == "file_id" || n == "container_id" || n == "container" {
 			if x.Kind() == '"' {
 				if err := c.serverID(x); err != nil {
-					return strictjson.In(err, n)
+					return strictjson.InField(err, n)
 				}
 				continue
 			}
 		}
-		if err := c.find(x, depth+1); err != nil {
-			return strictjson.In(err, clip(name))
+		if err := c.findIDsAt(x, depth+1); err != nil {
+			return strictjson.InField(err, clip(name))
 		}
 	}
 	for i, x := range v.Elements() {
-		if err := c.find(x, depth+1); err != nil {
-			return strictjson.At(err, i)
+		if err := c.findIDsAt(x, depth+1); err != nil {
+			return strictjson.InElement(err, i)
 		}
 	}
 	return nil

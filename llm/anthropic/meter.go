@@ -22,15 +22,15 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 }
 
 type meter struct {
-	free   bool
-	begun  bool
-	events sse.Splitter
-	plain  *jsonscan.Scanner // nil if the answer is a stream of events
-	tokens caisson.TokenCount
-	seen   int64
-	final  bool // tokens are final
-	done   bool
-	ids    []string
+	free          bool
+	started       bool
+	events        sse.Splitter
+	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens        caisson.TokenCount
+	outputBytes   int64
+	usageComplete bool // tokens are final
+	done          bool
+	ids           []string
 }
 
 // Indexes of the paths of a plain answer in the scanner.
@@ -43,11 +43,11 @@ const (
 // Write implements [dialect.Meter].
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
-	if !m.begun {
+	if !m.started {
 		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
 			return len(p), nil
 		}
-		m.begun = true
+		m.started = true
 		if rest[0] == '{' {
 			m.plain = jsonscan.New("type", "usage", "container.id")
 		}
@@ -65,15 +65,15 @@ func (m *meter) writePlain(p []byte) {
 		return
 	}
 	m.plain.Write(p)
-	m.seen = m.plain.Size()
+	m.outputBytes = m.plain.Size()
 	if m.done = m.plain.Done(); !m.done {
 		return
 	}
 	usage := m.plain.Get(pathUsage)
 	m.count(usage)
 	// An error costs nothing.
-	m.final = usage != nil || m.free || m.plain.Get(pathType).Is("error")
-	m.remember(m.plain.Get(pathContainer))
+	m.usageComplete = usage != nil || m.free || m.plain.Get(pathType).Is("error")
+	m.addID(m.plain.Get(pathContainer))
 }
 
 // event handles one event of a stream.
@@ -83,7 +83,7 @@ func (m *meter) event(e sse.Event) {
 	}
 	if e.Lost > 0 {
 		// The lost part is unknown. Its size is an upper bound of the model's output.
-		m.seen += e.Lost + int64(len(e.Data))
+		m.outputBytes += e.Lost + int64(len(e.Data))
 		return
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -91,7 +91,7 @@ func (m *meter) event(e sse.Event) {
 	case "message_start":
 		msg := v.Get("message")
 		m.count(msg.Get("usage"))
-		m.remember(msg.Get("container").Get("id"))
+		m.addID(msg.Get("container").Get("id"))
 	case "content_block_start":
 		m.text(v.Get("content_block"))
 	case "content_block_delta":
@@ -99,13 +99,13 @@ func (m *meter) event(e sse.Event) {
 	case "message_delta":
 		usage, delta := v.Get("usage"), v.Get("delta")
 		m.count(usage)
-		m.remember(delta.Get("container").Get("id"))
-		m.final = m.final || usage != nil && delta.Get("stop_reason").Kind() == '"'
+		m.addID(delta.Get("container").Get("id"))
+		m.usageComplete = m.usageComplete || usage != nil && delta.Get("stop_reason").Kind() == '"'
 	case "message_stop":
 		m.done = true
 	case "error":
 		// The cost of the answer so far is not reported.
-		m.done, m.final = true, false
+		m.done, m.usageComplete = true, false
 	}
 }
 
@@ -115,13 +115,13 @@ func (m *meter) text(v strictjson.Value) {
 		switch string(name) {
 		case "type", "id":
 		case "file_id":
-			m.remember(x)
+			m.addID(x)
 		default:
 			if x.Kind() == '"' {
-				m.seen += int64(len(x) - 2)
+				m.outputBytes += int64(len(x) - 2)
 				continue
 			}
-			m.seen += int64(len(x))
+			m.outputBytes += int64(len(x))
 			m.fileIDs(x, 0)
 		}
 	}
@@ -134,7 +134,7 @@ func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	}
 	for name, x := range v.Members() {
 		if string(name) == "file_id" {
-			m.remember(x)
+			m.addID(x)
 		}
 		m.fileIDs(x, depth+1)
 	}
@@ -143,7 +143,7 @@ func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	}
 }
 
-func (m *meter) remember(v strictjson.Value) {
+func (m *meter) addID(v strictjson.Value) {
 	if id, ok := v.Text(); ok && id != "" && len(id) <= 256 && len(m.ids) < maxIDs {
 		m.ids = append(m.ids, id)
 	}
@@ -185,7 +185,7 @@ func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 			t.CacheWrite += v.Count()
 		case "cache_creation":
 			hour := v.Get("ephemeral_1h_input_tokens").Count()
-			t.CacheWrite += hourly(hour) - hour
+			t.CacheWrite += fromHourly(hour) - hour
 		}
 	}
 	return t
@@ -193,11 +193,11 @@ func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 
 // Usage implements [dialect.Meter].
 func (m *meter) Usage() (caisson.TokenCount, bool) {
-	return m.tokens, m.final
+	return m.tokens, m.usageComplete
 }
 
-// Seen implements [dialect.Meter].
-func (m *meter) Seen() int64 { return m.seen }
+// OutputBytes implements [dialect.Meter].
+func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
 // IDs implements [dialect.Meter].
 func (m *meter) IDs() []string { return m.ids }

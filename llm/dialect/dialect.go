@@ -34,8 +34,8 @@ type Dialect interface {
 	Header(guest http.Header, key caisson.Secret, allow Allow) http.Header
 	// Meter returns a meter for an answer.
 	Meter(e Endpoint, stream bool) Meter
-	// Final returns the status of errors that no known client of the API retries.
-	Final() int
+	// FinalStatus returns the status of errors that no known client of the API retries.
+	FinalStatus() int
 	// Error writes a refusal in the format of the API's errors: status, headers and body.
 	Error(w http.ResponseWriter, r *Refusal)
 	// List returns the body of a list of models.
@@ -68,8 +68,8 @@ type Target struct {
 	Model  string // the provider's name of the model
 	User   string // id of the end user for the provider
 	Output int64  // output limit, in tokens
-	// Limit is the name of the field for the output limit, where the API has two ("max_tokens"); "" is the newer one.
-	Limit string
+	// LimitField is the name of the field for the output limit, where the API has two ("max_tokens"); "" is the newer one.
+	LimitField string
 }
 
 // A Meter reads an answer in pieces of any size while it is forwarded, and keeps at most a bounded part of it. It never changes
@@ -79,7 +79,7 @@ type Meter interface {
 	// Usage returns the usage that the provider has reported so far. complete reports whether that is final. If it is not, the
 	// output can be estimated from Seen, the number of bytes of output text so far: a token has at least one byte.
 	Usage() (t caisson.TokenCount, complete bool)
-	Seen() int64
+	OutputBytes() int64
 	// IDs returns the ids of server-side state that the answer has created (the response id and the like).
 	IDs() []string
 	// Done reports whether the end of the answer was read (data: [DONE], message_stop, the whole JSON value).
@@ -99,8 +99,8 @@ type Refusal struct {
 // Error returns the message.
 func (r *Refusal) Error() string { return r.Message }
 
-// Refused returns err as a Refusal. An error of another type becomes an internal error without details.
-func Refused(err error) *Refusal {
+// AsRefusal returns err as a Refusal. An error of another type becomes an internal error without details.
+func AsRefusal(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}

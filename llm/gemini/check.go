@@ -19,19 +19,19 @@ const (
 
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
-	allow     dialect.Allow
-	tokens    int64 // without the bytes of forwarded fields, which the caller adds
-	images    int64
-	pixels    int64 // part of tokens that is for images
-	unbounded bool
-	ids       []string
+	allow       dialect.Allow
+	tokens      int64 // without the bytes of forwarded fields, which the caller adds
+	images      int64
+	imageTokens int64 // part of tokens that is for images
+	unbounded   bool
+	ids         []string
 }
 
 // errUnknown refuses an unknown field.
 var errUnknown = strictjson.Refuse("", "this field is not known to the model gateway; send a request without it")
 
-// refused returns the refusal of a feature that a grant would allow.
-func refused(what, grant string) error {
+// refuseGrant returns the refusal of a feature that a grant would allow.
+func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
 }
 
@@ -45,7 +45,7 @@ func fields(v strictjson.Value, each func(name string, v strictjson.Value) error
 	var room [16]string
 	seen := room[:0]
 	for n, x := range v.Members() {
-		name := camel(string(n))
+		name := jsonName(string(n))
 		if slices.Contains(seen, name) {
 			return strictjson.Refuse(clip(name), "this field is there twice, in two spellings; send it once")
 		}
@@ -57,14 +57,14 @@ func fields(v strictjson.Value, each func(name string, v strictjson.Value) error
 			continue
 		}
 		if err := each(name, x); err != nil {
-			return strictjson.In(err, clip(name))
+			return strictjson.InField(err, clip(name))
 		}
 	}
 	return nil
 }
 
-// camel returns the JSON name of a field from either spelling. Other names are returned unchanged, and are unknown.
-func camel(s string) string {
+// jsonName returns the JSON name of a field from either spelling. Other names are returned unchanged, and are unknown.
+func jsonName(s string) string {
 	if !strings.Contains(s, "_") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") || strings.ToLower(s) != s {
 		return s
 	}
@@ -86,8 +86,8 @@ func camel(s string) string {
 // clip truncates a name from a guest for use in a message.
 func clip(name string) string { return name[:min(len(name), 64)] }
 
-// only checks that an object has no fields other than allowed.
-func only(v strictjson.Value, allowed ...string) error {
+// checkFields checks that an object has no fields other than allowed.
+func checkFields(v strictjson.Value, allowed ...string) error {
 	return fields(v, func(name string, _ strictjson.Value) error {
 		if !slices.Contains(allowed, name) {
 			return errUnknown
@@ -103,7 +103,7 @@ func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
 	}
 	for i, x := range v.Elements() {
 		if err := each(x); err != nil {
-			return strictjson.At(err, i)
+			return strictjson.InElement(err, i)
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func text(v strictjson.Value) error {
 	return nil
 }
 
-func (c *checker) safety(v strictjson.Value) error { return only(v, "category", "threshold") }
+func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
 // serverID records the id of server-side state.
 func (c *checker) serverID(v strictjson.Value) error {
@@ -125,7 +125,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id of at most 256 bytes")
 	case !c.allow.ServerState:
-		return refused("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil
@@ -161,7 +161,7 @@ func (c *checker) tool(v strictjson.Value) error {
 // providerTool checks the grant of a tool that the provider runs. Its results become input.
 func (c *checker) providerTool(allowed bool, grant string) error {
 	if !allowed {
-		return refused("tools that the provider runs", grant)
+		return refuseGrant("tools that the provider runs", grant)
 	}
 	c.unbounded = true
 	return nil
@@ -169,14 +169,14 @@ func (c *checker) providerTool(allowed bool, grant string) error {
 
 func (c *checker) function(v strictjson.Value) error {
 	c.tokens += perTool + v.Growth()
-	return only(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
+	return checkFields(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
 }
 
 func (c *checker) toolConfig(v strictjson.Value) error {
 	return fields(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "functionCallingConfig":
-			return only(v, "mode", "allowedFunctionNames")
+			return checkFields(v, "mode", "allowedFunctionNames")
 		case "retrievalConfig", "includeServerSideToolInvocations":
 			return c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools)
 		}

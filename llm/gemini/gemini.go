@@ -68,8 +68,8 @@ func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.H
 	return h
 }
 
-// Final implements [dialect.Dialect].
-func (Dialect) Final() int { return http.StatusForbidden }
+// FinalStatus implements [dialect.Dialect].
+func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {

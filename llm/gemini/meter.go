@@ -20,16 +20,16 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 }
 
 type meter struct {
-	free   bool
-	begun  bool
-	events sse.Splitter
-	plain  *jsonscan.Scanner // nil if the answer is a stream of events
-	tokens caisson.TokenCount
-	seen   int64
-	ended  bool // the model has finished
-	final  bool // tokens are final
-	failed bool // the stream has ended with an error
-	done   bool
+	free          bool
+	started       bool
+	events        sse.Splitter
+	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens        caisson.TokenCount
+	outputBytes   int64
+	finished      bool // the model has finished
+	usageComplete bool // tokens are final
+	failed        bool // the stream has ended with an error
+	done          bool
 }
 
 // Indexes of the paths of an answer that is one JSON value in the scanner.
@@ -43,11 +43,11 @@ const (
 // Write implements [dialect.Meter].
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
-	if !m.begun {
+	if !m.started {
 		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
 			return len(p), nil
 		}
-		m.begun = true
+		m.started = true
 		switch rest[0] {
 		case '{':
 			m.plain = jsonscan.New("usageMetadata", "candidates.*.finishReason", "promptFeedback.blockReason", "error")
@@ -65,17 +65,17 @@ func (m *meter) Write(p []byte) (int, error) {
 
 func (m *meter) writePlain(p []byte) {
 	m.plain.Write(p)
-	m.seen, m.done = m.plain.Size(), m.plain.Done()
+	m.outputBytes, m.done = m.plain.Size(), m.plain.Done()
 	usage := m.plain.Get(pathUsage)
 	m.count(usage)
 	switch {
 	case !m.done:
 	case m.plain.Get(pathError) != nil:
-		m.final = usage == nil // an error costs nothing unless an answer had begun
+		m.usageComplete = usage == nil // an error costs nothing unless an answer had begun
 	case m.free:
-		m.final = true
+		m.usageComplete = true
 	default:
-		m.final = usage != nil && (m.plain.Get(pathFinish) != nil || m.plain.Get(pathBlock) != nil)
+		m.usageComplete = usage != nil && (m.plain.Get(pathFinish) != nil || m.plain.Get(pathBlock) != nil)
 	}
 }
 
@@ -87,11 +87,11 @@ func (m *meter) event(e sse.Event) {
 	}
 	if e.Lost > 0 {
 		// The lost part is unknown. Its size is an upper bound of the model's output.
-		m.seen += e.Lost + int64(len(e.Data))
+		m.outputBytes += e.Lost + int64(len(e.Data))
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
 	if v.Get("error") != nil {
-		m.failed, m.done, m.final = true, true, false
+		m.failed, m.done, m.usageComplete = true, true, false
 		return
 	}
 	for _, candidate := range v.Get("candidates").Elements() {
@@ -102,15 +102,15 @@ func (m *meter) event(e sse.Event) {
 					m.text(x)
 				}
 			case "finishReason":
-				m.ended = m.ended || x.Kind() == '"'
+				m.finished = m.finished || x.Kind() == '"'
 			}
 		}
 	}
-	m.ended = m.ended || v.Get("promptFeedback").Get("blockReason").Kind() == '"'
+	m.finished = m.finished || v.Get("promptFeedback").Get("blockReason").Kind() == '"'
 	usage := v.Get("usageMetadata")
 	m.count(usage)
-	m.done = m.done || m.ended
-	m.final = m.final || m.ended && usage != nil
+	m.done = m.done || m.finished
+	m.usageComplete = m.usageComplete || m.finished && usage != nil
 }
 
 // text counts the output, including the signatures of thoughts that are not shown.
@@ -118,9 +118,9 @@ func (m *meter) text(content strictjson.Value) {
 	for _, part := range content.Get("parts").Elements() {
 		for _, x := range part.Members() {
 			if x.Kind() == '"' {
-				m.seen += int64(len(x) - 2)
+				m.outputBytes += int64(len(x) - 2)
 			} else {
-				m.seen += int64(len(x))
+				m.outputBytes += int64(len(x))
 			}
 		}
 	}
@@ -155,10 +155,10 @@ func (m *meter) count(usage strictjson.Value) {
 }
 
 // Usage implements [dialect.Meter].
-func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.final }
+func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.usageComplete }
 
-// Seen implements [dialect.Meter].
-func (m *meter) Seen() int64 { return m.seen }
+// OutputBytes implements [dialect.Meter].
+func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
 // IDs implements [dialect.Meter]. The provider has no server-side state.
 func (m *meter) IDs() []string { return nil }

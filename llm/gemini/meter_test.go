@@ -68,7 +68,7 @@ func TestMeter(t *testing.T) {
 	}
 	long := New().Meter(stream, true)
 	_, _ = long.Write([]byte(events(strings.Replace(hello, "Hello", strings.Repeat("x", 2*maxEvent), 1))))
-	if _, complete := long.Usage(); complete || long.Seen() < 2*maxEvent {
+	if _, complete := long.Usage(); complete || long.OutputBytes() < 2*maxEvent {
 		t.Errorf("an event too long: %s", dialecttest.Say(long))
 	}
 	m := New().Meter(count, false)

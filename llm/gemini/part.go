@@ -42,26 +42,26 @@ func (c *checker) part(v strictjson.Value) error {
 			return c.file(v)
 		case "functionCall":
 			c.tokens += v.Growth()
-			return only(v, "id", "name", "args")
+			return checkFields(v, "id", "name", "args")
 		case "functionResponse":
 			return c.functionResponse(v)
 		case "videoMetadata":
-			return only(v, "startOffset", "endOffset", "fps")
+			return checkFields(v, "startOffset", "endOffset", "fps")
 		case "mediaResolution":
 			if v.Kind() == '"' {
 				return nil
 			}
-			return only(v, "level", "numTokens")
+			return checkFields(v, "level", "numTokens")
 		case "executableCode":
 			if err := c.providerPart(); err != nil {
 				return err
 			}
-			return only(v, "id", "language", "code")
+			return checkFields(v, "id", "language", "code")
 		case "codeExecutionResult":
 			if err := c.providerPart(); err != nil {
 				return err
 			}
-			return only(v, "id", "outcome", "output")
+			return checkFields(v, "id", "outcome", "output")
 		}
 		return errUnknown
 	})
@@ -70,7 +70,7 @@ func (c *checker) part(v strictjson.Value) error {
 // providerPart checks that the guest may send parts that the provider's tools have written.
 func (c *checker) providerPart() error {
 	if !c.allow.ProviderTools {
-		return refused("results of tools that the provider runs", caisson.GrantProviderTools)
+		return refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (c *checker) inline(v strictjson.Value) error {
 	}
 	c.tokens += tokens
 	c.images++
-	c.pixels += tokens
+	c.imageTokens += tokens
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (c *checker) file(v strictjson.Value) error {
 				return c.serverID(v)
 			}
 			if !c.allow.RemoteURLs {
-				return refused("URLs that the provider fetches", caisson.GrantRemoteURLs)
+				return refuseGrant("URLs that the provider fetches", caisson.GrantRemoteURLs)
 			}
 			return nil
 		}

@@ -10,17 +10,17 @@ import (
 
 // request is a checked body. It is immutable after Parse.
 type request struct {
-	model   string
-	stream  bool
-	count   bool // for countTokens
-	body    *strictjson.Object
-	config  *strictjson.Object // generationConfig, without maxOutputTokens
-	max     int64              // maxOutputTokens; 0 if missing
-	tokens  int64
-	images  int64
-	pixels  int64 // part of tokens that is for images
-	bounded bool
-	ids     []string
+	model       string
+	stream      bool
+	countTokens bool // for countTokens
+	body        *strictjson.Object
+	config      *strictjson.Object // generationConfig, without maxOutputTokens
+	max         int64              // maxOutputTokens; 0 if missing
+	tokens      int64
+	images      int64
+	imageTokens int64 // part of tokens that is for images
+	bounded     bool
+	ids         []string
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -31,9 +31,9 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if err != nil {
 		return nil, err
 	}
-	r := &request{model: e.Model, stream: e.Stream, count: e.Free, body: &strictjson.Object{}, config: &strictjson.Object{}}
+	r := &request{model: e.Model, stream: e.Stream, countTokens: e.Free, body: &strictjson.Object{}, config: &strictjson.Object{}}
 	c := checker{allow: allow, tokens: perRequest}
-	if r.count {
+	if r.countTokens {
 		err = r.readCount(&c, in)
 	} else {
 		err = r.read(&c, in)
@@ -41,7 +41,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if err != nil {
 		return nil, err
 	}
-	r.tokens, r.images, r.pixels, r.bounded, r.ids = c.tokens, c.images, c.pixels, !c.unbounded, c.ids
+	r.tokens, r.images, r.imageTokens, r.bounded, r.ids = c.tokens, c.images, c.imageTokens, !c.unbounded, c.ids
 	return r, nil
 }
 
@@ -100,7 +100,7 @@ func (r *request) readCount(c *checker, in strictjson.Value) error {
 	}); err != nil {
 		return err
 	}
-	return strictjson.In(r.read(c, whole), "generateContentRequest")
+	return strictjson.InField(r.read(c, whole), "generateContentRequest")
 }
 
 // configField checks a field of generationConfig.
@@ -124,7 +124,7 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 			return nil
 		})
 	case "thinkingConfig":
-		err = only(v, "includeThoughts", "thinkingBudget", "thinkingLevel")
+		err = checkFields(v, "includeThoughts", "thinkingBudget", "thinkingLevel")
 	case "responseSchema", "responseJsonSchema":
 		c.tokens += v.Growth()
 	case "stopSequences", "responseMimeType", "temperature", "topP", "topK", "seed", "presencePenalty", "frequencyPenalty", "responseLogprobs", "logprobs", "mediaResolution":
@@ -143,11 +143,11 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 func (r *request) Model() string             { return r.model }
 func (r *request) Stream() bool              { return r.stream }
 func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
-func (r *request) Images() (n, tokens int64) { return r.images, r.pixels }
+func (r *request) Images() (n, tokens int64) { return r.images, r.imageTokens }
 func (r *request) ServerIDs() []string       { return r.ids }
 
 func (r *request) Output() (int64, int64) {
-	if r.count {
+	if r.countTokens {
 		return 0, 0
 	}
 	return r.max, 1
@@ -156,7 +156,7 @@ func (r *request) Output() (int64, int64) {
 // Encode implements [dialect.Request]. The API has no field for a user. Thinking tokens count towards the output limit.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
-	if !r.count {
+	if !r.countTokens {
 		if t.Output < 1 {
 			return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output", t.Output)
 		}

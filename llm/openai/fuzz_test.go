@@ -42,7 +42,7 @@ func FuzzParse(f *testing.F) {
 		api := []string{"chat", "responses", "embeddings"}[uint(which)%3]
 		r, err := parse(api, body, dialect.Allow{})
 		if err != nil {
-			if dialect.Refused(err).Code != "invalid_request" || r != nil {
+			if dialect.AsRefusal(err).Code != "invalid_request" || r != nil {
 				t.Fatalf("%v", err)
 			}
 			return
@@ -112,8 +112,8 @@ func FuzzMeter(f *testing.F) {
 		}
 		a, aok := whole.Usage()
 		b, bok := pieces.Usage()
-		if a != b || aok != bok || whole.Seen() != pieces.Seen() || whole.Done() != pieces.Done() || !slices.Equal(whole.IDs(), pieces.IDs()) {
-			t.Fatalf("%+v %v %d %v, in pieces %+v %v %d %v", a, aok, whole.Seen(), whole.Done(), b, bok, pieces.Seen(), pieces.Done())
+		if a != b || aok != bok || whole.OutputBytes() != pieces.OutputBytes() || whole.Done() != pieces.Done() || !slices.Equal(whole.IDs(), pieces.IDs()) {
+			t.Fatalf("%+v %v %d %v, in pieces %+v %v %d %v", a, aok, whole.OutputBytes(), whole.Done(), b, bok, pieces.OutputBytes(), pieces.Done())
 		}
 		if a.Input < 0 || a.Output < 0 || a.CacheRead < 0 || a.CacheWrite < 0 {
 			t.Fatalf("%+v", a)
@@ -145,8 +145,8 @@ func TestMeter(t *testing.T) {
 		m := d.Meter(dialect.Endpoint{API: c.api}, c.stream)
 		m.Write([]byte(c.answer))
 		got, complete := m.Usage()
-		if got != c.want || complete != c.complete || m.Done() != c.done || c.seen >= 0 && m.Seen() != c.seen {
-			t.Errorf("%s: %+v, complete %v, done %v, seen %d", c.name, got, complete, m.Done(), m.Seen())
+		if got != c.want || complete != c.complete || m.Done() != c.done || c.seen >= 0 && m.OutputBytes() != c.seen {
+			t.Errorf("%s: %+v, complete %v, done %v, seen %d", c.name, got, complete, m.Done(), m.OutputBytes())
 		}
 	}
 }

@@ -42,8 +42,8 @@ func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
 	return t, ok && m.scan.Done()
 }
 
-func (m *plainMeter) Seen() int64 { return m.scan.Strings() }
-func (m *plainMeter) Done() bool  { return m.scan.Done() }
+func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() }
+func (m *plainMeter) Done() bool         { return m.scan.Done() }
 
 func (m *plainMeter) IDs() []string {
 	if m.api != responses || !m.scan.Done() {
@@ -63,14 +63,14 @@ func (m *plainMeter) IDs() []string {
 
 // streamMeter reads an answer that is a stream of events.
 type streamMeter struct {
-	api    string
-	events sse.Splitter
-	tokens caisson.TokenCount
-	known  bool // the provider has reported tokens
-	last   bool // the chunk with tokens contained the usage only
-	done   bool
-	seen   int64
-	ids    []string
+	api         string
+	events      sse.Splitter
+	tokens      caisson.TokenCount
+	hasUsage    bool // the provider has reported tokens
+	usageOnly   bool // the chunk with tokens contained the usage only
+	done        bool
+	outputBytes int64
+	ids         []string
 }
 
 func (m *streamMeter) Write(p []byte) (int, error) {
@@ -79,11 +79,11 @@ func (m *streamMeter) Write(p []byte) (int, error) {
 }
 
 func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
-	return m.tokens, m.known && (m.last || m.done)
+	return m.tokens, m.hasUsage && (m.usageOnly || m.done)
 }
-func (m *streamMeter) Seen() int64   { return m.seen }
-func (m *streamMeter) IDs() []string { return m.ids }
-func (m *streamMeter) Done() bool    { return m.done }
+func (m *streamMeter) OutputBytes() int64 { return m.outputBytes }
+func (m *streamMeter) IDs() []string      { return m.ids }
+func (m *streamMeter) Done() bool         { return m.done }
 
 func (m *streamMeter) event(e sse.Event) {
 	data := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -104,20 +104,20 @@ func (m *streamMeter) chunk(v strictjson.Value) {
 		switch string(name) {
 		case "usage":
 			if t, ok := usage(x); ok {
-				m.tokens, m.known, m.last = t, true, true
+				m.tokens, m.hasUsage, m.usageOnly = t, true, true
 			}
 		case "choices":
 			for _, choice := range x.Elements() {
 				empty = false
-				m.seen += text(choice.Get("delta"), maxNesting)
+				m.outputBytes += textBytes(choice.Get("delta"), maxNesting)
 			}
 		}
 	}
-	m.last = m.last && empty
+	m.usageOnly = m.usageOnly && empty
 }
 
-// text returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
-func text(v strictjson.Value, levels int) (n int64) {
+// textBytes returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
+func textBytes(v strictjson.Value, levels int) (n int64) {
 	if v.Kind() == '"' {
 		return int64(len(v.Bytes()))
 	}
@@ -125,10 +125,10 @@ func text(v strictjson.Value, levels int) (n int64) {
 		return int64(len(v)) // an upper bound
 	}
 	for _, x := range v.Members() {
-		n += text(x, levels-1)
+		n += textBytes(x, levels-1)
 	}
 	for _, x := range v.Elements() {
-		n += text(x, levels-1)
+		n += textBytes(x, levels-1)
 	}
 	return n
 }
@@ -142,12 +142,12 @@ func (m *streamMeter) response(v strictjson.Value) {
 	case "response.completed", "response.incomplete", "response.failed":
 		m.done = true
 		if t, ok := usage(v.Get("response").Get("usage")); ok {
-			m.tokens, m.known = t, true
+			m.tokens, m.hasUsage = t, true
 		}
 	case "error":
 		m.done = true
 	default:
-		m.seen += text(v.Get("delta"), maxNesting)
+		m.outputBytes += textBytes(v.Get("delta"), maxNesting)
 	}
 }
 

@@ -16,8 +16,8 @@ func TestDeepAnswer(t *testing.T) {
 		m := openai.New().Meter(dialect.Endpoint{API: api}, true)
 		m.Write([]byte("data: " + event[:7<<20] + "\n\n"))
 		m.Write([]byte("data: " + strings.Replace(event, deep, `"ab"`, 2) + "\n\n"))
-		if m.Seen() < 2 {
-			t.Errorf("%s: %d bytes seen", api, m.Seen())
+		if m.OutputBytes() < 2 {
+			t.Errorf("%s: %d bytes seen", api, m.OutputBytes())
 		}
 	}
 }

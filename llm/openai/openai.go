@@ -77,8 +77,8 @@ func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow
 	return h
 }
 
-// Final implements [dialect.Dialect]. Codex retries after all errors but a 400, including 401 and 403.
-func (Dialect) Final() int { return http.StatusBadRequest }
+// FinalStatus implements [dialect.Dialect]. Codex retries after all errors but a 400, including 401 and 403.
+func (Dialect) FinalStatus() int { return http.StatusBadRequest }
 
 // Error writes {"error": {"message", "type", "param", "code"}}.
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {

@@ -9,14 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// perToken is the decimal shift from dollars per token to billionths of a dollar per million tokens.
-const perToken = 6 + 9
+// perTokenShift is the decimal shift from dollars per token to billionths of a dollar per million tokens.
+const perTokenShift = 6 + 9
 
 var (
 	errNumber   = errors.New("is not a decimal number")
 	errNegative = errors.New("is negative")
-	errAbsurd   = fmt.Errorf("is more than %s USD per million tokens; check its unit", maxPrice)
-	errTiny     = errors.New("is less than can be counted; check its unit")
+	errTooHigh  = fmt.Errorf("is more than %s USD per million tokens; check its unit", maxPrice)
+	errTooLow   = errors.New("is less than can be counted; check its unit")
 )
 
 // dollars parses a JSON number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal
@@ -33,9 +33,9 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	whole := len(digits) + exponent + shift // number of digits before the decimal point
 	switch {
 	case whole > 18:
-		return 0, fmt.Errorf("%.40q %w", s, errAbsurd)
+		return 0, fmt.Errorf("%.40q %w", s, errTooHigh)
 	case whole < 0:
-		return 0, fmt.Errorf("%.40q %w", s, errTiny)
+		return 0, fmt.Errorf("%.40q %w", s, errTooLow)
 	}
 	up := whole < len(digits) && digits[whole] >= '5'
 	digits = (digits + strings.Repeat("0", max(0, whole-len(digits))))[:whole]
@@ -50,9 +50,9 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	}
 	switch {
 	case n == 0:
-		return 0, fmt.Errorf("%.40q %w", s, errTiny)
+		return 0, fmt.Errorf("%.40q %w", s, errTooLow)
 	case caisson.USD(n) > maxPrice:
-		return 0, fmt.Errorf("%.40q %w", s, errAbsurd)
+		return 0, fmt.Errorf("%.40q %w", s, errTooHigh)
 	}
 	return caisson.USD(n), nil
 }

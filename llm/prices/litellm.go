@@ -13,8 +13,8 @@ import (
 // sampleSpec is the entry that documents the format of LiteLLM's list.
 const sampleSpec = "sample_spec"
 
-// faultShare limits invalid entries: at most one in faultShare entries may be invalid.
-const faultShare = 20
+// invalidShare limits invalid entries: at most one in invalidShare entries may be invalid.
+const invalidShare = 20
 
 // parseLiteLLM parses LiteLLM's list, a JSON object with one member per model.
 func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
@@ -47,7 +47,7 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 			continue
 		}
 		if i, twice := at[name]; twice && ok {
-			list[i] = dearer(list[i], p)
+			list[i] = mergeMaxPrices(list[i], p)
 		} else if ok {
 			at[name] = len(list)
 			list = append(list, p)
@@ -56,15 +56,15 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 			return nil, tooMany()
 		}
 	}
-	if len(faults)*faultShare > len(list)+len(faults) {
+	if len(faults)*invalidShare > len(list)+len(faults) {
 		return nil, faults[0]
 	}
-	return list, finish(d)
+	return list, checkEnd(d)
 }
 
-// dearer merges two entries of one model: the higher of each price, the longer context and the lower output limit, so that no
+// mergeMaxPrices merges two entries of one model: the higher of each price, the longer context and the lower output limit, so that no
 // call costs more than calculated. LiteLLM's list has had duplicate models.
-func dearer(a, b caisson.ListedPrice) caisson.ListedPrice {
+func mergeMaxPrices(a, b caisson.ListedPrice) caisson.ListedPrice {
 	p, q := a.Prices, b.Prices
 	cache := func(x, y caisson.USD) caisson.USD { // 0 means the price of input
 		if x == 0 || y == 0 {
@@ -92,14 +92,14 @@ type entry struct {
 // price returns the prices of the model; false if it has no prices per token.
 func (e entry) price() (caisson.ListedPrice, bool, error) {
 	p := caisson.ListedPrice{Model: e.name}
-	mode := e.text("mode")
+	mode := e.stringField("mode")
 	if mode != "chat" && mode != "responses" && mode != "embedding" {
 		return p, false, nil
 	}
-	if p.Provider = e.text("litellm_provider"); p.Provider != "" && !printable(p.Provider, maxName) {
+	if p.Provider = e.stringField("litellm_provider"); p.Provider != "" && !printable(p.Provider, maxName) {
 		return p, false, caisson.Invalidf(e.name+".litellm_provider", "%.40q is not the name of a provider", p.Provider)
 	}
-	c, err := e.dearest()
+	c, err := e.maxPrices()
 	if err != nil {
 		return p, false, err
 	}
@@ -136,11 +136,11 @@ func (c *costs) each(f func(name string, to *caisson.USD) error) error {
 	return nil
 }
 
-// dearest returns the highest of each price over all lengths of prompts. If the input price increases with the length and a cache
+// maxPrices returns the highest of each price over all lengths of prompts. If the input price increases with the length and a cache
 // price does not, the cache price is assumed to increase by the same factor.
-func (e entry) dearest() (base costs, err error) {
+func (e entry) maxPrices() (base costs, err error) {
 	err = base.each(func(name string, to *caisson.USD) (err error) {
-		*to, err = e.cost(name)
+		*to, err = e.priceField(name)
 		return err
 	})
 	if err != nil || base.Input == 0 {
@@ -152,7 +152,7 @@ func (e entry) dearest() (base costs, err error) {
 			if !isTier(field, name) {
 				continue
 			}
-			price, err := e.cost(field)
+			price, err := e.priceField(field)
 			if err != nil {
 				return err
 			}
@@ -174,11 +174,11 @@ func (e entry) dearest() (base costs, err error) {
 
 // limits sets the token limits of the model.
 func (e entry) limits(p *caisson.ListedPrice) error {
-	input, err := e.count("max_input_tokens")
+	input, err := e.countField("max_input_tokens")
 	if err != nil {
 		return err
 	}
-	if p.Output, err = e.count("max_output_tokens"); err != nil {
+	if p.Output, err = e.countField("max_output_tokens"); err != nil {
 		return err
 	}
 	if input > 0 {
@@ -199,8 +199,8 @@ func isTier(field, price string) bool {
 	return ok && err == nil && n > 0
 }
 
-// text returns the value of a string field, or "".
-func (e entry) text(name string) string {
+// stringField returns the value of a string field, or "".
+func (e entry) stringField(name string) string {
 	var s string
 	if json.Unmarshal(e.fields[name], &s) != nil {
 		return ""
@@ -208,21 +208,21 @@ func (e entry) text(name string) string {
 	return s
 }
 
-// cost returns a price field converted from dollars per token to dollars per million tokens; 0 if it is missing.
-func (e entry) cost(name string) (caisson.USD, error) {
+// priceField returns a price field converted from dollars per token to dollars per million tokens; 0 if it is missing.
+func (e entry) priceField(name string) (caisson.USD, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {
 		return 0, nil
 	}
-	price, err := dollars(string(raw), perToken)
+	price, err := dollars(string(raw), perTokenShift)
 	if err != nil {
 		return 0, caisson.Invalidf(e.name+"."+name, "%s", err)
 	}
 	return price, nil
 }
 
-// count returns the value of a field with a number of tokens; 0 if it is missing.
-func (e entry) count(name string) (int64, error) {
+// countField returns the value of a field with a number of tokens; 0 if it is missing.
+func (e entry) countField(name string) (int64, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {
 		return 0, nil

@@ -85,7 +85,7 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 		if err := d.Decode(&raw); err != nil {
 			return nil, malformed(err)
 		}
-		p, err := plain(len(list), raw)
+		p, err := parsePrice(len(list), raw)
 		if err != nil {
 			return nil, err
 		}
@@ -97,11 +97,11 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 			return nil, tooMany()
 		}
 	}
-	return list, finish(d)
+	return list, checkEnd(d)
 }
 
-// plain parses one price of a list.
-func plain(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
+// parsePrice parses one price of a list.
+func parsePrice(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 	var in struct {
 		Model    string `json:"model"`
 		Provider string `json:"provider"`
@@ -162,8 +162,8 @@ func checkTokens(n int64) error {
 	return nil
 }
 
-// finish returns an error if the list is incomplete or followed by other data.
-func finish(d *json.Decoder) error {
+// checkEnd returns an error if the list is incomplete or followed by other data.
+func checkEnd(d *json.Decoder) error {
 	if _, err := d.Token(); err != nil {
 		return malformed(err)
 	}

@@ -44,7 +44,7 @@ func TestDollars(t *testing.T) {
 		{"1e-2", "10000"},
 		{"10000e-6", "10000"},
 	} {
-		got, err := dollars(c.in, perToken)
+		got, err := dollars(c.in, perTokenShift)
 		if err != nil || got.String() != c.want {
 			t.Errorf("dollars(%s) = %s, %v; want %s", c.in, got, err, c.want)
 		}
@@ -75,7 +75,7 @@ func TestDollars(t *testing.T) {
 		{"[]", "not a decimal"},
 		{"0." + strings.Repeat("0", 100) + "1", "not a decimal"},
 	} {
-		if got, err := dollars(c.in, perToken); err == nil || !strings.Contains(err.Error(), c.want) {
+		if got, err := dollars(c.in, perTokenShift); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("dollars(%s) = %s, %v; want an error with %q", c.in, got, err, c.want)
 		}
 	}
@@ -278,7 +278,7 @@ func FuzzDollars(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := dollars(s, perToken)
+		got, err := dollars(s, perTokenShift)
 		if err != nil {
 			return
 		}

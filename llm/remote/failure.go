@@ -11,48 +11,48 @@ import (
 )
 
 const (
-	maxFailures = 20              // failures of one source before it receives 429
-	forgiveness = 3 * time.Second // time after which one failure is no longer counted
-	maxSources  = 4096            // sources in the cache
+	maxFailures  = 20              // failures of one source before it receives 429
+	failureDecay = 3 * time.Second // time after which one failure is no longer counted
+	maxSources   = 4096            // sources in the cache
 )
 
-// failures counts failures by source: an IPv4 address, or an IPv6 /64 network.
-type failures struct {
+// failureLimiter counts failures by source: an IPv4 address, or an IPv6 /64 network.
+type failureLimiter struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	sources *lru.Map[netip.Prefix, *debt] // guarded by mu
+	sources *lru.Map[netip.Prefix, *failureCount] // guarded by mu
 }
 
-// debt is the number of failures of a source, reduced by one per forgiveness.
-type debt struct {
+// failureCount is the number of failures of a source, reduced by one per forgiveness.
+type failureCount struct {
 	count int
 	since time.Time // time from which count is reduced
 }
 
-func newFailures() *failures {
-	return &failures{now: time.Now, sources: lru.New[netip.Prefix, *debt](maxSources)}
+func newFailureLimiter() *failureLimiter {
+	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }
 
 // add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
-func (f *failures) add(remoteAddr string) (wait int) {
+func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	source := sourceOf(remoteAddr)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
 	d, ok := f.sources.Get(source)
 	if !ok {
-		d = &debt{since: now}
+		d = &failureCount{since: now}
 		f.sources.Put(source, d)
 	}
-	if forgotten := int(now.Sub(d.since) / forgiveness); forgotten >= d.count {
-		*d = debt{since: now}
+	if forgotten := int(now.Sub(d.since) / failureDecay); forgotten >= d.count {
+		*d = failureCount{since: now}
 	} else if forgotten > 0 {
 		d.count -= forgotten
-		d.since = d.since.Add(time.Duration(forgotten) * forgiveness)
+		d.since = d.since.Add(time.Duration(forgotten) * failureDecay)
 	}
 	if d.count >= maxFailures {
-		return int(forgiveness / time.Second)
+		return int(failureDecay / time.Second)
 	}
 	d.count++
 	return 0
@@ -76,8 +76,8 @@ func sourceOf(remoteAddr string) netip.Prefix {
 	return p
 }
 
-// kinds maps statuses to the error types of OpenAI and Anthropic.
-var kinds = map[int]string{
+// errorTypes maps statuses to the error types of OpenAI and Anthropic.
+var errorTypes = map[int]string{
 	http.StatusUnauthorized:       "authentication_error",
 	http.StatusForbidden:          "permission_error",
 	http.StatusTooManyRequests:    "rate_limit_error",
@@ -95,7 +95,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 	b, _ := json.Marshal(struct {
 		Type  string `json:"type"`
 		Error detail `json:"error"`
-	}{"error", detail{kinds[status], message}}) // strings cannot fail
+	}{"error", detail{errorTypes[status], message}}) // strings cannot fail
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))

@@ -45,7 +45,7 @@ func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) 
 }
 
 // serveFront serves f at an address of this machine and returns it.
-func serveFront(t testing.TB, f *Front, wrap func(net.Listener) net.Listener) string {
+func serveFront(t testing.TB, f *HTTPServer, wrap func(net.Listener) net.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -92,7 +92,7 @@ func fetch(t testing.TB, url string, roots *x509.CertPool) (string, error) {
 }
 
 func TestFrontTLS(t *testing.T) {
-	f := NewFront(http.HandlerFunc(hello))
+	f := NewHTTPServer(http.HandlerFunc(hello))
 	first, trustsFirst := certificate(t, 1)
 	f.SetCertificate(first)
 	addr := serveFront(t, f, nil)
@@ -118,11 +118,11 @@ func TestFrontTLS(t *testing.T) {
 
 // TestFrontPlain checks that plain HTTP is served on loopback only.
 func TestFrontPlain(t *testing.T) {
-	addr := serveFront(t, NewFront(http.HandlerFunc(hello)), nil)
+	addr := serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), nil)
 	if got, err := fetch(t, "http://"+addr, nil); err != nil || got != "HTTP/1.1" {
 		t.Error(got, err)
 	}
-	addr = serveFront(t, NewFront(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
+	addr = serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
 	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
 		t.Error("other machines are served in the clear")
 	}
@@ -134,7 +134,7 @@ func TestBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBounded(l, 3, 2)
+	b := newLimitedListener(l, 3, 2)
 	var mu sync.Mutex
 	var open []net.Conn
 	var wg sync.WaitGroup

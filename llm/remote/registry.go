@@ -17,16 +17,16 @@ type RegistryConfig struct {
 	Now func() time.Time
 }
 
-const defaultMax = 100_000
+const defaultMaxRuns = 100_000
 
 // A Registry stores runs in memory. Its owner must register them again after a restart. It is safe for concurrent use.
 type Registry struct {
 	max int
 	now func() time.Time
 
-	mu    sync.RWMutex
-	runs  map[string]registered // guarded by mu
-	sweep int                   // number of runs at which expired ones are removed; guarded by mu
+	mu      sync.RWMutex
+	runs    map[string]registered // guarded by mu
+	sweepAt int                   // number of runs at which expired ones are removed; guarded by mu
 }
 
 type registered struct {
@@ -40,12 +40,12 @@ var _ Runs = (*Registry)(nil)
 func NewRegistry(cfg RegistryConfig) *Registry {
 	r := &Registry{max: cfg.Max, now: cfg.Now, runs: map[string]registered{}}
 	if r.max <= 0 {
-		r.max = defaultMax
+		r.max = defaultMaxRuns
 	}
 	if r.now == nil {
 		r.now = time.Now
 	}
-	r.sweep = min(1024, r.max)
+	r.sweepAt = min(1024, r.max)
 	return r
 }
 
@@ -73,7 +73,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if _, ok := r.runs[id]; !ok && len(r.runs) >= r.sweep {
+	if _, ok := r.runs[id]; !ok && len(r.runs) >= r.sweepAt {
 		r.removeExpired(now)
 		if len(r.runs) >= r.max {
 			return caisson.Errorf(caisson.Exhausted, "the model gateway serves %d runs and takes no more; end some of them", r.max)
@@ -90,7 +90,7 @@ func (r *Registry) removeExpired(now time.Time) {
 			delete(r.runs, id)
 		}
 	}
-	r.sweep = min(max(1024, 2*len(r.runs)), r.max)
+	r.sweepAt = min(max(1024, 2*len(r.runs)), r.max)
 }
 
 // Run implements [Runs]. It returns NotFound for an expired run.

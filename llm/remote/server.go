@@ -42,7 +42,7 @@ type ServerConfig struct {
 type Server struct {
 	cfg      ServerConfig
 	tokens   atomic.Pointer[runtoken.Tokens]
-	failures *failures
+	failures *failureLimiter
 }
 
 // NewServer returns a server.
@@ -50,7 +50,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
 		return nil, errors.New("remote: Runs, Gateway and Log are required")
 	}
-	s := &Server{cfg: cfg, failures: newFailures()}
+	s := &Server{cfg: cfg, failures: newFailureLimiter()}
 	s.tokens.Store(cfg.Tokens)
 	return s, nil
 }

@@ -108,7 +108,7 @@ func (t *Tokens) Verify(token string) (Claims, error) {
 	}
 	dot := strings.LastIndexByte(token, '.')
 	if dot < 0 || len(token) > maxToken {
-		return Claims{}, refuse(errForm)
+		return Claims{}, refuse(errMalformed)
 	}
 	data, signature := token[:dot], []byte(token[dot+1:])
 	// The signatures are compared as text, because each signature has exactly one encoding, so that there is one token per claim.
@@ -132,7 +132,7 @@ func (t *Tokens) Verify(token string) (Claims, error) {
 
 var (
 	errMissing   = errors.New("no token")
-	errForm      = errors.New("not of the form of a token")
+	errMalformed = errors.New("not of the form of a token")
 	errSignature = errors.New("not signed by a key of this gateway")
 	errExpired   = errors.New("expired")
 )
@@ -143,7 +143,7 @@ func refuse(reason error) error {
 
 // Reason returns a short reason for an error of Verify, for logs. It contains no part of the token.
 func Reason(err error) string {
-	for _, r := range []error{errMissing, errForm, errSignature, errExpired} {
+	for _, r := range []error{errMissing, errMalformed, errSignature, errExpired} {
 		if errors.Is(err, r) {
 			return r.Error()
 		}
@@ -161,12 +161,12 @@ func sign(key caisson.Secret, data string) string {
 func parse(data string) (Claims, error) {
 	parts := strings.Split(data, "|")
 	if len(parts) != 3 || !validRun(parts[0]) {
-		return Claims{}, errForm
+		return Claims{}, errMalformed
 	}
 	attempt, ok1 := number(parts[1], 10)
 	expiry, ok2 := number(parts[2], 12)
 	if !ok1 || !ok2 || attempt > maxAttempt {
-		return Claims{}, errForm
+		return Claims{}, errMalformed
 	}
 	return Claims{Run: parts[0], Attempt: int(attempt), Expiry: time.Unix(expiry, 0).UTC()}, nil
 }

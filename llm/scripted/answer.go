@@ -36,7 +36,7 @@ type answer struct {
 func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	a := &answer{
 		api: c.api, id: id, model: c.model, turn: t, stream: c.stream, usage: c.usage, limit: c.limit,
-		text: fill(t.Text, c), calls: t.Calls, finish: t.Finish, delay: m.script.Delay, chunk: m.script.Chunk,
+		text: fillPlaceholders(t.Text, c), calls: t.Calls, finish: t.Finish, delay: m.script.Delay, chunk: m.script.Chunk,
 	}
 	if t.Delay != nil {
 		a.delay = *t.Delay
@@ -51,7 +51,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	default:
 		a.finish = finishStop
 	}
-	a.tokens = caisson.TokenCount{Input: tokensOf(c.size)}
+	a.tokens = caisson.TokenCount{Input: tokensOf(c.textBytes)}
 	if k := t.Tokens; k != nil {
 		a.tokens.CacheRead, a.tokens.CacheWrite = k.CacheRead, k.CacheWrite
 		if k.Input != nil {
@@ -96,8 +96,8 @@ func (a *answer) size() int64 {
 // tokensOf estimates the number of tokens of size bytes.
 func tokensOf(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
 
-// fill replaces the placeholders in text.
-func fill(text string, c *conversation) string {
+// fillPlaceholders replaces the placeholders in text.
+func fillPlaceholders(text string, c *conversation) string {
 	if !strings.Contains(text, "{{") {
 		return text
 	}
@@ -152,22 +152,22 @@ func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
 	}
 	if b := a.turn.Break; b != nil && b.After == 0 {
 		if b.How == breakError {
-			return fault(http.StatusInternalServerError, "")
+			return newError(http.StatusInternalServerError, "")
 		}
-		breakNow(ctx, b.How)
+		breakConnection(ctx, b.How)
 	}
 	w.Header().Set("X-Request-Id", "req_"+a.id)
 	w.Header().Set("Request-Id", "req_"+a.id)
-	var f form
+	var f formatter
 	switch a.api {
 	case apiChat:
-		f = chatForm{a}
+		f = chatFormatter{a}
 	case apiResponses:
-		f = &responsesForm{answer: a}
+		f = &responsesFormatter{answer: a}
 	case apiGenerate:
-		f = generateForm{a}
+		f = generateFormatter{a}
 	default:
-		f = messagesForm{a}
+		f = messagesFormatter{a}
 	}
 	s := &sender{w: w, rc: http.NewResponseController(w), ctx: ctx, a: a, f: f}
 	if !a.stream {
@@ -191,8 +191,8 @@ func wait(ctx context.Context, d caisson.Duration) bool {
 	}
 }
 
-// breakNow ends an incomplete answer: it closes the connection, after the client has disconnected if how is hang.
-func breakNow(ctx context.Context, how string) {
+// breakConnection ends an incomplete answer: it closes the connection, after the client has disconnected if how is hang.
+func breakConnection(ctx context.Context, how string) {
 	if how == breakHang {
 		<-ctx.Done()
 	}
@@ -205,8 +205,8 @@ type event struct {
 	data any    // nil stands for OpenAI's [DONE]
 }
 
-// form formats answers for one API.
-type form interface {
+// formatter formats answers for one API.
+type formatter interface {
 	// whole returns an answer that is not streamed.
 	whole() any
 	// The other methods return the events of a streamed answer, in this order: begin; if there is text, beginText, text for each
@@ -229,19 +229,19 @@ type sender struct {
 	rc   *http.ResponseController
 	ctx  context.Context // context of the request; a sender does not outlive it
 	a    *answer
-	f    form
+	f    formatter
 	sent int64
 }
 
-// bill passes the billed tokens to the function set by WithBill, if any.
-func (s *sender) bill(t caisson.TokenCount) {
+// reportBill passes the billed tokens to the function set by WithBill, if any.
+func (s *sender) reportBill(t caisson.TokenCount) {
 	if bill, ok := s.ctx.Value(billKey{}).(func(caisson.TokenCount)); ok {
 		bill(t)
 	}
 }
 
-// partial returns the billed tokens of an answer that was broken off: its output is what was sent.
-func (s *sender) partial() caisson.TokenCount {
+// sentUsage returns the billed tokens of an answer that was broken off: its output is what was sent.
+func (s *sender) sentUsage() caisson.TokenCount {
 	t := s.a.tokens
 	t.Output = min(t.Output, tokensOf(s.sent))
 	return t
@@ -251,11 +251,11 @@ func (s *sender) whole() error {
 	body := append(encode(s.f.whole()), '\n')
 	s.w.Header().Set("Content-Type", "application/json")
 	s.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	s.bill(s.a.tokens)
+	s.reportBill(s.a.tokens)
 	if b := s.a.turn.Break; b != nil {
 		s.w.Write(body[:min(b.After, len(body)-2)]) // never a complete JSON value
 		_ = s.rc.Flush()
-		breakNow(s.ctx, b.How)
+		breakConnection(s.ctx, b.How)
 	}
 	s.w.Write(body)
 	return nil
@@ -267,7 +267,7 @@ func (s *sender) streamed() error {
 	billed := false
 	defer func() {
 		if !billed {
-			s.bill(s.partial())
+			s.reportBill(s.sentUsage())
 		}
 	}()
 	s.emit(s.f.begin())
@@ -286,7 +286,7 @@ func (s *sender) streamed() error {
 		return nil
 	}
 	billed = true
-	s.bill(s.a.tokens)
+	s.reportBill(s.a.tokens)
 	s.emit(s.f.end())
 	return nil
 }
@@ -317,7 +317,7 @@ func (s *sender) breakOff(how string) {
 		s.emit([]event{s.f.failed()})
 		how = breakCut
 	}
-	breakNow(s.ctx, how)
+	breakConnection(s.ctx, how)
 }
 
 // emit sends events and flushes them.

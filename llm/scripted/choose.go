@@ -14,15 +14,15 @@ const (
 
 // conversation is the contents of a request, independent of its API.
 type conversation struct {
-	api    string
-	model  string
-	user   string  // the last message of the user
-	rounds []round // rounds of tool calls since then, oldest first
-	tools  map[string]bool
-	size   int64 // bytes of text
-	limit  int64 // limit of output tokens; 0: none
-	stream bool
-	usage  bool // the stream is to report the usage
+	api       string
+	model     string
+	user      string  // the last message of the user
+	rounds    []round // rounds of tool calls since then, oldest first
+	tools     map[string]bool
+	textBytes int64 // bytes of text
+	limit     int64 // limit of output tokens; 0: none
+	stream    bool
+	usage     bool // the stream is to report the usage
 }
 
 // round is the set of results of one round of tool calls.
@@ -30,16 +30,16 @@ type round []result
 
 type result struct{ tool, text string }
 
-// add adds a tool's result to the last round.
-func (c *conversation) add(r result) {
+// addResult adds a tool's result to the last round.
+func (c *conversation) addResult(r result) {
 	if len(c.rounds) == 0 {
 		c.rounds = append(c.rounds, nil)
 	}
 	c.rounds[len(c.rounds)-1] = append(c.rounds[len(c.rounds)-1], r)
 }
 
-// say starts over with a message of the user.
-func (c *conversation) say(text string) { c.user, c.rounds = text, nil }
+// startMessage starts over with a message of the user.
+func (c *conversation) startMessage(text string) { c.user, c.rounds = text, nil }
 
 // last returns the results at the end of the request.
 func (c *conversation) last() round {
@@ -49,17 +49,17 @@ func (c *conversation) last() round {
 	return c.rounds[len(c.rounds)-1]
 }
 
-func head(s string) string { return s[:min(len(s), maxMatch)] }
+func matchPrefix(s string) string { return s[:min(len(s), maxMatch)] }
 
-// fits reports whether the conditions of t hold, except those on results.
-func (t *turn) fits(c *conversation) bool {
+// matches reports whether the conditions of t hold, except those on results.
+func (t *turn) matches(c *conversation) bool {
 	w := t.When
 	prefix, open := strings.CutSuffix(w.Model, "*")
 	switch {
 	case w.API != "" && w.API != c.api,
 		w.Model != "" && w.Model != c.model && !(open && strings.HasPrefix(c.model, prefix)),
-		!strings.Contains(head(c.user), w.Last),
-		t.pattern != nil && !t.pattern.MatchString(head(c.user)):
+		!strings.Contains(matchPrefix(c.user), w.Last),
+		t.pattern != nil && !t.pattern.MatchString(matchPrefix(c.user)):
 		return false
 	}
 	for _, call := range t.Calls {
@@ -70,15 +70,15 @@ func (t *turn) fits(c *conversation) bool {
 	return true
 }
 
-// follows reports whether one of the results meets all conditions of t on results.
-func (t *turn) follows(r round) bool {
+// matchesResults reports whether one of the results meets all conditions of t on results.
+func (t *turn) matchesResults(r round) bool {
 	w := t.When
 	if w.Tool == "" && w.Result == "" && t.result == nil {
 		return true
 	}
 	for _, res := range r {
-		if (w.Tool == "" || w.Tool == res.tool) && strings.Contains(head(res.text), w.Result) &&
-			(t.result == nil || t.result.MatchString(head(res.text))) {
+		if (w.Tool == "" || w.Tool == res.tool) && strings.Contains(matchPrefix(res.text), w.Result) &&
+			(t.result == nil || t.result.MatchString(matchPrefix(res.text))) {
 			return true
 		}
 	}
@@ -92,7 +92,7 @@ func (t *turn) follows(r round) bool {
 func (s *script) choose(c *conversation, used []atomic.Int64) int {
 	fitting := make([]int, 0, len(s.Turns))
 	for i := range s.Turns {
-		if s.Turns[i].fits(c) {
+		if s.Turns[i].matches(c) {
 			fitting = append(fitting, i)
 		}
 	}
@@ -103,22 +103,22 @@ func (s *script) choose(c *conversation, used []atomic.Int64) int {
 			before = c.rounds[i-1]
 		}
 		for _, t := range fitting {
-			if !answered[t] && s.Turns[t].follows(before) {
+			if !answered[t] && s.Turns[t].matchesResults(before) {
 				answered[t] = !s.Turns[t].Repeat
 				break
 			}
 		}
 	}
 	for _, t := range fitting {
-		if !answered[t] && s.Turns[t].follows(c.last()) && take(&used[t], s.Turns[t].Times) {
+		if !answered[t] && s.Turns[t].matchesResults(c.last()) && useTurn(&used[t], s.Turns[t].Times) {
 			return t
 		}
 	}
 	return -1
 }
 
-// take increments used. Returns false if it has reached times; 0 means no limit.
-func take(used *atomic.Int64, times int) bool {
+// useTurn increments used. Returns false if it has reached times; 0 means no limit.
+func useTurn(used *atomic.Int64, times int) bool {
 	for {
 		n := used.Load()
 		if times > 0 && n >= int64(times) {

@@ -44,7 +44,7 @@ func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error
 	case req.Encoding != "" && req.Encoding != "float" && req.Encoding != "base64":
 		return invalid("encoding_format", "must be float or base64")
 	}
-	if err := m.serves(req.Model); err != nil {
+	if err := m.checkModel(req.Model); err != nil {
 		return err
 	}
 	inputs, tokens, err := embeddingInputs(req.Input)

@@ -20,7 +20,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.message }
 
-func fault(status int, message string) error { return &apiError{status: status, message: message} }
+func newError(status int, message string) error { return &apiError{status: status, message: message} }
 
 // invalid returns an error about a field of a request.
 func invalid(param, format string, args ...any) error {
@@ -44,17 +44,17 @@ var geminiTypes = map[int]string{
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
 }
 
-// style selects the provider whose error format is used.
-type style int
+// errorStyle selects the provider whose error format is used.
+type errorStyle int
 
 const (
-	styleOpenAI style = iota
+	styleOpenAI errorStyle = iota
 	styleAnthropic
 	styleGemini
 )
 
-// shape returns the body of an error.
-func (e *apiError) shape(as style) object {
+// format returns the body of an error.
+func (e *apiError) format(as errorStyle) object {
 	anthropic := as == styleAnthropic
 	types, kind := openaiTypes, "invalid_request_error"
 	if anthropic {
@@ -102,8 +102,8 @@ func orNull(s string) any {
 	return s
 }
 
-// writeFault responds with an error.
-func writeFault(w http.ResponseWriter, err error, as style) {
+// writeError responds with an error.
+func writeError(w http.ResponseWriter, err error, as errorStyle) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {
 		e = &apiError{status: http.StatusInternalServerError, message: "internal error"}
@@ -112,7 +112,7 @@ func writeFault(w http.ResponseWriter, err error, as style) {
 		w.Header().Set("Retry-After", strconv.Itoa(e.retryAfter))
 	}
 	if e.body == "" {
-		writeJSON(w, e.status, e.shape(as))
+		writeJSON(w, e.status, e.format(as))
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

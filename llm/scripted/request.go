@@ -89,8 +89,8 @@ func (c *content) text() string {
 	return strings.Join(all, "\n")
 }
 
-// positive checks a limit; nil means none.
-func positive(param string, n *int64) (int64, error) {
+// checkLimit checks a limit; nil means none.
+func checkLimit(param string, n *int64) (int64, error) {
 	if n == nil {
 		return 0, nil
 	}

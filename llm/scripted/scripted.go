@@ -121,25 +121,25 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch {
 	case !ok:
-		err = fault(http.StatusNotFound, "there is no "+r.Method+" "+head(r.URL.Path))
+		err = newError(http.StatusNotFound, "there is no "+r.Method+" "+matchPrefix(r.URL.Path))
 	case !m.authentic(r.Header, as):
-		err = fault(http.StatusUnauthorized, "the key is missing or not valid")
+		err = newError(http.StatusUnauthorized, "the key is missing or not valid")
 	case api == apiModels:
 		m.list(w, anthropic)
 	default:
 		err = m.serve(w, r, api)
 	}
 	if err != nil {
-		writeFault(w, err, as)
+		writeError(w, err, as)
 	}
 }
 
-func (m *Model) authentic(h http.Header, as style) bool {
+func (m *Model) authentic(h http.Header, as errorStyle) bool {
 	if m.script.Key.IsZero() {
 		return true
 	}
 	key, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
-	if own := h.Get(map[style]string{styleAnthropic: "X-Api-Key", styleGemini: "X-Goog-Api-Key"}[as]); own != "" {
+	if own := h.Get(map[errorStyle]string{styleAnthropic: "X-Api-Key", styleGemini: "X-Goog-Api-Key"}[as]); own != "" {
 		key = own
 	}
 	return subtle.ConstantTimeCompare([]byte(key), []byte(m.script.Key.Reveal())) == 1
@@ -148,13 +148,13 @@ func (m *Model) authentic(h http.Header, as style) bool {
 // serve answers a model call. If it returns an error, the caller responds with that instead.
 func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return fault(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
+		return newError(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return fault(http.StatusRequestEntityTooLarge, "the body is larger than 32 MiB")
+		return newError(http.StatusRequestEntityTooLarge, "the body is larger than 32 MiB")
 	} else if err != nil {
-		return fault(http.StatusBadRequest, "the body did not arrive whole")
+		return newError(http.StatusBadRequest, "the body did not arrive whole")
 	}
 	sum := sha256.Sum256(append([]byte(api+"\x00"), body...))
 	id := hex.EncodeToString(sum[:12])
@@ -178,7 +178,7 @@ func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error 
 		return err
 	}
 	c.api = api
-	if err := m.serves(c.model); err != nil {
+	if err := m.checkModel(c.model); err != nil {
 		return err
 	}
 	if len(c.rounds) > maxRounds {
@@ -195,8 +195,8 @@ func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error 
 	return a.write(w, r)
 }
 
-// serves returns an error if the model does not exist.
-func (m *Model) serves(model string) error {
+// checkModel returns an error if the model does not exist.
+func (m *Model) checkModel(model string) error {
 	for _, name := range m.script.Models {
 		if name == model {
 			return nil
@@ -205,7 +205,7 @@ func (m *Model) serves(model string) error {
 	if len(m.script.Models) == 0 {
 		return nil
 	}
-	return &apiError{status: http.StatusNotFound, message: "the model " + head(model) + " does not exist", param: "model", code: "model_not_found"}
+	return &apiError{status: http.StatusNotFound, message: "the model " + matchPrefix(model) + " does not exist", param: "model", code: "model_not_found"}
 }
 
 // list responds with the list of models.

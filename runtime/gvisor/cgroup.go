@@ -175,11 +175,11 @@ func removeEmptyGroup(name string) {
 	}
 }
 
-// expectMove saves up to 10 ms when the launcher's process is moved to another cgroup. On v1, where a process cannot be
+// prepareCgroupMove saves up to 10 ms when the launcher's process is moved to another cgroup. On v1, where a process cannot be
 // created in its cgroup, the kernel first waits for an RCU grace period, unless there was one shortly before. Writing this
 // process's PID to its current cgroup moves no process, but starts the grace period while the launcher is still starting.
 // Errors are ignored, because this is only an optimisation.
-func expectMove() {
+func prepareCgroupMove() {
 	data, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return

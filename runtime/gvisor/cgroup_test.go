@@ -33,7 +33,7 @@ func TestCgroup(t *testing.T) {
 	}
 	for file, want := range map[string]int64{
 		"memory/memory.limit_in_bytes": 300 << 20, "cpu/cpu.cfs_quota_us": 150_000, "cpu/cpu.cfs_period_us": 100_000,
-		"pids/pids.max": 200 * pidsBackstop,
+		"pids/pids.max": 200 * hostPIDsFactor,
 	} {
 		controller, name := filepath.Split(file)
 		if got, err := readNumber(filepath.Join(g.MakePath(filepath.Clean(controller)), name)); err != nil || got != want {
@@ -105,7 +105,7 @@ func TestOutOfMemory(t *testing.T) {
 	spec.Command = []string{"/bin/sleep", "1000"}
 	create(t, r, id, spec)
 	done := r.Done(id)
-	if _, st := run(t, r, id, guestInside, "test", "alloc", fmt.Sprint(1<<30)); !strings.Contains(st.Reason, "memory") {
+	if _, st := run(t, r, id, guestdPath, "test", "alloc", fmt.Sprint(1<<30)); !strings.Contains(st.Reason, "memory") {
 		t.Errorf("what used too much ended with %+v", st)
 	}
 	<-done

@@ -98,7 +98,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 		return err
 	}
 	defer pr.Close()
-	defer s.lendMemory()()
+	defer s.raiseMemoryLimit()()
 	copied := make(chan error, 1)
 	go func() {
 		err := copySparse(w, pr, s.saveLimit())

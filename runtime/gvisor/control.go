@@ -25,10 +25,10 @@ const maxControlReply = 1 << 20
 // gVisor serves one call at a time on each; connecting costs about as much as a small call.
 const maxIdle = 2
 
-// controls is a client of a sandbox's main process. It implements gVisor's control protocol (pkg/urpc): one JSON object in
+// controlClient is a client of a sandbox's main process. It implements gVisor's control protocol (pkg/urpc): one JSON object in
 // each direction over a stream socket, with descriptors sent along with the first byte. gVisor's client opens sockets without
 // CLOEXEC and blocks a thread for each call; this one uses Go's poller and can be cancelled with a context.
-type controls struct {
+type controlClient struct {
 	socket string
 
 	mu     sync.Mutex
@@ -54,17 +54,17 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
-var errNoAnswer = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
+var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
 // call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type
 // [remoteError]. Returns Conflict if the sandbox is not running, and Unavailable if it does not reply in time.
-func (c *controls) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
+func (c *controlClient) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	if limit := timeoutOf(method); limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errNoReply)
 		defer cancel()
 	}
 	conn, err := c.connect(ctx)
@@ -81,14 +81,14 @@ func (c *controls) call(ctx context.Context, method string, arg, result any, fil
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isGone(err):
+	case isDisconnect(err):
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is not running")
 	}
 	return err
 }
 
-// isGone reports whether err is one that occurs when the sandbox's main process exits.
-func isGone(err error) bool {
+// isDisconnect reports whether err is one that occurs when the sandbox's main process exits.
+func isDisconnect(err error) bool {
 	for _, e := range []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, e) {
 			return true
@@ -99,7 +99,7 @@ func isGone(err error) bool {
 
 // connect returns an idle connection or a new one. gVisor's listen backlog is short, and connecting fails immediately with
 // EAGAIN if it is full; connect then retries until ctx is done.
-func (c *controls) connect(ctx context.Context) (*net.UnixConn, error) {
+func (c *controlClient) connect(ctx context.Context) (*net.UnixConn, error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
 		conn := c.idle[n-1]
@@ -125,7 +125,7 @@ func (c *controls) connect(ctx context.Context) (*net.UnixConn, error) {
 }
 
 // keep stores an idle connection for later calls, or closes it if there are maxIdle already.
-func (c *controls) keep(conn *net.UnixConn) {
+func (c *controlClient) keep(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.idle) >= maxIdle {
@@ -136,7 +136,7 @@ func (c *controls) keep(conn *net.UnixConn) {
 }
 
 // close closes the idle connections. Connections in use are closed when their calls return.
-func (c *controls) close() {
+func (c *controlClient) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true

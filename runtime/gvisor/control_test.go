@@ -18,7 +18,7 @@ import (
 )
 
 // serve replies to calls like a sandbox, with the result of answer, until the test ends.
-func serve(t *testing.T, answer func(method string) string) *controls {
+func serve(t *testing.T, answer func(method string) string) *controlClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.Listen("unix", socket)
@@ -50,7 +50,7 @@ func serve(t *testing.T, answer func(method string) string) *controls {
 			}()
 		}
 	}()
-	c := &controls{socket: socket}
+	c := &controlClient{socket: socket}
 	t.Cleanup(c.close)
 	return c
 }
@@ -104,7 +104,7 @@ func TestControlCancelled(t *testing.T) {
 // TestControlGone checks calls to a socket without a server.
 func TestControlGone(t *testing.T) {
 	t.Parallel()
-	c := &controls{socket: filepath.Join(t.TempDir(), "socket")}
+	c := &controlClient{socket: filepath.Join(t.TempDir(), "socket")}
 	if err := c.call(t.Context(), "m", nil, nil); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("without a socket: %v", err)
 	}
@@ -156,7 +156,7 @@ func TestControlBacklog(t *testing.T) {
 			}()
 		}
 	}()
-	c := &controls{socket: socket}
+	c := &controlClient{socket: socket}
 	var g errgroup.Group
 	for range 100 {
 		g.Go(func() error {

@@ -138,7 +138,7 @@ func TestProcessKilled(t *testing.T) {
 func TestExitIsRemembered(t *testing.T) {
 	t.Parallel()
 	r := open(t)
-	s, _ := start(t, r, guestInside, "test", "exit", "5")
+	s, _ := start(t, r, guestdPath, "test", "exit", "5")
 	for range 2 {
 		if st, err := r.WaitCommand(t.Context(), s.id); err != nil || st != (caisson.ExitStatus{Code: 5}) {
 			t.Errorf("the command ended with %+v, %v", st, err)
@@ -155,7 +155,7 @@ func TestExitIsRemembered(t *testing.T) {
 func TestZombie(t *testing.T) {
 	t.Parallel()
 	r := open(t)
-	s, _ := start(t, r, guestInside, "test", "exit", "5")
+	s, _ := start(t, r, guestdPath, "test", "exit", "5")
 	count := func(id caisson.ID) int {
 		list, err := r.Processes(t.Context(), id)
 		if err != nil {
@@ -170,7 +170,7 @@ func TestZombie(t *testing.T) {
 	}
 	fork := caisson.NewID(caisson.SandboxPrefix)
 	spec := newSpec(t, r, fork)
-	spec.Command = []string{guestInside, "test", "exit", "5"}
+	spec.Command = []string{guestdPath, "test", "exit", "5"}
 	if err := r.Restore(t.Context(), fork, spec, image); err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,8 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// goferEnded kills the sandbox, which cannot run without its gofer.
-func (s *sandbox) goferEnded() {
+// goferExited kills the sandbox, which cannot run without its gofer.
+func (s *sandbox) goferExited() {
 	if s.running() {
 		s.kill()
 	}
@@ -107,16 +107,16 @@ func processesOf(dir string) ([]int, error) {
 		if err != nil || !strings.HasPrefix(string(data), "runsc-") {
 			continue
 		}
-		if strings.Contains(string(data), dir+"/") && mayBeOurs(pid) {
+		if strings.Contains(string(data), dir+"/") && hasSandboxOwner(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
 }
 
-// mayBeOurs reports whether a process is owned by root or by a uid of a sandbox. Arguments alone are no proof, because any user
+// hasSandboxOwner reports whether a process is owned by root or by a uid of a sandbox. Arguments alone are no proof, because any user
 // can start a process with such arguments.
-func mayBeOurs(pid int) bool {
+func hasSandboxOwner(pid int) bool {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+strconv.Itoa(pid), &st)
 	return err == nil && (st.Uid == 0 || st.Uid >= minSandboxUID)

@@ -92,7 +92,7 @@ func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
 	if numeric {
 		args.KUID, args.KGID = auth.KUID(uid), auth.KGID(gid)
 	} else {
-		args.Argv = append([]string{guestInside}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
+		args.Argv = append([]string{guestdPath}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
 		args.WorkingDirectory = "/"
 	}
 	return args
@@ -171,7 +171,7 @@ func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err err
 		if err != nil {
 			return nil, err
 		}
-		p.tty, p.stdin, p.stdout, p.stderr = master, &ttyInput{f: master, signal: p.typed}, ttyOutput{master}, strings.NewReader("")
+		p.tty, p.stdin, p.stdout, p.stderr = master, &ttyInput{f: master, signal: p.sendTerminalSignal}, ttyOutput{master}, strings.NewReader("")
 		p.close = []*os.File{master}
 		return []*os.File{slave, slave, slave}, nil
 	}
@@ -233,8 +233,8 @@ func (p *session) Resize(rows, cols uint16) error {
 	return p.Signal(ctx, int(unix.SIGWINCH))
 }
 
-// typed delivers a signal that a key of the terminal sends. Errors are ignored: the processes may have exited.
-func (p *session) typed(signal unix.Signal) {
+// sendTerminalSignal delivers a signal that a key of the terminal sends. Errors are ignored: the processes may have exited.
+func (p *session) sendTerminalSignal(signal unix.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
 	defer cancel()
 	_ = p.Signal(ctx, int(signal))

@@ -97,13 +97,13 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	case stay && err == nil:
 		return nil
 	case !s.frozen.known:
-		return errors.Join(err, goOn(ctx, s))
+		return errors.Join(err, resumeAfterFailedPause(ctx, s))
 	}
 	return errors.Join(err, s.pause(ctx, false))
 }
 
-// goOn resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold s.frozen's lock.
-func goOn(ctx context.Context, s *sandbox) error {
+// resumeAfterFailedPause resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold s.frozen's lock.
+func resumeAfterFailedPause(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()
 	state, err := s.processState(ctx, initPID)

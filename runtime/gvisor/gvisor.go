@@ -37,10 +37,10 @@ type Config struct {
 	Exe string
 	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
-	// Inside is the path of the executable for /.caisson/inside (guestd) in every sandbox.
-	Inside string
-	// Agent is the path of the executable for /.caisson/agent, the built-in coding agent; "" leaves it out.
-	Agent string
+	// Guestd is the path of the executable for /.caisson/inside (guestd) in every sandbox.
+	Guestd string
+	// Coder is the path of the executable for /.caisson/agent, the built-in coding agent; "" leaves it out.
+	Coder string
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string
 	// Platform is gVisor's platform: "systrap" or "ptrace"; "" means systrap.
@@ -52,7 +52,7 @@ type Config struct {
 // Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
 // [caisson.Freezer], [caisson.Recorder] and [caisson.Sharer].
 type Runtime struct {
-	inquiries
+	sinkQueries
 	cfg      Config
 	launcher *launcher
 	watch    *watcher
@@ -85,11 +85,11 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	programs, err := readTools(cfg.Inside, cfg.Agent)
+	programs, err := readGuestPrograms(cfg.Guestd, cfg.Coder)
 	if err != nil {
 		return nil, fmt.Errorf("read guest programs: %w", err)
 	}
-	tools, err := writeTools(cfg.ToolsDir, programs)
+	tools, err := writeGuestPrograms(cfg.ToolsDir, programs)
 	if err != nil {
 		return nil, fmt.Errorf("write guest programs: %w", err)
 	}
@@ -106,7 +106,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.launcher = &launcher{
-		exe: r.cfg.Exe, platform: r.cfg.Platform, tools: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
+		exe: r.cfg.Exe, platform: r.cfg.Platform, programsLayer: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
 	}
 	return r, adopt(r)
 }
@@ -147,27 +147,27 @@ func cpuFeatures() string {
 
 // sandbox is the daemon's state of one sandbox.
 type sandbox struct {
-	id      caisson.ID
-	dir     string // the runtime's subdirectory of RuntimeSpec.Dir
-	state   state
-	control *controls
-	frozen  freezer
-	exit    atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
-	done    chan struct{}                      // closed when the main process has exited
-	loan    loan
-	quit    <-chan struct{} // closed when the Runtime's watcher has stopped
+	id             caisson.ID
+	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
+	state          state
+	control        *controlClient
+	frozen         freezer
+	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
+	done           chan struct{}                      // closed when the main process has exited
+	memoryBoost    memoryBoost
+	watcherStopped <-chan struct{} // closed when the Runtime's watcher has stopped
 }
 
 // newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is
 // replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, quit: w.ended}
-	s.control = &controls{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, watcherStopped: w.ended}
+	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }
 
-// end records that the main process has exited.
-func (s *sandbox) end() {
+// mainExited records that the main process has exited.
+func (s *sandbox) mainExited() {
 	s.control.close()
 	close(s.done)
 }

@@ -58,7 +58,7 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	t.Helper()
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
-		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
+		Exe: testbin.Path(t, "caisson-sentry"), Guestd: testbin.Path(t, "caisson-inside"),
 		Cgroup: testCgroup(dir),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
@@ -94,7 +94,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := giveToLayers(p, 0o755); err != nil {
+		if err := setLayerOwner(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +111,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := giveToLayers(p, 0o644); err != nil {
+		if err := setLayerOwner(p, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,12 +50,12 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	started := false
 	defer func() {
 		if !started {
-			s.end()
+			s.mainExited()
 		}
 	}()
 	var ready sync.WaitGroup
 	if r.launching.Add(1) == 1 { // concurrent launches move processes themselves, which has the same effect
-		ready.Go(expectMove)
+		ready.Go(prepareCgroupMove)
 	}
 	defer ready.Wait()
 	defer r.launching.Add(-1)
@@ -91,10 +91,10 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err := s.save(); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Gofer.PID, s.goferEnded); err != nil {
+	if err := r.watch.add(s.state.Gofer.PID, s.goferExited); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
+	if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
 		return err
 	}
 	started = true

@@ -18,11 +18,11 @@ import (
 
 // launcher starts the short-lived processes that create sandboxes.
 type launcher struct {
-	exe      string // binary for gVisor's processes
-	platform string
-	tools    string   // directory of the layer with guest programs
-	nullNS   *os.File // network namespace without interfaces
-	watch    *watcher
+	exe           string // binary for gVisor's processes
+	platform      string
+	programsLayer string   // directory of the layer with guest programs
+	nullNS        *os.File // network namespace without interfaces
+	watch         *watcher
 
 	mu     sync.Mutex
 	idmaps map[[2]uint32]*os.File // user namespaces for idmapped mounts; guarded by mu
@@ -56,12 +56,12 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		Flags:   l.flags(s.dir, spec.Resources, spec.NetNS != nil),
 		Bundle:  filepath.Join(s.dir, "bundle"),
 		Spec:    ociSpec(spec, s.state.Cgroup),
-		Layers:  append([]string{l.tools}, spec.Rootfs.Layers...),
+		Layers:  append([]string{l.programsLayer}, spec.Rootfs.Layers...),
 		Binds:   map[string]string{},
 		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
 	}
 	if image != "" {
-		if err := revive(req.Spec, &spec); err != nil {
+		if err := setRestoreAnnotations(req.Spec, &spec); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -73,7 +73,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 	}
 	for _, m := range spec.Mounts {
 		lm := sentry.LaunchMount{Target: m.Target, Writable: m.Writable}
-		trees, err := l.cloneAny(m, spec.UIDBase, &lm)
+		trees, err := l.cloneMounts(m, spec.UIDBase, &lm)
 		if err != nil {
 			return nil, nil, owned, err
 		}
@@ -123,7 +123,7 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	}
 	defer func() {
 		if cmd.Wait() != nil {
-			l.endOrphans(cmd.Process.Pid, s.dir, spec.UIDBase)
+			l.killOrphans(cmd.Process.Pid, s.dir, spec.UIDBase)
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })

@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// cloneAny returns the detached mounts that a launcher needs for m, and sets lm.Overlay if m has an overlay.
-func (l *launcher) cloneAny(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
+// cloneMounts returns the detached mounts that a launcher needs for m, and sets lm.Overlay if m has an overlay.
+func (l *launcher) cloneMounts(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
 	if m.Overlay != nil {
 		lm.Overlay, trees, err = l.cloneOverlay(m, uidBase)
 		return trees, err
@@ -51,7 +51,7 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
 		return nil, err
 	}
-	if ownID(st.Uid, uidBase) && ownID(st.Gid, uidBase) {
+	if inAccountRange(st.Uid, uidBase) && inAccountRange(st.Gid, uidBase) {
 		return nil, nil
 	}
 	if m.Writable && (st.Uid == 0 || st.Gid == 0) {
@@ -67,10 +67,10 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 	return l.idmap(st.Uid, gid, uidBase, 1)
 }
 
-// ownID reports whether a host uid or gid is in the range of the sandbox's account. A directory with such an owner and group is
+// inAccountRange reports whether a host uid or gid is in the range of the sandbox's account. A directory with such an owner and group is
 // a volume and is mounted without an owner mapping: all users of the guest can own files in it, and the guest's root can change
 // the owner of the directory itself. Files that the guest creates there are harmless on the host: their owners are in the
 // account's range, which no other user of the host has; a guest cannot create devices, for which the kernel requires privileges
 // outside of user namespaces; mounts in sandboxes ignore setuid bits and devices (CloneMount); and on the host, only root can
 // enter the parent directory of a volume.
-func ownID(id, uidBase uint32) bool { return id >= uidBase && id-uidBase < caisson.UIDRange }
+func inAccountRange(id, uidBase uint32) bool { return id >= uidBase && id-uidBase < caisson.UIDRange }

@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// endOrphans kills and reaps the processes that a failed launcher has left. They are children of this process, because it is
+// killOrphans kills and reaps the processes that a failed launcher has left. They are children of this process, because it is
 // a subreaper, but os/exec does not reap them. dir is the sandbox's directory.
-func (l *launcher) endOrphans(launcher int, dir string, uidBase uint32) {
+func (l *launcher) killOrphans(launcher int, dir string, uidBase uint32) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return

@@ -14,12 +14,12 @@ import (
 const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.Sharer].
-func (q inquiries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	s, err := q.running(id)
 	if err != nil {
 		return nil, err
 	}
-	data, err := askSink(ctx, s, sentry.SharingSink, nil, maxSharing)
+	data, err := querySink(ctx, s, sentry.SharingSink, nil, maxSharing)
 	if err != nil {
 		return nil, fmt.Errorf("ask which programs share random state: %w", err)
 	}

@@ -15,19 +15,19 @@ import (
 
 // Paths of Caisson's programs inside every sandbox.
 const (
-	toolsDir    = "/.caisson"
-	guestInit   = toolsDir + "/init"
-	guestInside = toolsDir + "/inside"
-	guestAgent  = toolsDir + "/agent"
+	toolsDir   = "/.caisson"
+	initPath   = toolsDir + "/init"
+	guestdPath = toolsDir + "/inside"
+	coderPath  = toolsDir + "/agent"
 )
 
 // fsDir is the directory in which gVisor creates the file for changes to the root file system, relative to runtimeDir.
 const fsDir = "fs"
 
-// pidsBackstop is the ratio of the PID limit of the host's cgroup to the guest's limit of processes. gVisor runs each guest
+// hostPIDsFactor is the ratio of the PID limit of the host's cgroup to the guest's limit of processes. gVisor runs each guest
 // thread in a separate host thread, needs some threads itself, and panics if it cannot create one. The guest's limit is
 // enforced with RLIMIT_NPROC; the cgroup's limit is reached only if that fails.
-const pidsBackstop = 8
+const hostPIDsFactor = 8
 
 // minHostPIDs is the minimum PID limit of a sandbox's cgroup.
 const minHostPIDs = 512
@@ -43,9 +43,9 @@ var capabilities = []string{
 // network namespace).
 func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	res := s.Resources
-	args := []string{guestInit}
+	args := []string{initPath}
 	if len(s.Command) > 0 {
-		args = append(args, guestInside)
+		args = append(args, guestdPath)
 		args = append(args, runArgs(s.User, s.Workdir, s.Command)...)
 	}
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: s.UIDBase, Size: caisson.UIDRange}}
@@ -77,9 +77,9 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	return spec
 }
 
-// revive sets the annotations for the handling of random state and of the monotonic clock at a restore. Returns Invalid for an
+// setRestoreAnnotations sets the annotations for the handling of random state and of the monotonic clock at a restore. Returns Invalid for an
 // unknown s.Randomness.
-func revive(spec *specs.Spec, s *caisson.RuntimeSpec) error {
+func setRestoreAnnotations(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
@@ -132,7 +132,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	memory := int64(res.Memory)
 	period := uint64(100_000)
 	quota := int64(res.CPUs * float64(period))
-	pids := int64(max(res.PIDs*pidsBackstop, minHostPIDs))
+	pids := int64(max(res.PIDs*hostPIDsFactor, minHostPIDs))
 	return &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &memory, Swap: &memory},
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},

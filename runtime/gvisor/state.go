@@ -109,11 +109,11 @@ func adopt(r *Runtime) error {
 		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
 		if err == nil && json.Unmarshal(data, &s.state) == nil && s.state.Main.alive() {
 			s.done = make(chan struct{})
-			if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
-				s.end()
+			if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
+				s.mainExited()
 			}
-			r.watch.add(s.state.Gofer.PID, s.goferEnded)
-			s.returnMemory() // the previous daemon may have exited before it restored the limit
+			r.watch.add(s.state.Gofer.PID, s.goferExited)
+			s.restoreMemoryLimit() // the previous daemon may have exited before it restored the limit
 		}
 		r.sandboxes[id] = s
 	}

@@ -25,14 +25,14 @@ func TestAgentProgram(t *testing.T) {
 		name, agent, want string
 	}{{"with", agent, "works\n"}, {"without", "", "none\n"}} {
 		t.Run(c.name, func(t *testing.T) {
-			r := openWith(t, func(cfg *Config) { cfg.Agent = c.agent })
+			r := openWith(t, func(cfg *Config) { cfg.Coder = c.agent })
 			id := caisson.NewID("sb")
 			if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
 				t.Fatal(err)
 			}
-			out, st := run(t, r, id, "/bin/sh", "-c", "test -e "+guestAgent+" || exec echo none; exec "+guestAgent+" test echo works")
+			out, st := run(t, r, id, "/bin/sh", "-c", "test -e "+coderPath+" || exec echo none; exec "+coderPath+" test echo works")
 			if !st.Success() || out != c.want {
-				t.Errorf("%s says %q, %v", guestAgent, out, st)
+				t.Errorf("%s says %q, %v", coderPath, out, st)
 			}
 		})
 	}
@@ -40,7 +40,7 @@ func TestAgentProgram(t *testing.T) {
 
 func TestAgentProgramMissing(t *testing.T) {
 	t.Parallel()
-	if _, err := readTools("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := readGuestPrograms("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("an agent program that is not there is ignored")
 	}
 }
@@ -48,7 +48,7 @@ func TestAgentProgramMissing(t *testing.T) {
 // TestLayerName checks that a layer's name depends on its content and on the boundaries between the programs.
 func TestLayerName(t *testing.T) {
 	t.Parallel()
-	lists := [][]tool{
+	lists := [][]guestProgram{
 		{{"/a", []byte("1")}},
 		{{"/a", []byte("2")}},
 		{{"/b", []byte("1")}},

@@ -17,13 +17,13 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// inquiries implements the queries that sinks of package sentry answer in the sandboxes' main processes.
-type inquiries struct {
+// sinkQueries implements the queries that sinks of package sentry answer in the sandboxes' main processes.
+type sinkQueries struct {
 	running func(caisson.ID) (*sandbox, error) // returns a running sandbox, see Runtime.getRunning
 }
 
 // Writers implements [caisson.Recorder].
-func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
+func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
 	s, err := q.running(id)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*
 	if !slices.Contains(s.state.Recorded, target) {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
 	}
-	data, err := askSink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
+	data, err := querySink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {
 		return nil, fmt.Errorf("ask who has written what: %w", err)
 	}
@@ -46,9 +46,9 @@ func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*
 	return w, nil
 }
 
-// askSink makes a sink in a sandbox's main process write its reply to a pipe, and returns the reply: at most limit+1 bytes. A
+// querySink makes a sink in a sandbox's main process write its reply to a pipe, and returns the reply: at most limit+1 bytes. A
 // length of limit+1 means that the reply was too long.
-func askSink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
+func querySink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -13,39 +13,39 @@ import (
 
 func TestBudget(t *testing.T) {
 	b := NewBudget(100, 8)
-	b.join()
-	b.join()
+	b.addForwarder()
+	b.addForwarder()
 	first := 0
-	for b.takeFlow(first) {
+	for b.acquireFlow(first) {
 		first++
 	}
 	if first != 75 {
 		t.Errorf("one of two took %d of 100, want 75", first)
 	}
 	second := 0
-	for b.takeFlow(second) {
+	for b.acquireFlow(second) {
 		second++
 	}
 	if second != 12 {
 		t.Errorf("the other took %d, want its share of what was left, 12", second)
 	}
-	b.give(false)
-	if b.takeFlow(first - 1) {
+	b.release(false)
+	if b.acquireFlow(first - 1) {
 		t.Error("who has most got one more while they are scarce")
 	}
 	wide := 0
-	for b.takeWide(wide) {
+	for b.acquireWide(wide) {
 		wide++
 	}
 	if wide != 6 {
 		t.Errorf("%d wide flows, want 6", wide)
 	}
-	b.give(true)
-	if !b.takeWide(wide) {
+	b.release(true)
+	if !b.acquireWide(wide) {
 		t.Error("a wide flow that ended is not free")
 	}
 	var none *Budget
-	if !none.takeFlow(1e9) || !none.takeWide(1e9) {
+	if !none.acquireFlow(1e9) || !none.acquireWide(1e9) {
 		t.Error("no budget has no room")
 	}
 }
@@ -60,7 +60,7 @@ func TestSharedBudget(t *testing.T) {
 	for range 6 {
 		conns = append(conns, w.mustDial("192.0.2.1:7"))
 	}
-	for b.takeFlow(0) { // another forwarder
+	for b.acquireFlow(0) { // another forwarder
 	}
 	w.mustRefuse("192.0.2.1:7")
 	w.reportedDenied("flow", "all sandboxes together")

@@ -78,17 +78,17 @@ func (l Limits) withDefaults() Limits {
 // times are the timeouts of a Forwarder; tests shorten them.
 type times struct {
 	dial       time.Duration // for the dial
-	speech     time.Duration // from the first byte until the protocol must be known
+	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
 	halfClosed time.Duration // without data, once either direction has ended
 	udpIdle    time.Duration // without a datagram
 	udpOnce    time.Duration // without a datagram, after only one
 }
 
-func usualTimes() times {
+func defaultTimes() times {
 	return times{
 		dial:       10 * time.Second,
-		speech:     10 * time.Second,
+		sniff:      10 * time.Second,
 		header:     10 * time.Second,
 		halfClosed: 15 * time.Minute,
 		udpIdle:    60 * time.Second,

@@ -15,7 +15,7 @@ import (
 // A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f      *Forwarder
-	what   caisson.Flow // with the names at the start
+	attrs  caisson.Flow // with the names at the start
 	start  time.Time
 	local  bool // to a service of the gateway
 	wide   bool // has large buffers
@@ -24,42 +24,42 @@ type flow struct {
 
 	out, in atomic.Int64 // bytes from and to the sandbox
 
-	mu       sync.Mutex
-	own      bool            // the destination is an address of the host; guarded by mu
-	verdict  caisson.Verdict // the latest decision; guarded by mu
-	accepted bool            // reported as allowed; guarded by mu
-	said     string          // the last name that the sandbox sent, "" if none; guarded by mu
-	ended    bool            // guarded by mu
-	closers  []func()        // close both sides; guarded by mu
+	mu        sync.Mutex
+	hostOwned bool            // the destination is an address of the host; guarded by mu
+	verdict   caisson.Verdict // the latest decision; guarded by mu
+	accepted  bool            // reported as allowed; guarded by mu
+	lastName  string          // the last name that the sandbox sent, "" if none; guarded by mu
+	ended     bool            // guarded by mu
+	closers   []func()        // close both sides; guarded by mu
 }
 
-// begin makes the first decision about the flow. An error means that the policy allows it but the host has no route.
-func (c *flow) begin() (caisson.Verdict, error) {
-	c.what.Names = slices.Clone(c.f.cfg.Names(c.what.Dst.Addr()))
-	v := c.f.cfg.Decide(c.what)
+// decide makes the first decision about the flow. An error means that the policy allows it but the host has no route.
+func (c *flow) decide() (caisson.Verdict, error) {
+	c.attrs.Names = slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
+	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {
 		return c.set(v, false), nil // no route lookup for denied addresses
 	}
-	own, err := c.f.cfg.Dialer.Own(c.what.Dst.Addr())
-	return c.set(exactly(v, own), own), err
+	own, err := c.f.cfg.Dialer.Own(c.attrs.Dst.Addr())
+	return c.set(requireExact(v, own), own), err
 }
 
-// again makes the decision once more, because the policy may have changed.
-func (c *flow) again() caisson.Verdict {
+// redecide makes the decision once more, because the policy may have changed.
+func (c *flow) redecide() caisson.Verdict {
 	c.mu.Lock()
-	own := c.own
+	own := c.hostOwned
 	c.mu.Unlock()
-	return c.set(exactly(c.f.cfg.Decide(c.what), own), own)
+	return c.set(requireExact(c.f.cfg.Decide(c.attrs), own), own)
 }
 
 func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
-	if v.Allowed && v.Name != "" && c.what.Protocol == "udp" && (c.what.Dst.Port() == 443 || c.what.Dst.Port() == 80) {
+	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
 		v.Reason = "a rule allows the name, but what QUIC says cannot be compared with it; tcp can"
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.verdict, c.own = v, own
+	c.verdict, c.hostOwned = v, own
 	return v
 }
 
@@ -74,7 +74,7 @@ func (c *flow) accept() bool {
 	v := c.verdict
 	c.mu.Unlock()
 	c.f.allowed.Add(1)
-	c.f.report("flow", c.what, v, "")
+	c.f.report("flow", c.attrs, v, "")
 	return true
 }
 
@@ -111,18 +111,18 @@ func (c *flow) end(reason string) {
 	if reason != "" {
 		v.Allowed = false
 		c.f.denied.Add(1)
-		c.f.report("flow", c.what, v, reason)
+		c.f.report("flow", c.attrs, v, reason)
 	}
 }
 
-// done removes the flow from the table and the limits, and reports its bytes.
-func (c *flow) done() {
+// release removes the flow from the table and the limits, and reports its bytes.
+func (c *flow) release() {
 	c.end("")
 	out, in := c.out.Load(), c.in.Load()
 	f := c.f
 	f.mu.Lock()
 	delete(f.flows, c)
-	if c.what.Protocol == "udp" {
+	if c.attrs.Protocol == "udp" {
 		f.udp--
 	} else {
 		f.tcp--
@@ -130,12 +130,12 @@ func (c *flow) done() {
 	if c.wide {
 		f.wide--
 	}
-	if port := c.what.Dst.Port(); c.local {
+	if port := c.attrs.Dst.Port(); c.local {
 		if f.local[port]--; f.local[port] == 0 {
 			delete(f.local, port)
 		}
 	}
-	f.cfg.Budget.give(c.wide)
+	f.cfg.Budget.release(c.wide)
 	f.bytesOut.Add(out)
 	f.bytesIn.Add(in)
 	f.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *flow) done() {
 	if accepted {
 		f.cfg.Report(caisson.Decision{
 			At: c.start, Kind: "flow", Allowed: true, Rule: v.Rule, Reason: v.Reason, Name: v.Name,
-			Address: c.what.Dst.String(), Protocol: c.what.Protocol, BytesOut: out, BytesIn: in,
+			Address: c.attrs.Dst.String(), Protocol: c.attrs.Protocol, BytesOut: out, BytesIn: in,
 		})
 	}
 	f.work.Done()
@@ -154,9 +154,9 @@ func (c *flow) done() {
 // recheck resets the flow if the current policy does not allow it.
 func (c *flow) recheck() {
 	c.mu.Lock()
-	before, own, said := c.verdict, c.own, c.said
+	before, own, said := c.verdict, c.hostOwned, c.lastName
 	c.mu.Unlock()
-	v := exactly(c.f.cfg.Decide(c.what), own)
+	v := requireExact(c.f.cfg.Decide(c.attrs), own)
 	switch {
 	case !v.Allowed:
 		c.end("ended by a change of policy: " + v.Reason)
@@ -169,27 +169,27 @@ func (c *flow) recheck() {
 	}
 }
 
-// say decides whether the sandbox may use name on this flow. It stores the name first, so that a concurrent recheck of a changed
+// checkName decides whether the sandbox may use name on this flow. It stores the name first, so that a concurrent recheck of a changed
 // policy includes it.
-func (c *flow) say(name string) caisson.Verdict {
+func (c *flow) checkName(name string) caisson.Verdict {
 	c.mu.Lock()
-	c.said = name
-	own := c.own
+	c.lastName = name
+	own := c.hostOwned
 	c.mu.Unlock()
 	if !plausibleName(name) {
 		return caisson.Verdict{Rule: -1, Reason: "what was said is not a name"}
 	}
-	addr := c.what.Dst.Addr()
-	if !slices.Contains(c.what.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
+	addr := c.attrs.Dst.Addr()
+	if !slices.Contains(c.attrs.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
 		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("%s was said, but the resolver has not answered that name with this address", name)}
 	}
 	return c.decideName(name, own)
 }
 
 func (c *flow) decideName(name string, own bool) caisson.Verdict {
-	what := c.what
+	what := c.attrs
 	what.Names = []string{name}
-	return exactly(c.f.cfg.Decide(what), own)
+	return requireExact(c.f.cfg.Decide(what), own)
 }
 
 // refuse reports that a name or request on the flow is not allowed.
@@ -197,7 +197,7 @@ func (c *flow) refuse(name string, v caisson.Verdict) {
 	v.Allowed = false
 	v.Name = name
 	c.f.requests.Add(1)
-	c.f.report("request", c.what, v, "")
+	c.f.report("request", c.attrs, v, "")
 }
 
 // plausibleName reports whether s, in lower case, could be a host name. Others are kept out of reports and decisions.
@@ -214,8 +214,8 @@ func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
 }
 
-// exactly denies an allowed flow to an address of the host (own) unless the rule names exactly that address.
-func exactly(v caisson.Verdict, own bool) caisson.Verdict {
+// requireExact denies an allowed flow to an address of the host (own) unless the rule names exactly that address.
+func requireExact(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && own && !v.Exact {
 		v.Allowed = false
 		v.Reason = "the address is the host's own; only a rule whose host is exactly this address can allow it"

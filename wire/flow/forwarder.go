@@ -57,7 +57,7 @@ type Forwarder struct {
 
 // New makes cfg.Stack forward packets for which it has no endpoint. It must be called before the stack's NIC is created. The
 // Forwarder handles the stack's TCP and UDP until [Forwarder.Close].
-func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, usualTimes()) }
+func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, defaultTimes()) }
 
 func newForwarder(cfg Config, t times) (*Forwarder, error) {
 	if err := cfg.check(); err != nil {
@@ -80,7 +80,7 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 	f.syns = tcp.NewForwarder(cfg.Stack, firstReceive, cfg.Limits.InFlight, f.connect)
 	cfg.Stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.handleTCP)
 	cfg.Stack.SetTransportProtocolHandler(udp.ProtocolNumber, f.handleUDP)
-	cfg.Budget.join()
+	cfg.Budget.addForwarder()
 	return f, nil
 }
 
@@ -105,7 +105,7 @@ func configure(s *stack.Stack) error {
 func (f *Forwarder) Close() {
 	f.mu.Lock()
 	if !f.closed {
-		f.cfg.Budget.leave()
+		f.cfg.Budget.removeForwarder()
 	}
 	f.closed = true
 	flows := f.list()
@@ -179,7 +179,7 @@ func (f *Forwarder) list() []*flow {
 	return flows
 }
 
-// open adds a flow, or returns the limit that prevents it. Every flow must be removed with [flow.done].
+// open adds a flow, or returns the limit that prevents it. Every flow must be removed with [flow.release].
 func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 		return nil, limitReason(fmt.Sprintf("connections to port %d of the gateway", port), mostLocal)
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
-	case !f.cfg.Budget.takeFlow(f.tcp + f.udp):
+	case !f.cfg.Budget.acquireFlow(f.tcp + f.udp):
 		return nil, "all sandboxes together have too many flows, and this one has its share"
 	}
 	*count++
@@ -206,8 +206,8 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 	if local {
 		f.local[port]++
 	}
-	c.what = caisson.Flow{Protocol: protocol, Dst: dst}
-	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.takeWide(f.wide) {
+	c.attrs = caisson.Flow{Protocol: protocol, Dst: dst}
+	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.acquireWide(f.wide) {
 		f.wide++
 		c.wide = true
 	}

@@ -35,7 +35,7 @@ func (w *testWorld) serveHTTP(addr string) (asked func() []string) {
 				close(done)
 			}
 		}}
-		s.Serve(&single{conn: c, until: done, addr: c.LocalAddr()})
+		s.Serve(&singleListener{conn: c, until: done, addr: c.LocalAddr()})
 	})
 	return func() []string {
 		mu.Lock()
@@ -336,7 +336,7 @@ func TestRawOnOtherPorts(t *testing.T) {
 
 // A connection that stalls within its first line is refused after a timeout, because it may become HTTP.
 func TestHalfALine(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.speech = 50 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *times) { t.sniff = 50 * time.Millisecond })
 	w.resolved("192.0.2.1", "good.example")
 	w.policy(allowName("good.example"))
 	w.listen("192.0.2.1:7", echo)
@@ -390,7 +390,7 @@ func FuzzHTTP(f *testing.F) {
 		f.Add(s)
 	}
 	w := newWorld(f, func(c *Config, t *times) {
-		c.Limits.PerSecond, c.Limits.Burst, t.header, t.speech = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
+		c.Limits.PerSecond, c.Limits.Burst, t.header, t.sniff = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
 	})
 	asked := w.serveHTTP("192.0.2.1:80")
 	w.resolved("192.0.2.1", "good.example", "bad.example")

@@ -17,16 +17,16 @@ import (
 // in one resets both.
 type relay struct {
 	c    *flow
-	g    *guest
+	g    *guestConn
 	up   *net.TCPConn
 	conn syscall.RawConn // of up
 
-	ends sync.WaitGroup
-	out  chan struct{} // closed when the sandbox's direction has ended
-	in   chan struct{} // closed when the destination's direction has ended
+	workers sync.WaitGroup
+	out     chan struct{} // closed when the sandbox's direction has ended
+	in      chan struct{} // closed when the destination's direction has ended
 }
 
-func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
+func newRelay(c *flow, g *guestConn, up *net.TCPConn) (*relay, error) {
 	conn, err := up.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
 
 // startOut begins to relay from the sandbox, starting with head. If line is not nil, HTTP in the first line is refused.
 func (r *relay) startOut(head []byte, line *firstLine) {
-	r.ends.Go(func() {
+	r.workers.Go(func() {
 		defer close(r.out)
 		err := r.sendOut(head, line)
 		if errors.Is(err, errHTTP) {
@@ -50,10 +50,10 @@ func (r *relay) startOut(head []byte, line *firstLine) {
 
 // startIn begins to relay from the destination. It calls claim before it relays the first byte, and stops if that returns false.
 func (r *relay) startIn(claim func() bool) {
-	r.ends.Go(func() {
+	r.workers.Go(func() {
 		defer close(r.in)
 		err := r.sendIn(claim)
-		if errors.Is(err, errUnclaimed) {
+		if errors.Is(err, errNotFirst) {
 			return
 		}
 		if !errors.Is(err, io.EOF) || r.g.CloseWrite() != nil {
@@ -68,10 +68,10 @@ func (r *relay) startIn(claim func() bool) {
 
 // wait returns when both directions have ended, and closes the guest. After one has, it resets the other when that is idle.
 func (r *relay) wait() {
-	defer r.ends.Wait()
+	defer r.workers.Wait()
 	idle := time.NewTimer(r.c.f.times.halfClosed)
 	defer idle.Stop()
-	before, out, in, gone := int64(-1), r.out, r.in, r.g.gone
+	before, out, in, gone := int64(-1), r.out, r.in, r.g.ended
 	for out != nil || in != nil {
 		select {
 		case <-out:
@@ -116,7 +116,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
-var errUnclaimed = errors.New("the other side was first")
+var errNotFirst = errors.New("the other side was first")
 
 func (r *relay) sendIn(claim func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
@@ -129,7 +129,7 @@ func (r *relay) sendIn(claim func() bool) error {
 			if err == nil { // data was read that cannot be relayed
 				r.c.end("")
 			}
-			err = errUnclaimed
+			err = errNotFirst
 		}
 		claim = nil
 		if err == nil {

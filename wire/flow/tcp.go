@@ -28,13 +28,13 @@ func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 		return true
 	}
 	if most := f.cfg.Limits.InFlight; int(f.inFlight.Load()) >= most {
-		f.limit(caisson.Flow{Protocol: "tcp", Dst: destination(id)}, limitReason("connections that are being made", most))
+		f.reportLimit(caisson.Flow{Protocol: "tcp", Dst: destination(id)}, limitReason("connections that are being made", most))
 		return false
 	}
 	return f.syns.HandlePacket(id, pkt)
 }
 
-func (f *Forwarder) limit(what caisson.Flow, reason string) {
+func (f *Forwarder) reportLimit(what caisson.Flow, reason string) {
 	f.limited.Add(1)
 	f.deny(what, reason)
 }
@@ -45,8 +45,8 @@ func destination(id stack.TransportEndpointID) netip.AddrPort {
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
-// begin counts an operation that Close waits for. It returns false if the Forwarder is closing.
-func (f *Forwarder) begin() bool {
+// addWork counts an operation that Close waits for. It returns false if the Forwarder is closing.
+func (f *Forwarder) addWork() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
@@ -57,7 +57,7 @@ func (f *Forwarder) begin() bool {
 
 // connect handles one SYN, in a separate goroutine.
 func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
-	if !f.begin() {
+	if !f.addWork() {
 		r.Complete(true)
 		return
 	}
@@ -68,33 +68,33 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	if c == nil {
 		return
 	}
-	defer c.done()
+	defer c.release()
 	if g == nil {
 		return
 	}
 	if c.local {
-		f.cfg.Local[c.what.Dst.Port()](g)
+		f.cfg.Local[c.attrs.Dst.Port()](g)
 		g.linger(c)
 		return
 	}
 	defer up.Close()
-	c.carry(g, up)
+	c.relay(g, up)
 	g.linger(c)
 }
 
 // accept decides, dials, and then accepts. The guest is nil if there is no connection, and the flow if a limit was reached.
-func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.TCPConn) {
+func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *net.TCPConn) {
 	dst := destination(r.ID())
 	c, limit := f.open("tcp", dst)
 	if limit != "" {
 		r.Complete(true)
-		f.limit(caisson.Flow{Protocol: "tcp", Dst: dst}, limit)
+		f.reportLimit(caisson.Flow{Protocol: "tcp", Dst: dst}, limit)
 		return nil, nil, nil
 	}
-	var g *guest
+	var g *guestConn
 	var ok bool
 	if c.local {
-		ok = f.serves(c)
+		ok = f.hasService(c)
 	} else {
 		up = f.dial(c)
 		ok = up != nil
@@ -117,10 +117,10 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 	return c, nil, nil
 }
 
-func (f *Forwarder) serves(c *flow) bool {
-	if f.cfg.Local[c.what.Dst.Port()] == nil {
+func (f *Forwarder) hasService(c *flow) bool {
+	if f.cfg.Local[c.attrs.Dst.Port()] == nil {
 		f.denied.Add(1)
-		f.deny(c.what, "the gateway has no service on this port")
+		f.deny(c.attrs, "the gateway has no service on this port")
 		return false
 	}
 	return true
@@ -128,21 +128,21 @@ func (f *Forwarder) serves(c *flow) bool {
 
 // dial decides about c and connects to its destination. On failure it reports the reason and returns nil.
 func (f *Forwarder) dial(c *flow) *net.TCPConn {
-	v, err := c.begin()
+	v, err := c.decide()
 	if !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		return nil
 	}
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, f.times.dial)
 	defer cancel()
-	up, err := f.cfg.Dialer.DialTCP(ctx, c.what.Dst)
+	up, err := f.cfg.Dialer.DialTCP(ctx, c.attrs.Dst)
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
 	c.onEnd(func() { reset(up) })
@@ -151,17 +151,17 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 		up.SetWriteBuffer(narrowSocket)
 	}
 	// Recheck did not see policy changes before the flow was in the table.
-	if v := c.again(); !v.Allowed {
+	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		reset(up)
 		return nil
 	}
 	return up
 }
 
-// undialled reports that an allowed flow could not be connected, unless the flow has ended already.
-func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
+// reportDialError reports that an allowed flow could not be connected, unless the flow has ended already.
+func (f *Forwarder) reportDialError(c *flow, v caisson.Verdict, err error) {
 	c.mu.Lock()
 	ended := c.ended
 	c.mu.Unlock()
@@ -169,15 +169,15 @@ func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
 	case ended:
 	case caisson.KindOf(err) == caisson.Denied:
 		f.denied.Add(1)
-		f.deny(c.what, caisson.MessageOf(err))
+		f.deny(c.attrs, caisson.MessageOf(err))
 	default:
 		f.failed.Add(1)
-		f.report("flow", c.what, v, v.Reason+"; connecting failed: "+why(err))
+		f.report("flow", c.attrs, v, v.Reason+"; connecting failed: "+dialErrorText(err))
 	}
 }
 
-// why returns a short reason, without addresses, why a dial failed.
-func why(err error) string {
+// dialErrorText returns a short reason, without addresses, why a dial failed.
+func dialErrorText(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -190,7 +190,7 @@ func why(err error) string {
 }
 
 // handshake accepts the connection. It returns nil if the sandbox does not complete the handshake.
-func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
+func (c *flow) handshake(r *tcp.ForwarderRequest) *guestConn {
 	if c.ctx.Err() != nil {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
 	if err != nil {
 		return nil
 	}
-	return newGuest(c, ep, wq)
+	return newGuestConn(c, ep, wq)
 }
 
 // reset closes conn with a TCP reset.
@@ -208,8 +208,8 @@ func reset(conn *net.TCPConn) {
 	conn.Close()
 }
 
-// prepare sets an endpoint's buffers and keepalive. The calls cannot fail on a connection; otherwise the defaults would apply.
-func prepare(ep tcpip.Endpoint, wide bool) {
+// configureEndpoint sets an endpoint's buffers and keepalive. The calls cannot fail on a connection; otherwise the defaults would apply.
+func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
 	if wide {

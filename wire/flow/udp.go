@@ -49,28 +49,28 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	}
 	c, limit := f.open("udp", what.Dst)
 	if limit != "" {
-		f.limit(what, limit)
+		f.reportLimit(what, limit)
 		return false
 	}
 	up := f.dialUDP(c)
 	if up == nil {
-		c.done()
+		c.release()
 		return false
 	}
 	wq := new(waiter.Queue)
 	ep, err := udp.NewForwarderRequest(f.cfg.Stack, id, pkt.Clone()).CreateEndpoint(wq)
 	if err != nil { // a concurrent datagram created the endpoint
 		up.Close()
-		c.done()
+		c.release()
 		return true
 	}
-	e := &exchange{c: c, ep: ep, wq: wq, up: up}
+	e := &datagramRelay{c: c, ep: ep, wq: wq, up: up}
 	e.last.Store(time.Now().UnixNano())
 	ep.SocketOptions().SetReceiveBufferSize(datagramBuffer, true)
 	ep.SocketOptions().SetSendBufferSize(datagramBuffer, true)
 	if !c.accept() {
 		e.close()
-		c.done()
+		c.release()
 		return true
 	}
 	go e.run()
@@ -90,25 +90,25 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 
 // dialUDP decides about c and returns a socket for it. On failure it reports the reason and returns nil.
 func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
-	v, err := c.begin()
+	v, err := c.decide()
 	if !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		return nil
 	}
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
-	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.what.Dst)
+	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.attrs.Dst)
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
 	// Recheck did not see policy changes before the flow was in the table.
-	if v := c.again(); !v.Allowed {
+	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		up.Close()
 		return nil
 	}
@@ -116,7 +116,7 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 }
 
 // An exchange relays datagrams between one port of the sandbox and one destination.
-type exchange struct {
+type datagramRelay struct {
 	c  *flow
 	ep tcpip.Endpoint
 	wq *waiter.Queue
@@ -127,7 +127,7 @@ type exchange struct {
 	once    sync.Once
 }
 
-func (e *exchange) close() {
+func (e *datagramRelay) close() {
 	e.once.Do(func() {
 		e.up.Close()
 		e.ep.Close()
@@ -135,15 +135,15 @@ func (e *exchange) close() {
 }
 
 // run relays until no datagram was sent for a while, the destination reports the port as unreachable, or the flow is reset.
-func (e *exchange) run() {
-	defer e.c.done()
+func (e *datagramRelay) run() {
+	defer e.c.release()
 	e.c.onEnd(e.close)
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	defer e.close()
 	ended := make(chan struct{}, 2)
-	ends.Go(func() { e.carryOut(); ended <- struct{}{} })
-	ends.Go(func() { e.carryIn(); ended <- struct{}{} })
+	ends.Go(func() { e.relayOut(); ended <- struct{}{} })
+	ends.Go(func() { e.relayIn(); ended <- struct{}{} })
 	idle := time.NewTimer(e.c.f.times.udpOnce)
 	defer idle.Stop()
 	for {
@@ -166,13 +166,13 @@ func (e *exchange) run() {
 	}
 }
 
-func (e *exchange) count(bytes *atomic.Int64, n int) {
+func (e *datagramRelay) count(bytes *atomic.Int64, n int) {
 	bytes.Add(int64(n))
 	e.packets.Add(1)
 	e.last.Store(time.Now().UnixNano())
 }
 
-func (e *exchange) carryOut() {
+func (e *datagramRelay) relayOut() {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
 	e.wq.EventRegister(&entry)
 	defer e.wq.EventUnregister(&entry)
@@ -201,7 +201,7 @@ func (e *exchange) carryOut() {
 	}
 }
 
-func (e *exchange) carryIn() {
+func (e *datagramRelay) relayIn() {
 	conn, err := e.up.SyscallConn()
 	if err != nil {
 		return

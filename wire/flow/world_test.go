@@ -69,7 +69,7 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 		Stack: far, NIC: nic, Gateway: []netip.Addr{gateway4, gateway6},
 		Decide: w.decide, Names: w.namesOf, Dialer: w, Report: w.report,
 	}
-	times := usualTimes()
+	times := defaultTimes()
 	for _, c := range change {
 		c(&cfg, &times)
 	}

@@ -26,12 +26,12 @@ type reply struct {
 	rcode int
 	addrs []netip.Addr // of the requested type
 	ttl   time.Duration
-	// why is the text of an extended error for guests whose query accepts one, unless code is noError.
+	// why is the text of an extended error for guests whose query accepts one, unless code is noExtendedError.
 	code int
-	why  string
+	text string
 }
 
-const noError = -1 // value of reply.code
+const noExtendedError = -1 // value of reply.code
 
 // Answer answers one query, which was received over TCP or UDP. It returns nil if no answer must be sent: for malformed messages
 // that are not queries, and for some of the queries that exceed the limits. It takes as long as the lookup, at most 5 seconds.
@@ -43,19 +43,19 @@ func (r *Resolver) Answer(ctx context.Context, query []byte, tcp bool) []byte {
 	admitted, tell := r.admit()
 	if !admitted {
 		v := refusal("more than %d queries a second", r.c.QueriesPerSecond)
-		r.decided("", netip.Addr{}, v)
+		r.report("", netip.Addr{}, v)
 		if !tell {
 			return nil
 		}
 		q, rcode := parseQuery(query)
 		if rcode == dns.RcodeSuccess {
-			return pack(q, reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}, tcp)
+			return pack(q, reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), text: v.Reason}, tcp)
 		}
-		return pack(q, reply{rcode: rcode, code: noError}, tcp)
+		return pack(q, reply{rcode: rcode, code: noExtendedError}, tcp)
 	}
 	q, rcode := parseQuery(query)
 	if rcode != dns.RcodeSuccess {
-		return pack(q, reply{rcode: rcode, code: noError}, tcp)
+		return pack(q, reply{rcode: rcode, code: noExtendedError}, tcp)
 	}
 	return pack(q, r.answer(ctx, q.Question[0]), tcp)
 }
@@ -121,9 +121,9 @@ func pack(q *dns.Msg, a reply, tcp bool) []byte {
 	if opt := q.IsEdns0(); opt != nil {
 		size = min(int(opt.UDPSize()), maxUDP)
 		m.SetEdns0(maxQuery, opt.Do())
-		if a.code != noError {
+		if a.code != noExtendedError {
 			own := m.IsEdns0()
-			own.Option = append(own.Option, &dns.EDNS0_EDE{InfoCode: uint16(a.code), ExtraText: a.why})
+			own.Option = append(own.Option, &dns.EDNS0_EDE{InfoCode: uint16(a.code), ExtraText: a.text})
 		}
 	}
 	if tcp {
@@ -146,7 +146,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	if !validName(name) {
 		v := refusal("not the name of a host: only letters, digits, hyphens and underscores are")
-		r.decided("", netip.Addr{}, v)
+		r.report("", netip.Addr{}, v)
 		return r.blocked(dns.RcodeNameError, v, "")
 	}
 	if l, ok := r.special(name); ok {
@@ -154,32 +154,32 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	v, wildcard := r.c.Decider().DecideName(name)
 	if v.Allowed && wildcard != "" && wildcard != "*" {
-		if refused, ok := r.wild.refuse(name, wildcard); !ok {
+		if refused, ok := r.wildcards.refuse(name, wildcard); !ok {
 			v = refused
 		}
 	}
 	if !v.Allowed {
-		r.decided(name, netip.Addr{}, v)
+		r.report(name, netip.Addr{}, v)
 		return r.blocked(dns.RcodeNameError, v, name)
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
 		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser sends these, and works without them
-			r.decided(name, netip.Addr{}, v)
+			r.report(name, netip.Addr{}, v)
 		}
-		return reply{code: int(dns.ExtendedErrorCodeNotSupported), why: v.Reason}
+		return reply{code: int(dns.ExtendedErrorCodeNotSupported), text: v.Reason}
 	}
 	return r.lookup(ctx, name, Type(q.Qtype), v)
 }
 
-func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
+func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	if !l.quiet {
-		r.decided(name, netip.Addr{}, l.verdict)
+		r.report(name, netip.Addr{}, l.verdict)
 	}
 	if !l.exists {
 		return r.blocked(dns.RcodeNameError, l.verdict, "")
 	}
-	a := reply{ttl: virtualTTL, code: noError}
+	a := reply{ttl: virtualTTL, code: noExtendedError}
 	for _, addr := range l.addrs {
 		if isType(addr, Type(qtype)) {
 			a.addrs = append(a.addrs, addr)
@@ -190,8 +190,8 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l local) reply {
 
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
-	r.decided(name, netip.Addr{}, v)
-	return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), why: v.Reason}
+	r.report(name, netip.Addr{}, v)
+	return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeOther), text: v.Reason}
 }
 
 // lookup answers with the addresses of name that the policy allows; allowed is the verdict on the name.
@@ -205,15 +205,15 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 	if len(r.lookups) > r.c.BusyLookups && r.c.Upstream.Busy() {
 		return r.tooManyLookups(name, r.c.BusyLookups)
 	}
-	r.decided(name, netip.Addr{}, allowed)
+	r.report(name, netip.Addr{}, allowed)
 	found, err := r.c.Upstream.Lookup(ctx, name, t)
 	switch {
 	case err != nil:
-		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeNetworkError), why: failure(err)}
+		return reply{rcode: dns.RcodeServerFailure, code: int(dns.ExtendedErrorCodeNetworkError), text: failure(err)}
 	case !found.Exists:
-		return reply{rcode: dns.RcodeNameError, code: noError}
+		return reply{rcode: dns.RcodeNameError, code: noExtendedError}
 	}
-	a := reply{ttl: min(found.TTL, maxGuestTTL), code: noError}
+	a := reply{ttl: min(found.TTL, maxGuestTTL), code: noExtendedError}
 	decider := r.c.Decider() // the current policy, after the lookup
 	var refused caisson.Verdict
 	for _, addr := range found.Addrs {
@@ -221,15 +221,15 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 		switch {
 		case !v.Allowed:
 			refused = v
-			r.decided(name, addr, v)
+			r.report(name, addr, v)
 		case r.c.Usable(addr):
 			a.addrs = append(a.addrs, addr)
 		}
 	}
 	if refused.Reason != "" && len(a.addrs) == 0 {
-		a.code, a.why = int(dns.ExtendedErrorCodeFiltered), r.explain(refused, name)
+		a.code, a.text = int(dns.ExtendedErrorCodeFiltered), r.explain(refused, name)
 	}
-	r.pins.add(name, a.addrs, found.TTL)
+	r.names.add(name, a.addrs, found.TTL)
 	return a
 }
 
@@ -252,11 +252,11 @@ func failure(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return "the lookup took too long"
 	}
-	return short(caisson.MessageOf(err), maxText)
+	return truncate(caisson.MessageOf(err), maxText)
 }
 
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
-	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), why: r.explain(v, name)}
+	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }
 
 const (
@@ -268,15 +268,15 @@ const (
 
 // explain returns v's reason, and the command with which the operator can see details.
 func (r *Resolver) explain(v caisson.Verdict, name string) string {
-	why := short(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
+	why := truncate(v.Reason, maxReason) + "; the operator can see more with: caisson policy explain " + r.c.Sandbox
 	if name != "" && len(why)+1+len(name) <= maxText {
 		why += " " + name
 	}
 	return why
 }
 
-// short returns s, escaped, as one line of at most max bytes.
-func short(s string, max int) string {
+// truncate returns s, escaped, as one line of at most max bytes.
+func truncate(s string, max int) string {
 	const dots = "..."
 	if s = safetext.Escape(s); len(s) <= max {
 		return s

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	rounds     = 2        // over all servers
-	udpSize    = 1232     // passes every network without fragmentation
-	maxReply   = 16 << 10 // over TCP; no host needs more addresses
-	maxForeign = 64       // datagrams that do not answer the query, before the server is skipped
+	rounds       = 2        // over all servers
+	udpSize      = 1232     // passes every network without fragmentation
+	maxReply     = 16 << 10 // over TCP; no host needs more addresses
+	maxUnrelated = 64       // datagrams that do not answer the query, before the server is skipped
 )
 
-// ask queries the servers in turn until one returns a definite answer.
-func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, error) {
+// queryServers queries the servers in turn until one returns a definite answer.
+func queryServers(ctx context.Context, servers []netip.AddrPort, q question) (Answer, error) {
 	if len(servers) == 0 {
 		return Answer{}, caisson.Errorf(caisson.Unavailable, "this host has no name servers")
 	}
@@ -31,7 +31,7 @@ func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, err
 	for round := range rounds {
 		for _, s := range servers {
 			// Servers that do not support EDNS are queried again without it.
-			a, err := askOne(ctx, s, q, round == 0)
+			a, err := queryServer(ctx, s, q, round == 0)
 			if err == nil {
 				return a, nil
 			}
@@ -46,8 +46,8 @@ func ask(ctx context.Context, servers []netip.AddrPort, q question) (Answer, err
 	return Answer{}, caisson.Wrap(errs, caisson.Unavailable, "no name server answers for %s", q.name)
 }
 
-// askOne queries one server over UDP, and over TCP if the answer is truncated. Any indefinite answer is an error.
-func askOne(ctx context.Context, server netip.AddrPort, q question, edns bool) (Answer, error) {
+// queryServer queries one server over UDP, and over TCP if the answer is truncated. Any indefinite answer is an error.
+func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bool) (Answer, error) {
 	query, id, err := newQuery(q, edns)
 	if err != nil {
 		return Answer{}, err
@@ -88,17 +88,17 @@ func overUDP(conn net.Conn, query []byte, id uint16, q question) (Answer, error)
 		return Answer{}, err
 	}
 	buf := make([]byte, udpSize+1)
-	for range maxForeign {
+	for range maxUnrelated {
 		n, err := conn.Read(buf)
 		if err != nil {
 			return Answer{}, err
 		}
 		a, err := parseReply(buf[:n], id, q)
-		if !errors.Is(err, errForeign) {
+		if !errors.Is(err, errUnrelated) {
 			return a, err
 		}
 	}
-	return Answer{}, errForeign
+	return Answer{}, errUnrelated
 }
 
 func overTCP(conn net.Conn, query []byte, id uint16, q question) (Answer, error) {
@@ -141,7 +141,7 @@ func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 }
 
 var (
-	errForeign   = errors.New("not an answer to this query")
+	errUnrelated = errors.New("not an answer to this query")
 	errTruncated = errors.New("truncated")
 )
 
@@ -150,16 +150,16 @@ const (
 	maxAddrs = 32 // addresses of an answer at most
 )
 
-// parseReply parses msg as the answer to q. It returns errForeign for a message that must be ignored.
+// parseReply parses msg as the answer to q. It returns errUnrelated for a message that must be ignored.
 func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	const header = 12
 	if len(msg) < header || binary.BigEndian.Uint16(msg) != id || msg[2]&0x80 == 0 {
-		return Answer{}, errForeign
+		return Answer{}, errUnrelated
 	}
 	var m dns.Msg
 	truncated := msg[2]&0x02 != 0
 	if err := m.Unpack(msg); err != nil && !truncated { // a truncated message may end anywhere
-		return Answer{}, errForeign
+		return Answer{}, errUnrelated
 	}
 	ours := len(m.Question) == 1 && lower(m.Question[0].Name) == q.name && m.Question[0].Qtype == uint16(q.typ) &&
 		m.Question[0].Qclass == dns.ClassINET && m.Opcode == dns.OpcodeQuery
@@ -168,7 +168,7 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	case !definite && (ours || len(m.Question) == 0): // servers that refuse a query may omit the question
 		return Answer{}, fmt.Errorf("the server answers %s", dns.RcodeToString[m.Rcode])
 	case !ours:
-		return Answer{}, errForeign
+		return Answer{}, errUnrelated
 	case truncated:
 		return Answer{}, errTruncated
 	}
@@ -200,22 +200,22 @@ func follow(m *dns.Msg, q question) (Answer, error) {
 	for range maxChain {
 		alias := aliases[end]
 		if alias == nil {
-			return atEnd(m, addrs[end], ttl), nil
+			return answerOf(m, addrs[end], ttl), nil
 		}
-		ttl = min(ttl, seconds(alias.Hdr.Ttl))
+		ttl = min(ttl, ttlDuration(alias.Hdr.Ttl))
 		end = lower(alias.Target)
 	}
 	return Answer{}, fmt.Errorf("more than %d aliases in a row", maxChain)
 }
 
-// atEnd returns the answer that consists of rrs; ttl is the minimum of the chain of aliases.
-func atEnd(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
+// answerOf returns the answer that consists of rrs; ttl is the minimum of the chain of aliases.
+func answerOf(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	a := Answer{Exists: m.Rcode == dns.RcodeSuccess}
 	if a.Exists {
 		for _, rr := range rrs {
 			if addr, ok := addressOf(rr); ok {
 				a.Addrs = append(a.Addrs, addr)
-				ttl = min(ttl, seconds(rr.Header().Ttl))
+				ttl = min(ttl, ttlDuration(rr.Header().Ttl))
 			}
 		}
 	}
@@ -241,14 +241,14 @@ func addressOf(rr dns.RR) (netip.Addr, bool) {
 func negativeTTL(m *dns.Msg) time.Duration {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok {
-			return min(seconds(soa.Hdr.Ttl), seconds(soa.Minttl), maxNegative)
+			return min(ttlDuration(soa.Hdr.Ttl), ttlDuration(soa.Minttl), maxNegative)
 		}
 	}
 	return minTTL
 }
 
-// seconds converts a time to live; it treats values above 2³¹-1 as zero (RFC 2181).
-func seconds(ttl uint32) time.Duration {
+// ttlDuration converts a time to live; it treats values above 2³¹-1 as zero (RFC 2181).
+func ttlDuration(ttl uint32) time.Duration {
 	if ttl > 1<<31-1 {
 		return 0
 	}

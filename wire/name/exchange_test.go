@@ -100,7 +100,7 @@ func TestFloodOfForeignAnswers(t *testing.T) {
 	addr := rawServer(t, func(query []byte) [][]byte {
 		query[0]++
 		query[2] |= 0x80
-		return slices.Repeat([][]byte{query}, 2*maxForeign)
+		return slices.Repeat([][]byte{query}, 2*maxUnrelated)
 	})
 	if _, err := newUpstream(t, nil, addr).Lookup(t.Context(), "e.example", A); caisson.KindOf(err) != caisson.Unavailable {
 		t.Errorf("%v", err)

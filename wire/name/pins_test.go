@@ -40,14 +40,14 @@ func TestPinsExpire(t *testing.T) {
 
 func TestPinsAreBounded(t *testing.T) {
 	c := clock{now: time.Unix(1, 0)}
-	p := newPins(c.Now)
+	p := newNameCache(c.Now)
 	for i := range 5000 {
 		p.add(fmt.Sprintf("n%d.example", i), []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), gateway4}, time.Second)
 	}
-	if p.addrs.Len() != pinAddrs {
+	if p.addrs.Len() != maxCachedAddrs {
 		t.Errorf("%d addresses", p.addrs.Len())
 	}
-	if got := p.names(gateway4); len(got) != pinNames || got[0] != "n4999.example" {
+	if got := p.names(gateway4); len(got) != maxNamesPerAddr || got[0] != "n4999.example" {
 		t.Errorf("%d names: %v", len(got), got)
 	}
 }

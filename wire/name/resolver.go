@@ -69,15 +69,15 @@ func (l Limits) withDefaults() Limits {
 
 // A Resolver answers the DNS queries of one wire. It is safe for concurrent use, and starts no goroutines.
 type Resolver struct {
-	c       Config
-	pins    *pins
-	wild    *wildcards
-	lookups chan struct{} // holds a token for each lookup in progress
-	conns   chan struct{}
+	c         Config
+	names     *nameCache
+	wildcards *wildcards
+	lookups   chan struct{} // holds a token for each lookup in progress
+	conns     chan struct{}
 
-	mu      sync.Mutex
-	queries bucket // guarded by mu
-	tooMany bucket // limits error answers to excess queries; guarded by mu
+	mu         sync.Mutex
+	queries    bucket // guarded by mu
+	errorLimit bucket // limits error answers to excess queries; guarded by mu
 }
 
 // New returns a resolver for one wire.
@@ -103,19 +103,19 @@ func New(c Config) (*Resolver, error) {
 	}
 	c.Limits = c.Limits.withDefaults()
 	return &Resolver{
-		c:       c,
-		pins:    newPins(c.Now),
-		wild:    newWildcards(c.Limits, c.Now),
-		lookups: make(chan struct{}, c.Lookups),
-		conns:   make(chan struct{}, c.Conns),
-		queries: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueryBurst)},
-		tooMany: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueriesPerSecond)},
+		c:          c,
+		names:      newNameCache(c.Now),
+		wildcards:  newWildcards(c.Limits, c.Now),
+		lookups:    make(chan struct{}, c.Lookups),
+		conns:      make(chan struct{}, c.Conns),
+		queries:    bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueryBurst)},
+		errorLimit: bucket{perSecond: float64(c.QueriesPerSecond), burst: float64(c.QueriesPerSecond)},
 	}, nil
 }
 
 // Names returns the names that were answered with addr in the last 10 minutes, or within the time to live of their records up to
 // an hour: at most 16, the latest first. IPv4-mapped addresses are treated as IPv4.
-func (r *Resolver) Names(addr netip.Addr) []string { return r.pins.names(addr) }
+func (r *Resolver) Names(addr netip.Addr) []string { return r.names.names(addr) }
 
 // admit returns whether a query is answered or, if not, whether an error is sent. With neither, the query is dropped.
 func (r *Resolver) admit() (answer, tell bool) {
@@ -125,11 +125,11 @@ func (r *Resolver) admit() (answer, tell bool) {
 	if r.queries.take(now) {
 		return true, false
 	}
-	return false, r.tooMany.take(now)
+	return false, r.errorLimit.take(now)
 }
 
-// decided reports a decision about a name, or about one of its addresses.
-func (r *Resolver) decided(name string, addr netip.Addr, v caisson.Verdict) {
+// report reports a decision about a name, or about one of its addresses.
+func (r *Resolver) report(name string, addr netip.Addr, v caisson.Verdict) {
 	d := caisson.Decision{
 		At: r.c.Now(), Kind: "name", Allowed: v.Allowed, Rule: v.Rule, Reason: v.Reason, Name: name, Count: 1,
 	}

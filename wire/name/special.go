@@ -11,7 +11,7 @@ import (
 const internalZone = "caisson.internal"
 
 // A local is the answer for a name that is answered without an upstream lookup, regardless of the policy.
-type local struct {
+type localAnswer struct {
 	exists  bool
 	addrs   []netip.Addr
 	verdict caisson.Verdict // reported unless quiet
@@ -20,8 +20,10 @@ type local struct {
 
 // special returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761, and
 // where noted below).
-func (r *Resolver) special(name string) (l local, ok bool) {
-	gone := func(format string, args ...any) (local, bool) { return local{verdict: refusal(format, args...)}, true }
+func (r *Resolver) special(name string) (l localAnswer, ok bool) {
+	gone := func(format string, args ...any) (localAnswer, bool) {
+		return localAnswer{verdict: refusal(format, args...)}, true
+	}
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	switch {
 	case within(name, internalZone):
@@ -29,10 +31,10 @@ func (r *Resolver) special(name string) (l local, ok bool) {
 			return gone("%s is not granted to this sandbox", name)
 		}
 		v := caisson.Verdict{Allowed: true, Rule: -1, Reason: "a virtual host of this wire"}
-		return local{exists: true, addrs: []netip.Addr{r.c.Gateway4, r.c.Gateway6}, verdict: v}, true
+		return localAnswer{exists: true, addrs: []netip.Addr{r.c.Gateway4, r.c.Gateway6}, verdict: v}, true
 	case last == "localhost":
 		loopback := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-		return local{exists: true, addrs: loopback, quiet: true}, true
+		return localAnswer{exists: true, addrs: loopback, quiet: true}, true
 	case last == name:
 		return gone("names of one label lead nowhere here; ask for the full name")
 	case last == "arpa": // in-addr, ip6, and resolver.arpa for the discovery of resolvers
@@ -44,5 +46,5 @@ func (r *Resolver) special(name string) (l local, ok bool) {
 	case within(name, "use-application-dns.net"): // canary domain that disables DNS over HTTPS in browsers
 		return gone("there is no way around this resolver")
 	}
-	return local{}, false
+	return localAnswer{}, false
 }

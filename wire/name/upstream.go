@@ -22,12 +22,12 @@ const (
 )
 
 const (
-	lookupTimeout = 5 * time.Second // stub resolvers retry after this time
-	tryTimeout    = 1500 * time.Millisecond
-	cacheSize     = 4096 // answers, of a few hundred bytes each
-	maxFlights    = 1024 // concurrent lookups, each with one socket
-	reserved      = 128  // part of maxFlights for the hosts of the configuration
-	maxGuests     = maxFlights - reserved
+	lookupTimeout   = 5 * time.Second // stub resolvers retry after this time
+	tryTimeout      = 1500 * time.Millisecond
+	cacheSize       = 4096 // answers, of a few hundred bytes each
+	maxFlights      = 1024 // concurrent lookups, each with one socket
+	reservedFlights = 128  // part of maxFlights for the hosts of the configuration
+	maxGuests       = maxFlights - reservedFlights
 
 	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
@@ -48,10 +48,10 @@ type Upstream struct {
 
 	// mu guards the fields below.
 	mu      sync.Mutex
-	servers []netip.AddrPort             // replaced, never modified
-	cache   *lru.Map[question, answered] // answers of servers
-	flights map[question]*flight         // lookups in progress, from servers
-	active  int                          // number of lookups in progress, including those from earlier servers
+	servers []netip.AddrPort                 // replaced, never modified
+	cache   *lru.Map[question, cachedAnswer] // answers of servers
+	flights map[question]*flight             // lookups in progress, from servers
+	active  int                              // number of lookups in progress, including those from earlier servers
 }
 
 type question struct {
@@ -67,7 +67,7 @@ type Answer struct {
 }
 
 // An answered is an entry of the cache.
-type answered struct {
+type cachedAnswer struct {
 	answer  Answer
 	err     error
 	expires time.Time
@@ -76,7 +76,7 @@ type answered struct {
 // A flight is a lookup in progress, which concurrent callers share.
 type flight struct {
 	done chan struct{} // closed when answered is set
-	answered
+	cachedAnswer
 }
 
 // NewUpstream returns an Upstream.
@@ -98,7 +98,7 @@ func (u *Upstream) SetServers(servers []netip.AddrPort) {
 		return
 	}
 	u.servers = servers
-	u.cache = lru.New[question, answered](cacheSize)
+	u.cache = lru.New[question, cachedAnswer](cacheSize)
 	u.flights = map[question]*flight{}
 }
 
@@ -126,7 +126,7 @@ func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (A
 	u.mu.Lock()
 	if a, ok := u.cache.Get(q); ok && u.now().Before(a.expires) {
 		u.mu.Unlock()
-		return a.left(u.now())
+		return a.remaining(u.now())
 	}
 	f := u.flights[q]
 	if f == nil {
@@ -138,22 +138,22 @@ func (u *Upstream) lookup(ctx context.Context, name string, t Type, most int) (A
 		u.flights[q] = f
 		u.active++
 		// The flight does not depend on ctx: it has a timeout, and later callers may wait for it longer than the first.
-		go u.fly(q, f, u.servers)
+		go u.runLookup(q, f, u.servers)
 	}
 	u.mu.Unlock()
 	select {
 	case <-f.done:
-		return f.left(u.now())
+		return f.remaining(u.now())
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
 }
 
-// fly looks q up and completes f.
-func (u *Upstream) fly(q question, f *flight, servers []netip.AddrPort) {
+// runLookup looks q up and completes f.
+func (u *Upstream) runLookup(q question, f *flight, servers []netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	f.answer, f.err = ask(ctx, servers, q)
+	f.answer, f.err = queryServers(ctx, servers, q)
 	ttl := f.answer.TTL
 	if f.err != nil {
 		ttl = failureTTL
@@ -163,14 +163,14 @@ func (u *Upstream) fly(q question, f *flight, servers []netip.AddrPort) {
 	u.active--
 	if u.flights[q] == f { // otherwise the servers were replaced
 		delete(u.flights, q)
-		u.cache.Put(q, f.answered)
+		u.cache.Put(q, f.cachedAnswer)
 	}
 	u.mu.Unlock()
 	close(f.done)
 }
 
-// left returns a with the time to live that remains at now.
-func (a answered) left(now time.Time) (Answer, error) {
+// remaining returns a with the time to live that remains at now.
+func (a cachedAnswer) remaining(now time.Time) (Answer, error) {
 	a.answer.TTL = max(a.expires.Sub(now), minTTL)
 	return a.answer, a.err
 }

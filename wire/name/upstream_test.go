@@ -69,7 +69,7 @@ func TestCache(t *testing.T) {
 	}
 	for i := range cacheSize + 100 {
 		u.mu.Lock()
-		u.cache.Put(question{fmt.Sprint(i), A}, answered{})
+		u.cache.Put(question{fmt.Sprint(i), A}, cachedAnswer{})
 		u.mu.Unlock()
 	}
 	if u.cache.Len() != cacheSize {

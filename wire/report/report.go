@@ -18,38 +18,38 @@ import (
 )
 
 const (
-	window      = 10 * time.Second
-	batch       = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
-	maxDistinct = 64                    // distinct decisions per window, after an idle period
-	sustained   = 16                    // distinct decisions per window, on average
-	maxRecent   = 64
-	maxText     = 256 // bytes of a name, address or reason that are kept; a guest may choose the name
+	window         = 10 * time.Second
+	batch          = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
+	maxDistinct    = 64                    // distinct decisions per window, after an idle period
+	steadyDistinct = 16                    // distinct decisions per window, on average
+	maxRecent      = 64
+	maxText        = 256 // bytes of a name, address or reason that are kept; a guest may choose the name
 )
 
 // Config configures a [Recorder].
 type Config struct {
-	// HandOn receives decisions in the order of their time; required. It is called by one goroutine at a time, a timer's or that
+	// Deliver receives decisions in the order of their time; required. It is called by one goroutine at a time, a timer's or that
 	// of Close or Flush. It may block: meanwhile counts accumulate, and only Close and Flush wait. It must not call Close.
-	HandOn func([]caisson.Decision)
+	Deliver func([]caisson.Decision)
 }
 
 // A Recorder aggregates the decisions of one wire. It is safe for concurrent use, and starts no timers while nothing is reported.
 // Stop it with Close.
 type Recorder struct {
-	handOn  func([]caisson.Decision)
-	handing chan struct{} // holds a token from taking decisions until they are passed on, which keeps their order
+	deliver    func([]caisson.Decision)
+	delivering chan struct{} // holds a token from taking decisions until they are passed on, which keeps their order
 
-	mu       sync.Mutex // guards the fields below
-	closed   bool
-	soon     *time.Timer // runs takeFresh; nil: nothing is fresh
-	later    *time.Timer // runs endWindow; nil: no window is open
-	sums     map[key]*sum
-	active   int    // number of active sums, at most room
-	room     int    // limit of active in this window
-	fresh    []*sum // sums that have not been passed on yet
-	others   map[otherKey]*sum
-	recent   *lru.Map[key, *caisson.Decision] // refusals
-	counters Counters
+	mu          sync.Mutex // guards the fields below
+	closed      bool
+	batchTimer  *time.Timer // runs takeUnreported; nil: nothing is fresh
+	windowTimer *time.Timer // runs endWindow; nil: no window is open
+	sums        map[key]*sum
+	active      int    // number of active sums, at most room
+	limit       int    // limit of active in this window
+	unreported  []*sum // sums that have not been passed on yet
+	overflow    map[overflowKey]*sum
+	recent      *lru.Map[key, *caisson.Decision] // refusals
+	counters    Counters
 }
 
 // Counters are the totals since the Recorder was created.
@@ -71,8 +71,8 @@ func keyOf(d caisson.Decision) key {
 	return key{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
 
-// An otherKey groups the decisions that exceed the limit of distinct ones.
-type otherKey struct {
+// An overflowKey groups the decisions that exceed the limit of distinct ones.
+type overflowKey struct {
 	kind    string
 	allowed bool
 }
@@ -86,16 +86,16 @@ type sum struct {
 
 // New returns a Recorder.
 func New(c Config) (*Recorder, error) {
-	if c.HandOn == nil {
+	if c.Deliver == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a recorder needs somewhere to hand decisions on to")
 	}
 	return &Recorder{
-		handOn:  c.HandOn,
-		handing: make(chan struct{}, 1),
-		room:    maxDistinct,
-		sums:    map[key]*sum{},
-		others:  map[otherKey]*sum{},
-		recent:  lru.New[key, *caisson.Decision](maxRecent),
+		deliver:    c.Deliver,
+		delivering: make(chan struct{}, 1),
+		limit:      maxDistinct,
+		sums:       map[key]*sum{},
+		overflow:   map[overflowKey]*sum{},
+		recent:     lru.New[key, *caisson.Decision](maxRecent),
 	}, nil
 }
 
@@ -118,7 +118,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 		r.counters.Allowed += d.Count
 	} else {
 		r.counters.Denied += d.Count
-		r.remember(k, d)
+		r.addRecent(k, d)
 	}
 	r.counters.BytesOut += d.BytesOut
 	r.counters.BytesIn += d.BytesIn
@@ -126,8 +126,8 @@ func (r *Recorder) Report(d caisson.Decision) {
 	s := r.sums[k]
 	switch {
 	case s != nil && s.active:
-	case r.active >= r.room:
-		s = r.other(d)
+	case r.active >= r.limit:
+		s = r.overflowSum(d)
 	case s == nil:
 		s = r.start(d)
 	}
@@ -136,7 +136,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 		r.active++
 	}
 	s.add(d)
-	if r.later == nil {
+	if r.windowTimer == nil {
 		r.openWindow()
 	}
 }
@@ -144,7 +144,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 // openWindow starts the timer that ends the window.
 func (r *Recorder) openWindow() {
 	if !r.closed {
-		r.later = time.AfterFunc(window, func() { r.hand(r.endWindow) })
+		r.windowTimer = time.AfterFunc(window, func() { r.deliverFrom(r.endWindow) })
 	}
 }
 
@@ -158,32 +158,32 @@ func (r *Recorder) start(d caisson.Decision) *sum {
 			}
 		}
 	}
-	s := &sum{Decision: blank(d)}
+	s := &sum{Decision: withoutCounts(d)}
 	r.sums[keyOf(s.Decision)] = s
-	r.fresh = append(r.fresh, s)
-	if r.soon == nil && !r.closed {
-		r.soon = time.AfterFunc(batch, func() { r.hand(r.takeFresh) })
+	r.unreported = append(r.unreported, s)
+	if r.batchTimer == nil && !r.closed {
+		r.batchTimer = time.AfterFunc(batch, func() { r.deliverFrom(r.takeUnreported) })
 	}
 	return s
 }
 
-// other returns the sum for decisions beyond the limit of distinct ones.
-func (r *Recorder) other(d caisson.Decision) *sum {
-	k := otherKey{d.Kind, d.Allowed}
-	s := r.others[k]
+// overflowSum returns the sum for decisions beyond the limit of distinct ones.
+func (r *Recorder) overflowSum(d caisson.Decision) *sum {
+	k := overflowKey{d.Kind, d.Allowed}
+	s := r.overflow[k]
 	if s == nil {
 		s = &sum{active: true, Decision: caisson.Decision{
 			Kind: d.Kind, Allowed: d.Allowed, Rule: -1, Reason: "others: too many different ones in 10 seconds to list them",
 		}}
-		r.others[k] = s
+		r.overflow[k] = s
 	}
 	return s
 }
 
-func (r *Recorder) remember(k key, d caisson.Decision) {
+func (r *Recorder) addRecent(k key, d caisson.Decision) {
 	known, ok := r.recent.Get(k)
 	if !ok {
-		first := blank(d)
+		first := withoutCounts(d)
 		known = &first
 		known.At = d.At
 		r.recent.Put(keyOf(first), known)
@@ -210,9 +210,9 @@ func (s *sum) take() caisson.Decision {
 	return d
 }
 
-// blank returns d without the fields that may differ between equal decisions. It shares no memory with d, because a short name
+// withoutCounts returns d without the fields that may differ between equal decisions. It shares no memory with d, because a short name
 // may be part of a long request.
-func blank(d caisson.Decision) caisson.Decision {
+func withoutCounts(d caisson.Decision) caisson.Decision {
 	d.Count, d.BytesOut, d.BytesIn, d.At = 0, 0, 0, time.Time{}
 	d.Name, d.Address, d.Reason = strings.Clone(d.Name), strings.Clone(d.Address), strings.Clone(d.Reason)
 	return d
@@ -237,18 +237,18 @@ func (r *Recorder) Counters() Counters {
 }
 
 // Flush passes on the current sums, so that later decisions are not added to them.
-func (r *Recorder) Flush() { r.hand(r.endWindow) }
+func (r *Recorder) Flush() { r.deliverFrom(r.endWindow) }
 
-// Close passes on the remaining sums after a current call of HandOn has returned. Later decisions are counted but not passed on.
+// Close passes on the remaining sums after a current call of Deliver has returned. Later decisions are counted but not passed on.
 // It is idempotent.
 func (r *Recorder) Close() {
-	r.hand(func() []caisson.Decision {
+	r.deliverFrom(func() []caisson.Decision {
 		if r.closed {
 			return nil
 		}
 		ds := r.endWindow()
 		r.closed = true
-		for _, t := range []*time.Timer{r.soon, r.later} {
+		for _, t := range []*time.Timer{r.batchTimer, r.windowTimer} {
 			if t != nil {
 				t.Stop()
 			}
@@ -257,10 +257,10 @@ func (r *Recorder) Close() {
 	})
 }
 
-// hand passes on the decisions that take returns. It calls take with mu held.
-func (r *Recorder) hand(take func() []caisson.Decision) {
-	r.handing <- struct{}{}
-	defer func() { <-r.handing }()
+// deliverFrom passes on the decisions that take returns. It calls take with mu held.
+func (r *Recorder) deliverFrom(take func() []caisson.Decision) {
+	r.delivering <- struct{}{}
+	defer func() { <-r.delivering }()
 	r.mu.Lock()
 	ds := take()
 	r.mu.Unlock()
@@ -268,19 +268,19 @@ func (r *Recorder) hand(take func() []caisson.Decision) {
 		return
 	}
 	slices.SortStableFunc(ds, func(a, b caisson.Decision) int { return a.At.Compare(b.At) })
-	r.handOn(ds)
+	r.deliver(ds)
 }
 
-func (r *Recorder) takeFresh() (ds []caisson.Decision) {
+func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
 	}
-	for _, s := range r.fresh {
+	for _, s := range r.unreported {
 		if s.changed { // otherwise endWindow has taken it
 			ds = append(ds, s.take())
 		}
 	}
-	r.fresh, r.soon = nil, nil
+	r.unreported, r.batchTimer = nil, nil
 	return ds
 }
 
@@ -299,13 +299,13 @@ func (r *Recorder) endWindow() (ds []caisson.Decision) {
 		}
 		s.active = false
 	}
-	for _, s := range r.others {
+	for _, s := range r.overflow {
 		ds = append(ds, s.take())
 	}
-	clear(r.others)
-	r.room = min(r.room-r.active+sustained, maxDistinct)
-	r.fresh, r.active, r.later = nil, 0, nil
-	if len(r.sums) > 0 || r.room < maxDistinct {
+	clear(r.overflow)
+	r.limit = min(r.limit-r.active+steadyDistinct, maxDistinct)
+	r.unreported, r.active, r.windowTimer = nil, 0, nil
+	if len(r.sums) > 0 || r.limit < maxDistinct {
 		r.openWindow()
 	}
 	return ds

@@ -52,7 +52,7 @@ func (h *handed) all() []caisson.Decision {
 func run(t *testing.T, f func(r *Recorder, h *handed)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handed{start: time.Now()}
-		r, err := New(Config{HandOn: h.take})
+		r, err := New(Config{Deliver: h.take})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,13 +152,13 @@ func TestLongFlood(t *testing.T) {
 				synctest.Wait()
 				got := h.all()
 				// A decision may be a row when it is new, and another row at the end of its window.
-				if most := 2*maxDistinct + windows*(2*sustained+1); len(got) > most {
+				if most := 2*maxDistinct + windows*(2*steadyDistinct+1); len(got) > most {
 					t.Errorf("%d rows, want at most %d", len(got), most)
 				}
 				if count, _, _ := sums(got); count != 2*windows*maxDistinct {
 					t.Errorf("the sum is %d", count)
 				}
-				time.Sleep(maxDistinct / sustained * window)
+				time.Sleep(maxDistinct / steadyDistinct * window)
 				before := len(h.all())
 				for i := range maxDistinct {
 					r.Report(denied(of(windows, i)))
@@ -263,12 +263,12 @@ func TestBytesOnly(t *testing.T) {
 	})
 }
 
-// TestSlowTaker checks that Report never waits for HandOn, and that no decision is lost.
+// TestSlowTaker checks that Report never waits for Deliver, and that no decision is lost.
 func TestSlowTaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var got []caisson.Decision
-		r, err := New(Config{HandOn: func(ds []caisson.Decision) { <-release; got = append(got, ds...) }})
+		r, err := New(Config{Deliver: func(ds []caisson.Decision) { <-release; got = append(got, ds...) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,14 +314,14 @@ func TestIdle(t *testing.T) {
 		synctest.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.soon != nil || r.later != nil || len(r.sums) != 0 {
-			t.Errorf("%v %v %d", r.soon, r.later, len(r.sums))
+		if r.batchTimer != nil || r.windowTimer != nil || len(r.sums) != 0 {
+			t.Errorf("%v %v %d", r.batchTimer, r.windowTimer, len(r.sums))
 		}
 	})
 }
 
 func TestRecent(t *testing.T) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestRecent(t *testing.T) {
 
 // TestLongText checks that long text from a guest is truncated without splitting a character.
 func TestLongText(t *testing.T) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestLongText(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	var mu sync.Mutex
 	var count int64
-	r, err := New(Config{HandOn: func(ds []caisson.Decision) {
+	r, err := New(Config{Deliver: func(ds []caisson.Decision) {
 		mu.Lock()
 		defer mu.Unlock()
 		n, _, _ := sums(ds)
@@ -397,7 +397,7 @@ func TestNewNeedsATaker(t *testing.T) {
 }
 
 func benchmark(b *testing.B, ds ...caisson.Decision) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-const about = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
+const aboutText = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
 A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
 What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
 Models, if they are granted to this sandbox: http://llm.caisson.internal
@@ -27,7 +27,7 @@ Only the operator, outside of the sandbox, can change the policy: caisson policy
 func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
 	w := why{sandbox, recent, explain}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(about, sandbox)) })
+	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(aboutText, sandbox)) })
 	mux.HandleFunc("/why", w.serve)
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusNotFound, "there are only / and /why here")
@@ -57,7 +57,7 @@ type page struct {
 
 type refused struct {
 	caisson.Decision
-	Ask string `json:"ask"` // a command for the operator
+	Command string `json:"ask"` // a command for the operator
 }
 
 func (w why) serve(rw http.ResponseWriter, r *http.Request) {
@@ -107,7 +107,7 @@ func (p page) text() string {
 			times = fmt.Sprintf("%d times since", d.Count)
 		}
 		fmt.Fprintf(&b, "%s  refused %s  %s: %s; ask the operator to run: %s\n",
-			d.At.UTC().Format(time.RFC3339), times, safetext.Escape(subject(d.Decision)), safetext.Escape(d.Reason), d.Ask)
+			d.At.UTC().Format(time.RFC3339), times, safetext.Escape(subject(d.Decision)), safetext.Escape(d.Reason), d.Command)
 	}
 	return b.String()
 }

@@ -81,7 +81,7 @@ func TestWhyJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "evil.example" || p.Now == nil || p.Now.Allowed || len(p.Refused) != 1 ||
-		p.Refused[0].Ask != "caisson policy explain sb-1 evil.example" || p.Refused[0].Reason != "no rule allows it" {
+		p.Refused[0].Command != "caisson policy explain sb-1 evil.example" || p.Refused[0].Reason != "no rule allows it" {
 		t.Errorf("%+v", p)
 	}
 	_, _, body = get(t, "/why?format=json")

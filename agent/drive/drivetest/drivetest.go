@@ -27,12 +27,12 @@ const (
 	traceEnv = "DRIVETEST_TRACE" // identifies all processes of one test
 )
 
-// patience is the timeout of a test that hangs.
-const patience = 4 * time.Minute
+// testTimeout is the timeout of a test that hangs.
+const testTimeout = 4 * time.Minute
 
 // Main is called by TestMain. It runs the tests, or one of the programs that they start. Agents are the fake agents by name.
 func Main(m *testing.M, drivers map[string]drive.Driver, agents map[string]func()) int {
-	beChild()
+	runChild()
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		return m.Run()
@@ -132,7 +132,7 @@ func StartAs(t testing.TB, self string, k *task.Task) *Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watchdog := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	watchdog := time.AfterFunc(testTimeout, func() { s.cmd.Process.Kill() })
 	t.Cleanup(func() { watchdog.Stop() })
 	return s
 }
@@ -150,8 +150,8 @@ func (s *Session) Next() *task.Line {
 	return nil
 }
 
-// Until reads up to the first line of a type, which it returns; the test fails if there is none.
-func (s *Session) Until(kind string) *task.Line {
+// ReadUntil reads up to the first line of a type, which it returns; the test fails if there is none.
+func (s *Session) ReadUntil(kind string) *task.Line {
 	s.t.Helper()
 	for l := s.Next(); l != nil; l = s.Next() {
 		if l.Type == kind {
@@ -170,8 +170,8 @@ func (s *Session) Signal(sig os.Signal) {
 	}
 }
 
-// HangUp closes the reader's end of the pipe.
-func (s *Session) HangUp() { s.pipe.Close() }
+// CloseReader closes the reader's end of the pipe.
+func (s *Session) CloseReader() { s.pipe.Close() }
 
 // Wait reads the remaining lines and checks that no process is left.
 func (s *Session) Wait() *Result {
@@ -192,13 +192,13 @@ func (s *Session) Wait() *Result {
 		}
 	}
 	r.Text = text.String()
-	r.Exit = s.Gone()
+	r.Exit = s.WaitExit()
 	r.Took = time.Since(s.began)
 	return r
 }
 
-// Gone waits until drive exits, and checks that no process is left. It returns the exit code.
-func (s *Session) Gone() int {
+// WaitExit waits until drive exits, and checks that no process is left. It returns the exit code.
+func (s *Session) WaitExit() int {
 	s.t.Helper()
 	err := s.cmd.Wait()
 	var exit *exec.ExitError

@@ -11,12 +11,12 @@ import (
 // ignoreSignals makes this process ignore all termination signals except SIGKILL.
 func ignoreSignals() { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) }
 
-// nameEnv is the environment variable with the role of a child process.
-const nameEnv = "DRIVETEST_CHILD"
+// childEnv is the environment variable with the role of a child process.
+const childEnv = "DRIVETEST_CHILD"
 
-// beChild runs the role of a fake agent's child process, if this process is one.
-func beChild() {
-	switch os.Getenv(nameEnv) {
+// runChild runs the role of a fake agent's child process, if this process is one.
+func runChild() {
+	switch os.Getenv(childEnv) {
 	case "sleep":
 		ignoreSignals()
 		forever()
@@ -28,14 +28,14 @@ func beChild() {
 
 // forever waits for a signal that kills the process, for longer than any test takes.
 func forever() {
-	<-time.After(2 * patience)
+	<-time.After(2 * testTimeout)
 	os.Exit(0)
 }
 
 // child starts a process that ignores signals, in a new session if it is to be a daemon.
 func child(name string, daemon bool) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), nameEnv+"="+name)
+	cmd.Env = append(os.Environ(), childEnv+"="+name)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: daemon}
 	if err := cmd.Start(); err != nil {

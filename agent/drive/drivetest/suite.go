@@ -46,7 +46,7 @@ func limit(d time.Duration) func(*task.Task) {
 
 func parts(k Kind) bool   { return k.Parts }
 func repeats(k Kind) bool { return k.Repeats }
-func full(k Kind) bool    { return !k.Brief }
+func full(k Kind) bool    { return !k.SkipProcessTests }
 
 // bombs reports whether a kind is tested with a fork bomb. Killing it does not depend on the kind, and it uses all of the
 // processor.
@@ -63,7 +63,7 @@ var checks = []check{
 			t.Errorf("text %q, error %v", r.Text, r.End.Error)
 		}
 	}},
-	{agent: "leave", only: func(k Kind) bool { return !k.Silent || k.Tidy }, want: fails("", caisson.RunAgentError)},
+	{agent: "leave", only: func(k Kind) bool { return !k.Silent || k.HasEndLine }, want: fails("", caisson.RunAgentError)},
 	{agent: "crash", want: func(t *testing.T, _ Kind, r *Result) {
 		if r.Text != "so far" || r.Code() != caisson.RunAgentError || !strings.Contains(r.End.Error.Message, "it broke") || r.End.Exit == nil || r.End.Exit.Code != 3 {
 			t.Errorf("text %q, error %v, exit %v", r.Text, r.End.Error, r.End.Exit)
@@ -73,18 +73,18 @@ var checks = []check{
 	{agent: "stubborn", only: full, task: limit(5 * time.Second), want: fails("so far", caisson.RunTimeout)},
 	{agent: "deaf", only: full, task: limit(5 * time.Second), want: fails("", caisson.RunTimeout)},
 	{agent: "flood", only: full, task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
-		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.Noise && r.Text != "beginning " {
+		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.IgnoresNoise && r.Text != "beginning " {
 			t.Errorf("text %.100q, error %v, cut %v", r.Text, r.End.Error, r.End.Cut)
 		}
 	}},
-	{agent: "line", only: func(k Kind) bool { return k.Noise && k.Parts }, want: answers("before after")},
+	{agent: "line", only: func(k Kind) bool { return k.IgnoresNoise && k.Parts }, want: answers("before after")},
 	{agent: "errors", only: full, want: func(t *testing.T, k Kind, r *Result) {
 		answers("done")(t, k, r)
 		if n := len(r.Logs[caisson.LogStderr]); n == 0 || n > 1<<20 || !r.End.Cut {
 			t.Errorf("%d bytes of the log, cut %v", n, r.End.Cut)
 		}
 	}},
-	{agent: "garbage", only: func(k Kind) bool { return k.Noise }, want: answers("the answer")},
+	{agent: "garbage", only: func(k Kind) bool { return k.IgnoresNoise }, want: answers("the answer")},
 	{agent: "odd", want: answers(oddText)},
 	{agent: "tokens", only: parts, want: func(t *testing.T, _ Kind, r *Result) {
 		var want strings.Builder
@@ -109,7 +109,7 @@ var checks = []check{
 	{agent: "daemon", only: full, want: answers("the answer")},
 	{agent: "bomb", only: bombs, task: limit(5 * time.Second), want: fails("boom", caisson.RunTimeout)},
 	{agent: "mute", task: limit(5 * time.Second), want: fails("the answer", caisson.RunTimeout, caisson.RunAgentError)},
-	{agent: "late", only: func(k Kind) bool { return k.Tidy }, want: answers("the answer")},
+	{agent: "late", only: func(k Kind) bool { return k.HasEndLine }, want: answers("the answer")},
 	{agent: "write", want: func(t *testing.T, k Kind, r *Result) {
 		answers("written")(t, k, r)
 		i := slices.IndexFunc(r.Lines, func(l task.Line) bool { return l.Type == task.LineChanges })
@@ -140,13 +140,13 @@ func Conform(t *testing.T, k Kind) {
 			}
 		})
 	}
-	if k.Brief {
+	if k.SkipProcessTests {
 		return
 	}
 	t.Run("cancel", func(t *testing.T) {
 		t.Parallel()
 		s := Start(t, k.task(t, "hang"))
-		s.Until(caisson.EventTextDelta)
+		s.ReadUntil(caisson.EventTextDelta)
 		s.Signal(syscall.SIGTERM)
 		if r := s.Wait(); invariants(t, r) {
 			fails("", caisson.RunAborted)(t, k, r)
@@ -157,16 +157,16 @@ func Conform(t *testing.T, k Kind) {
 		job := k.task(t, "stubborn") // writes nothing more
 		job.Grace = caisson.Duration(100 * time.Millisecond)
 		s := Start(t, job)
-		s.Until(caisson.EventTextDelta)
-		s.HangUp()
-		if code := s.Gone(); code != 1 {
+		s.ReadUntil(caisson.EventTextDelta)
+		s.CloseReader()
+		if code := s.WaitExit(); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
 	})
 	t.Run("slow reader", func(t *testing.T) {
 		t.Parallel()
 		s := Start(t, k.task(t, "tokens"))
-		s.Until(caisson.EventTextDelta)
+		s.ReadUntil(caisson.EventTextDelta)
 		<-time.After(300 * time.Millisecond) // the pipe is full long before
 		if r := s.Wait(); invariants(t, r) && (len(r.Text) < tokens/2 || r.Code() != "") {
 			t.Errorf("%d bytes of text, error %v", len(r.Text), r.End.Error)

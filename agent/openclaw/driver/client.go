@@ -16,8 +16,8 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// errNobody is the error of dial if the port is closed.
-var errNobody = errors.New("nobody listens")
+// errNotListening is the error of dial if the port is closed.
+var errNotListening = errors.New("nobody listens")
 
 // protocol is the version of OpenClaw's WebSocket protocol that this package implements.
 const protocol = 4
@@ -50,7 +50,9 @@ type callError struct {
 	RetryAfter int64           `json:"retryAfterMs,omitempty"`
 }
 
-func (e *callError) Error() string { return clip(e.Message, 500) + " (" + clip(e.Code, 40) + ")" }
+func (e *callError) Error() string {
+	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
+}
 
 // A client is a connection to OpenClaw's gateway. Only one goroutine, the caller's, may read.
 type client struct {
@@ -93,7 +95,7 @@ func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 		HTTPClient: dialer, CompressionMode: websocket.CompressionDisabled,
 	})
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w on port %d", errNobody, t.Port)
+		return nil, fmt.Errorf("%w on port %d", errNotListening, t.Port)
 	} else if err != nil {
 		return nil, err
 	}
@@ -149,7 +151,7 @@ func (c *client) hello(ctx context.Context, t *task.Task) error {
 	if err := json.Unmarshal(payload, &hello); err != nil {
 		return fmt.Errorf("the gateway's greeting is not understood: %w", err)
 	}
-	c.version = clip(hello.Server.Version, 64)
+	c.version = truncate(hello.Server.Version, 64)
 	return nil
 }
 

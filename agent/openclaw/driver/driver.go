@@ -36,30 +36,30 @@ func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End
 			return c.turn(ctx, t, out), nil
 		}
 		if ctx.Err() != nil {
-			return drive.End{Error: ended(ctx)}, nil
+			return drive.End{Error: contextError(ctx)}, nil
 		}
-		if !errors.Is(err, errNobody) || len(t.Command) == 0 {
-			return drive.End{Error: fault(caisson.RunAgentError, "OpenClaw's gateway does not take the prompt: "+err.Error())}, nil
+		if !errors.Is(err, errNotListening) || len(t.Command) == 0 {
+			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not take the prompt: "+err.Error())}, nil
 		}
 		out.Status("warning", "no gateway of OpenClaw answers; OpenClaw is started for this turn alone")
 	}
-	return headless(ctx, t, out)
+	return runOnce(ctx, t, out)
 }
 
-// ended returns the error of a turn whose context is done.
-func ended(ctx context.Context) *caisson.RunError {
+// contextError returns the error of a turn whose context is done.
+func contextError(ctx context.Context) *caisson.RunError {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return fault(caisson.RunTimeout, "the time of the run is over")
+		return newError(caisson.RunTimeout, "the time of the run is over")
 	}
-	return fault(caisson.RunAborted, "the run was cancelled")
+	return newError(caisson.RunAborted, "the run was cancelled")
 }
 
-func fault(code, message string) *caisson.RunError {
-	return &caisson.RunError{Code: code, Message: clip(message, 2000)}
+func newError(code, message string) *caisson.RunError {
+	return &caisson.RunError{Code: code, Message: truncate(message, 2000)}
 }
 
-// clip shortens text to at most n bytes at a character boundary, and marks the end.
-func clip(s string, n int) string {
+// truncate shortens text to at most n bytes at a character boundary, and marks the end.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

@@ -105,16 +105,16 @@ func parseEnvelope(b []byte) (*envelope, error) {
 const warningMark = "⚠"
 
 // A verdict is the interpretation of an envelope.
-type verdict struct {
+type interpretation struct {
 	answer   string
 	warnings []string
 	usage    *caisson.RunUsage
 	err      *caisson.RunError
 }
 
-// judge returns the answer or the error. OpenClaw's text about a failure is not an answer, even if it has the form of one.
-func (e *envelope) judge() verdict {
-	var v verdict
+// interpret returns the answer or the error. OpenClaw's text about a failure is not an answer, even if it has the form of one.
+func (e *envelope) interpret() interpretation {
+	var v interpretation
 	m := e.Meta
 	if m == nil {
 		m = &meta{}
@@ -125,7 +125,7 @@ func (e *envelope) judge() verdict {
 		text := strings.TrimSpace(p.Text)
 		switch {
 		case text == "":
-		case p.IsError, strings.HasPrefix(text, warningMark) && !m.said(text):
+		case p.IsError, strings.HasPrefix(text, warningMark) && !m.isModelText(text):
 			v.warnings = append(v.warnings, text)
 		default:
 			answers = append(answers, text)
@@ -141,21 +141,21 @@ func (e *envelope) judge() verdict {
 	case m.Error != nil:
 		v.err = classify(m.Error.Kind, m.Error.Message)
 	case m.Aborted:
-		v.err = fault(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
+		v.err = newError(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
 	case e.OK != nil && !*e.OK, e.Status != "" && e.Status != "ok":
-		v.err = classify(e.Status, firstOf(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
+		v.err = classify(e.Status, firstNonEmpty(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
 	case m.Stop == "error":
-		v.err = classify("", firstOf(v.warnings, "the model's answer ended with an error"))
+		v.err = classify("", firstNonEmpty(v.warnings, "the model's answer ended with an error"))
 	case v.answer == "" && len(v.warnings) > 0:
 		v.err = classify("", v.warnings[0])
 	case v.answer == "":
-		v.err = fault(caisson.RunAgentError, "OpenClaw ended its turn without an answer")
+		v.err = newError(caisson.RunAgentError, "OpenClaw ended its turn without an answer")
 	}
 	return v
 }
 
-// said reports whether a text is certainly the model's.
-func (m *meta) said(text string) bool {
+// isModelText reports whether a text is certainly the model's.
+func (m *meta) isModelText(text string) bool {
 	for _, s := range []*string{m.FinalText, m.RawText} {
 		if s != nil && strings.Contains(*s, text) {
 			return m.Stop != "error" && m.Error == nil
@@ -178,8 +178,8 @@ func (e *envelope) used(m *meta) *caisson.RunUsage {
 	}}
 }
 
-// firstOf returns the first text that is not empty.
-func firstOf(list []string, others ...string) string {
+// firstNonEmpty returns the first text that is not empty.
+func firstNonEmpty(list []string, others ...string) string {
 	for _, s := range append(append([]string(nil), list...), others...) {
 		if strings.TrimSpace(s) != "" {
 			return s
@@ -204,5 +204,5 @@ func classify(kind, message string) *caisson.RunError {
 	case kind == "timeout":
 		code = caisson.RunTimeout
 	}
-	return fault(code, message)
+	return newError(code, message)
 }

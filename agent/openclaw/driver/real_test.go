@@ -144,7 +144,7 @@ func TestRealCommandLine(t *testing.T) {
 	}
 	h.WritePreload(t)
 	r := run(t, t.Context(), &task.Task{
-		Prompt: "please use the tool", Model: "small", Command: command, By: caisson.PromptFile, Env: env, Port: h.Port,
+		Prompt: "please use the tool", Model: "small", Command: command, PromptMode: caisson.PromptFile, Env: env, Port: h.Port,
 		Workdir: h.Workdir, Output: 1 << 20, Time: caisson.Duration(2 * time.Minute), Grace: caisson.Duration(5 * time.Second),
 	}, nil)
 	if r.end.Error != nil || !strings.HasSuffix(r.text, "Done: "+h.Workdir) || r.end.Exit == nil || r.end.Exit.Code != 0 {

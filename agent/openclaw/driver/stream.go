@@ -41,7 +41,7 @@ func (s *stream) event(f *frame) {
 	case "assistant":
 		var d struct{ Text, ItemID string }
 		if json.Unmarshal(e.Data, &d) == nil {
-			s.grow(d.ItemID, d.Text)
+			s.updateMessage(d.ItemID, d.Text)
 		}
 	case "item":
 		s.preamble(e.Data)
@@ -57,11 +57,11 @@ func (s *stream) event(f *frame) {
 	}
 }
 
-// grow reports the new part of a message.
-func (s *stream) grow(item, text string) {
+// updateMessage reports the new part of a message.
+func (s *stream) updateMessage(item, text string) {
 	if item != s.item {
 		s.item = item
-		s.answer.Break()
+		s.answer.EndMessage()
 	}
 	if strings.TrimSpace(text) != "" { // ignore a message that is still empty
 		s.answer.Partial(text)
@@ -95,7 +95,7 @@ func (s *stream) tool(data json.RawMessage) {
 			args = d.Args
 		}
 		s.out.ToolStart(d.ID, d.Name, args)
-		s.answer.Break()
+		s.answer.EndMessage()
 	case "result":
 		s.out.ToolResult(d.ID, resultText(d.Result), d.IsError)
 		s.out.Status("thinking", "")
@@ -151,9 +151,9 @@ func (s *stream) failure(message string) *caisson.RunError { return classify(s.k
 func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	e, err := parseEnvelope(raw)
 	if err != nil {
-		return fault(caisson.RunAgentError, err.Error())
+		return newError(caisson.RunAgentError, err.Error())
 	}
-	v := e.judge()
+	v := e.interpret()
 	if v.usage != nil {
 		s.out.Usage(*v.usage)
 	}
@@ -173,5 +173,5 @@ func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 // firstLine returns the beginning of a text, for a label.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	return clip(s, 180)
+	return truncate(s, 180)
 }

@@ -36,13 +36,13 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 	if t.Continue {
 		// If the driver of an earlier turn was killed, its run may still be active; abort it.
 		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
-			end.Error = c.broken(ctx, err)
+			end.Error = c.connError(ctx, err)
 			return end
 		}
 	}
 	id, err := c.send(ctx, "agent", p)
 	if err != nil {
-		end.Error = c.broken(ctx, err)
+		end.Error = c.connError(ctx, err)
 		return end
 	}
 	end.Error = c.follow(ctx, t, id, newStream(p.ID, t.Output, out))
@@ -54,12 +54,12 @@ func isRefusal(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// broken returns the error for a failed connection.
-func (c *client) broken(ctx context.Context, err error) *caisson.RunError {
+// connError returns the error for a failed connection.
+func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return contextError(ctx)
 	}
-	return fault(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
+	return newError(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
 }
 
 // follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.
@@ -85,7 +85,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 	for {
 		f, err := c.read(reading)
 		if err != nil {
-			return c.broken(ctx, err)
+			return c.connError(ctx, err)
 		}
 		switch {
 		case f.Type == "event":
@@ -94,7 +94,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 			payload, err := f.result()
 			if err != nil {
 				if ctx.Err() != nil {
-					return ended(ctx)
+					return contextError(ctx)
 				}
 				return s.failure(err.Error())
 			}
@@ -104,7 +104,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 			}
 			final := s.final(payload)
 			if ctx.Err() != nil {
-				return ended(ctx)
+				return contextError(ctx)
 			}
 			return final
 		}

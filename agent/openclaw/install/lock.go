@@ -27,8 +27,8 @@ type lockPackage struct {
 	Link      bool   `json:"link"`
 	InBundle  bool   `json:"inBundle"`
 
-	OS  words `json:"os"`
-	CPU words `json:"cpu"`
+	OS  stringOrList `json:"os"`
+	CPU stringOrList `json:"cpu"`
 }
 
 // A source is the address and digest of a package.
@@ -111,14 +111,14 @@ func (p lockPackage) source(base string) (source, error) {
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
 }
 
-// words is a list of words in JSON; npm writes a list of one word as a string.
-type words []string
+// stringOrList is a list of words in JSON; npm writes a list of one word as a string.
+type stringOrList []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
-func (w *words) UnmarshalJSON(b []byte) error {
+func (w *stringOrList) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
-		*w = words{one}
+		*w = stringOrList{one}
 		return nil
 	}
 	return json.Unmarshal(b, (*[]string)(w))

@@ -39,8 +39,8 @@ func write(t testing.TB, m dialect.Meter, p string) {
 	if n, err := m.Write([]byte(p)); n != len(p) || err != nil {
 		t.Fatalf("Write of %d bytes returns %d, %v", len(p), n, err)
 	}
-	if tokens, _ := m.Usage(); min(tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, m.Seen()) < 0 {
-		t.Fatalf("negative numbers: %+v, %d", tokens, m.Seen())
+	if tokens, _ := m.Usage(); min(tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, m.OutputBytes()) < 0 {
+		t.Fatalf("negative numbers: %+v, %d", tokens, m.OutputBytes())
 	}
 }
 
@@ -55,7 +55,7 @@ func same(t testing.TB, a, b dialect.Meter, what string) {
 func Say(m dialect.Meter) string {
 	tokens, complete := m.Usage()
 	return fmt.Sprintf("in %d out %d read %d write %d complete %v seen %d done %v ids %v",
-		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.Seen(), m.Done(), m.IDs())
+		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.OutputBytes(), m.Done(), m.IDs())
 }
 
 // Endpoint checks that only this spelling of the path is accepted, and only with this method.
@@ -96,7 +96,7 @@ func Refusal(t testing.TB, err error, param, word string) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	r := dialect.Refused(err)
+	r := dialect.AsRefusal(err)
 	if r.Status != http.StatusBadRequest || r.Code != "invalid_request" || r.Param != param || !strings.Contains(r.Message, word) {
 		t.Fatalf("%d %s, param %q: %s\nwant param %q and %q", r.Status, r.Code, r.Param, r.Message, param, word)
 	}

@@ -18,10 +18,10 @@ const (
 // JSON it only finds useless values. The result does not depend on how the text is split into pieces. It is not safe for
 // concurrent use.
 type Scanner struct {
-	want  [][]string
-	found []strictjson.Value
-	seen  int64
-	size  int64
+	paths       [][]string
+	found       []strictjson.Value
+	stringBytes int64
+	size        int64
 
 	depth int // number of open brackets
 	level [maxLevel]level
@@ -29,14 +29,14 @@ type Scanner struct {
 	done  bool
 
 	str, esc, name bool // in a string; after a backslash; the string is a name
-	expect         bool // the next string is a name
+	nextIsName     bool // the next string is a name
 	literal        bool // in a number, true, false or null
 	key            []byte
 
-	catch int // index of the path whose value is being kept; -1 for none
-	base  int // depth at which that value began
-	kept  []byte
-	over  bool
+	keptPath    int // index of the path whose value is being kept; -1 for none
+	keptDepth   int // depth at which that value began
+	kept        []byte
+	keptTooLong bool
 }
 
 // level is an open bracket.
@@ -48,9 +48,9 @@ type level struct {
 // New returns a Scanner for at most 32 paths. A path consists of names joined by dots, with "*" for every element of an array,
 // such as "usage", "response.usage" or "*.usageMetadata". No path may be a prefix of another.
 func New(paths ...string) *Scanner {
-	s := &Scanner{found: make([]strictjson.Value, len(paths)), catch: -1, next: 1<<len(paths) - 1}
+	s := &Scanner{found: make([]strictjson.Value, len(paths)), keptPath: -1, next: 1<<len(paths) - 1}
 	for _, p := range paths {
-		s.want = append(s.want, strings.Split(p, "."))
+		s.paths = append(s.paths, strings.Split(p, "."))
 	}
 	return s
 }
@@ -62,8 +62,8 @@ func (s *Scanner) Get(path int) strictjson.Value { return s.found[path] }
 // Done reports whether the whole text was read: its first bracket was closed.
 func (s *Scanner) Done() bool { return s.done }
 
-// Strings returns the number of bytes in strings that are not names.
-func (s *Scanner) Strings() int64 { return s.seen }
+// StringBytes returns the number of bytes in strings that are not names.
+func (s *Scanner) StringBytes() int64 { return s.stringBytes }
 
 // Size returns the number of bytes read so far, up to the end of the text.
 func (s *Scanner) Size() int64 { return s.size }
@@ -109,11 +109,11 @@ func (s *Scanner) Write(p []byte) {
 
 // text handles a part of a string.
 func (s *Scanner) text(p []byte) {
-	if s.catch >= 0 {
+	if s.keptPath >= 0 {
 		s.keep(p...)
 	}
 	if !s.name {
-		s.seen += int64(len(p))
+		s.stringBytes += int64(len(p))
 		return
 	}
 	if len(s.key) <= maxKey {
@@ -124,19 +124,19 @@ func (s *Scanner) text(p []byte) {
 func (s *Scanner) endString() {
 	s.str = false
 	if s.name {
-		s.next = s.below(string(s.key))
+		s.next = s.matchPaths(string(s.key))
 		return
 	}
 	s.endValue()
 }
 
-// below returns the paths at the innermost bracket that continue with name.
-func (s *Scanner) below(name string) (mask uint32) {
+// matchPaths returns the paths at the innermost bracket that continue with name.
+func (s *Scanner) matchPaths(name string) (mask uint32) {
 	if s.depth == 0 || s.depth > maxLevel {
 		return 0
 	}
 	from := s.level[s.depth-1].mask
-	for i, w := range s.want {
+	for i, w := range s.paths {
 		if from&(1<<i) != 0 && len(w) >= s.depth && w[s.depth-1] == name {
 			mask |= 1 << i
 		}
@@ -160,9 +160,9 @@ func (s *Scanner) byte(c byte) {
 	case ' ', '\n', '\r', '\t':
 		return
 	case '"':
-		s.str, s.name = true, s.expect
-		if s.expect {
-			s.key, s.expect = s.key[:0], false
+		s.str, s.name = true, s.nextIsName
+		if s.nextIsName {
+			s.key, s.nextIsName = s.key[:0], false
 			s.keep(c)
 			return
 		}
@@ -175,7 +175,7 @@ func (s *Scanner) byte(c byte) {
 		s.close()
 	case ',':
 		s.keep(c)
-		s.again()
+		s.nextMember()
 	case ':':
 		s.keep(c)
 	default:
@@ -186,10 +186,10 @@ func (s *Scanner) byte(c byte) {
 
 // begin handles the first byte of a value.
 func (s *Scanner) begin(c byte) {
-	if s.catch < 0 && s.next != 0 {
-		for i, w := range s.want {
+	if s.keptPath < 0 && s.next != 0 {
+		for i, w := range s.paths {
 			if s.next&(1<<i) != 0 && len(w) == s.depth {
-				s.catch, s.base, s.kept, s.over = i, s.depth, s.kept[:0], false
+				s.keptPath, s.keptDepth, s.kept, s.keptTooLong = i, s.depth, s.kept[:0], false
 				break
 			}
 		}
@@ -199,13 +199,13 @@ func (s *Scanner) begin(c byte) {
 
 // endValue handles the end of a value.
 func (s *Scanner) endValue() {
-	if s.catch < 0 || s.depth != s.base {
+	if s.keptPath < 0 || s.depth != s.keptDepth {
 		return
 	}
-	if !s.over {
-		s.found[s.catch] = append(s.found[s.catch][:0], s.kept...)
+	if !s.keptTooLong {
+		s.found[s.keptPath] = append(s.found[s.keptPath][:0], s.kept...)
 	}
-	s.catch = -1
+	s.keptPath = -1
 }
 
 func (s *Scanner) open(array bool) {
@@ -213,23 +213,23 @@ func (s *Scanner) open(array bool) {
 		s.level[s.depth] = level{array, s.next}
 	}
 	s.depth++
-	s.again()
+	s.nextMember()
 }
 
-// again prepares for the next member of an object or element of an array.
-func (s *Scanner) again() {
+// nextMember prepares for the next member of an object or element of an array.
+func (s *Scanner) nextMember() {
 	switch {
 	case s.depth == 0 || s.depth > maxLevel:
-		s.next, s.expect = 0, false // names at this depth are not needed
+		s.next, s.nextIsName = 0, false // names at this depth are not needed
 	case s.level[s.depth-1].array:
-		s.next, s.expect = s.below("*"), false
+		s.next, s.nextIsName = s.matchPaths("*"), false
 	default:
-		s.next, s.expect = 0, true
+		s.next, s.nextIsName = 0, true
 	}
 }
 
 func (s *Scanner) close() {
-	s.expect = false
+	s.nextIsName = false
 	if s.depth > 0 {
 		s.depth--
 	}
@@ -238,10 +238,10 @@ func (s *Scanner) close() {
 }
 
 func (s *Scanner) keep(p ...byte) {
-	if s.catch < 0 || s.over {
+	if s.keptPath < 0 || s.keptTooLong {
 		return
 	}
-	if s.over = len(s.kept)+len(p) > maxKeep; !s.over {
+	if s.keptTooLong = len(s.kept)+len(p) > maxKeep; !s.keptTooLong {
 		s.kept = append(s.kept, p...)
 	}
 }

@@ -19,7 +19,7 @@ func scan(pieces ...string) *Scanner {
 }
 
 func (s *Scanner) String() string {
-	return fmt.Sprintf("%q %v %d %d", s.found, s.done, s.seen, s.size)
+	return fmt.Sprintf("%q %v %d %d", s.found, s.done, s.stringBytes, s.size)
 }
 
 func TestScanner(t *testing.T) {

@@ -16,9 +16,9 @@ func Refuse(param, format string, args ...any) error {
 	return &dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// In prepends the name of a field to err's Param. Checks add the path of a field to the error while they return, so that they
+// InField prepends the name of a field to err's Param. Checks add the path of a field to the error while they return, so that they
 // need not maintain it. In returns nil if err is nil.
-func In(err error, field string) error {
+func InField(err error, field string) error {
 	if err == nil {
 		return nil
 	}
@@ -38,10 +38,10 @@ func In(err error, field string) error {
 	return &c
 }
 
-// At is [In] for an element of an array.
-func At(err error, i int) error {
+// InElement is [In] for an element of an array.
+func InElement(err error, i int) error {
 	if err == nil {
 		return nil
 	}
-	return In(err, "["+strconv.Itoa(i)+"]")
+	return InField(err, "["+strconv.Itoa(i)+"]")
 }

@@ -35,14 +35,14 @@ func Parse(body []byte) (Value, error) {
 	if len(v) == 0 {
 		return nil, Refuse("", "the body is empty; send a JSON object")
 	}
-	depth, members, elements := measure(v)
+	depth, members, elements := countLimits(v)
 	switch {
 	case depth > MaxDepth:
 		return nil, Refuse("", "the body nests deeper than %d levels; make it flatter", MaxDepth)
 	case members > MaxMembers || elements > MaxElements:
 		return nil, Refuse("", "the body has more than %d members of objects, or %d elements; send less at once", MaxMembers, MaxElements)
 	case !jsontext.Value(v).IsValid():
-		return nil, explain(v)
+		return nil, syntaxError(v)
 	}
 	return v, nil
 }
@@ -59,8 +59,8 @@ func ParseObject(body []byte) (*Object, error) {
 	return v.Object(), nil
 }
 
-// measure reads punctuation only, so it works on invalid text. It stops at MaxDepth.
-func measure(b []byte) (depth, members, elements int) {
+// countLimits reads punctuation only, so it works on invalid text. It stops at MaxDepth.
+func countLimits(b []byte) (depth, members, elements int) {
 	now := 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
@@ -88,8 +88,8 @@ func measure(b []byte) (depth, members, elements int) {
 	return depth, members, elements
 }
 
-// explain returns the error of an invalid body.
-func explain(body []byte) error {
+// syntaxError returns the error of an invalid body.
+func syntaxError(body []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(body))
 	_, err := d.ReadValue()
 	if err == nil {
@@ -148,20 +148,20 @@ func (v Value) Members() iter.Seq2[[]byte, Value] {
 		if v.Kind() != '{' {
 			return
 		}
-		for i := space(v, 1); i < len(v) && v[i] == '"'; i = space(v, i+1) {
+		for i := skipSpace(v, 1); i < len(v) && v[i] == '"'; i = skipSpace(v, i+1) {
 			end := stringEnd(v, i)
 			if end < 0 {
 				return
 			}
 			name := unquote(v[i:end])
-			if i = space(v, end); i == len(v) || v[i] != ':' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ':' {
 				return
 			}
-			i = space(v, i+1)
+			i = skipSpace(v, i+1)
 			if end = valueEnd(v, i); end < 0 || !yield(name, v[i:end]) {
 				return
 			}
-			if i = space(v, end); i == len(v) || v[i] != ',' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
 				return
 			}
 		}
@@ -175,13 +175,13 @@ func (v Value) Elements() iter.Seq2[int, Value] {
 			return
 		}
 		n := 0
-		for i := space(v, 1); i < len(v); i = space(v, i+1) {
+		for i := skipSpace(v, 1); i < len(v); i = skipSpace(v, i+1) {
 			end := valueEnd(v, i)
 			if end < 0 || !yield(n, v[i:end]) {
 				return
 			}
 			n++
-			if i = space(v, end); i == len(v) || v[i] != ',' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
 				return
 			}
 		}
@@ -246,7 +246,7 @@ func Quote(dst []byte, s string) []byte {
 	return dst
 }
 
-func space(b []byte, i int) int {
+func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
 	}

@@ -125,11 +125,11 @@ func TestObject(t *testing.T) {
 }
 
 func TestIn(t *testing.T) {
-	err := In(At(In(At(Refuse("type", "no"), 3), "content"), 12), "messages")
-	if got := dialect.Refused(err).Param; got != "messages[12].content[3].type" {
+	err := InField(InElement(InField(InElement(Refuse("type", "no"), 3), "content"), 12), "messages")
+	if got := dialect.AsRefusal(err).Param; got != "messages[12].content[3].type" {
 		t.Error(got)
 	}
-	if In(nil, "x") != nil || At(nil, 1) != nil {
+	if InField(nil, "x") != nil || InElement(nil, 1) != nil {
 		t.Error("nil stays nil")
 	}
 }

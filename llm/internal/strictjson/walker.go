@@ -32,7 +32,7 @@ func (w *Walker) Peek(name string) Value { return Value(w.b[w.i:]).Get(name) }
 // skipped. If each returns an error, Array returns it, and w must not be used any more.
 func (w *Walker) Array(each func(i int) error) error {
 	n := -1
-	return w.all(']', func() error {
+	return w.walkMembers(']', func() error {
 		n++
 		return each(n)
 	})
@@ -41,18 +41,18 @@ func (w *Walker) Array(each func(i int) error) error {
 // Object reads the next value, which must be an object, and calls each before the value of every member. Values that each does
 // not read are skipped. If each returns an error, Object returns it, and w must not be used any more.
 func (w *Walker) Object(each func(name []byte) error) error {
-	return w.all('}', func() error {
+	return w.walkMembers('}', func() error {
 		end := valueEnd(w.b, w.i)
 		if end < 0 || w.b[w.i] != '"' {
 			w.i = len(w.b)
 			return nil
 		}
 		name := unquote(w.b[w.i:end])
-		if w.i = space(w.b, end); w.i == len(w.b) || w.b[w.i] != ':' {
+		if w.i = skipSpace(w.b, end); w.i == len(w.b) || w.b[w.i] != ':' {
 			w.i = len(w.b)
 			return nil
 		}
-		w.i = space(w.b, w.i+1)
+		w.i = skipSpace(w.b, w.i+1)
 		before := w.i
 		if err := each(name); err != nil {
 			return err
@@ -64,13 +64,13 @@ func (w *Walker) Object(each func(name []byte) error) error {
 	})
 }
 
-// all calls each before every element of the array, or member of the object, with the given closing bracket.
-func (w *Walker) all(closing byte, each func() error) error {
+// walkMembers calls each before every element of the array, or member of the object, with the given closing bracket.
+func (w *Walker) walkMembers(closing byte, each func() error) error {
 	if w.i == len(w.b) || w.b[w.i] != closing-2 { // the code points of the opening and the closing bracket differ by two
 		w.Skip()
 		return nil
 	}
-	w.i = space(w.b, w.i+1)
+	w.i = skipSpace(w.b, w.i+1)
 	for w.i < len(w.b) && w.b[w.i] != closing {
 		before := w.i
 		if err := each(); err != nil {
@@ -79,10 +79,10 @@ func (w *Walker) all(closing byte, each func() error) error {
 		if w.i == before {
 			w.Skip()
 		}
-		if w.i = space(w.b, w.i); w.i == len(w.b) || w.b[w.i] != ',' {
+		if w.i = skipSpace(w.b, w.i); w.i == len(w.b) || w.b[w.i] != ',' {
 			break
 		}
-		w.i = space(w.b, w.i+1)
+		w.i = skipSpace(w.b, w.i+1)
 	}
 	if w.i == len(w.b) || w.b[w.i] != closing {
 		w.i = len(w.b)

@@ -39,35 +39,35 @@ type Record struct {
 // of its names in the table.
 type Table struct {
 	mu      sync.Mutex
-	names   map[string]*name // by path; the map and its elements are guarded by mu
-	order   list.List        // of *name, least recently changed first; guarded by mu
-	bytes   int              // total length of the paths; guarded by mu
-	clock   uint64           // number of changes; guarded by mu
-	dropped uint64           // number of dropped paths; guarded by mu
+	entries map[string]*pathEntry // by path; the map and its elements are guarded by mu
+	order   list.List             // of *name, least recently changed first; guarded by mu
+	bytes   int                   // total length of the paths; guarded by mu
+	changes uint64                // number of changes; guarded by mu
+	dropped uint64                // number of dropped paths; guarded by mu
 }
 
 // A mark is a change with its position in the order of changes.
-type mark struct {
-	at uint64 // Table.clock at the change; 0 means no change
+type change struct {
+	seq uint64 // Table.changes at the change; 0 means no change
 	Process
 }
 
-// name is the state of one path.
-type name struct {
-	path  string
-	mark       // last change of the name
-	gone  bool // the name does not exist since that change
-	moved bool // that change was a rename
-	file  *mark
-	place *list.Element
+// pathEntry is the state of one path.
+type pathEntry struct {
+	path    string
+	change       // last change of the name
+	removed bool // the name does not exist since that change
+	moved   bool // that change was a rename
+	file    *change
+	element *list.Element
 }
 
 // Wrote records a change of the file at path.
 func (t *Table) Wrote(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.touch(path); n != nil {
-		t.write(n, by)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordFileChange(n, by)
 	}
 }
 
@@ -76,25 +76,25 @@ func (t *Table) Wrote(path string, by Process) {
 func (t *Table) Opened(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.names[path]; n != nil && (!n.gone || n.file != nil) {
+	if n := t.entries[path]; n != nil && (!n.removed || n.file != nil) {
 		return
 	}
-	if n := t.touch(path); n != nil {
-		t.write(n, by)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordFileChange(n, by)
 	}
 }
 
 // Made records that path was created, for example as a directory.
-func (t *Table) Made(path string, by Process) { t.named(path, by, false) }
+func (t *Table) Made(path string, by Process) { t.recordName(path, by, false) }
 
 // Removed records that path was removed.
-func (t *Table) Removed(path string, by Process) { t.named(path, by, true) }
+func (t *Table) Removed(path string, by Process) { t.recordName(path, by, true) }
 
-func (t *Table) named(path string, by Process, gone bool) {
+func (t *Table) recordName(path string, by Process, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.touch(path); n != nil {
-		t.name(n, by, gone, false)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordNameChange(n, by, gone, false)
 		n.file = nil
 	}
 }
@@ -103,15 +103,15 @@ func (t *Table) named(path string, by Process, gone bool) {
 func (t *Table) Linked(old, path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	file := &mark{}
-	if n := t.touch(old); n != nil {
+	file := &change{}
+	if n := t.moveToNewest(old); n != nil {
 		if n.file == nil {
 			n.file = file
 		}
 		file = n.file
 	}
-	if n := t.touch(path); n != nil {
-		t.name(n, by, false, false)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordNameChange(n, by, false, false)
 		n.file = file
 	}
 }
@@ -123,8 +123,8 @@ func (t *Table) Renamed(old, path string, swap bool, by Process) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	from, to := t.touch(old), t.touch(path)
-	var was, over *mark
+	from, to := t.moveToNewest(old), t.moveToNewest(path)
+	var was, over *change
 	if from != nil {
 		was = from.file
 	}
@@ -132,57 +132,57 @@ func (t *Table) Renamed(old, path string, swap bool, by Process) {
 		if over = to.file; over != nil && over == was {
 			return // rename does nothing if both are names of the same file
 		}
-		t.name(to, by, false, true)
+		t.recordNameChange(to, by, false, true)
 		to.file = was
 	}
 	if from != nil {
-		t.name(from, by, !swap, true)
+		t.recordNameChange(from, by, !swap, true)
 		if from.file = nil; swap {
 			from.file = over
 		}
 	}
 }
 
-// touch returns the entry of path, which it creates if necessary and moves to the end of the order. It returns nil if path is
+// moveToNewest returns the entry of path, which it creates if necessary and moves to the end of the order. It returns nil if path is
 // too long. The caller must hold t.mu.
-func (t *Table) touch(path string) *name {
+func (t *Table) moveToNewest(path string) *pathEntry {
 	if len(path) > MaxPath {
 		t.dropped++
 		return nil
 	}
-	if n := t.names[path]; n != nil {
-		t.order.MoveToBack(n.place)
+	if n := t.entries[path]; n != nil {
+		t.order.MoveToBack(n.element)
 		return n
 	}
-	if t.names == nil {
-		t.names = map[string]*name{}
+	if t.entries == nil {
+		t.entries = map[string]*pathEntry{}
 	}
-	n := &name{path: path}
-	n.place = t.order.PushBack(n)
-	t.names[path] = n
+	n := &pathEntry{path: path}
+	n.element = t.order.PushBack(n)
+	t.entries[path] = n
 	t.bytes += len(path)
-	for len(t.names) > MaxPaths || t.bytes > MaxBytes {
-		oldest := t.order.Remove(t.order.Front()).(*name)
-		delete(t.names, oldest.path)
+	for len(t.entries) > MaxPaths || t.bytes > MaxBytes {
+		oldest := t.order.Remove(t.order.Front()).(*pathEntry)
+		delete(t.entries, oldest.path)
 		t.bytes -= len(oldest.path)
 		t.dropped++
 	}
 	return n
 }
 
-// write records a change of the file with the name n. The caller must hold t.mu.
-func (t *Table) write(n *name, by Process) {
+// recordFileChange records a change of the file with the name n. The caller must hold t.mu.
+func (t *Table) recordFileChange(n *pathEntry, by Process) {
 	if n.file == nil {
-		n.file = &mark{}
+		n.file = &change{}
 	}
-	t.clock++
-	*n.file = mark{t.clock, by}
+	t.changes++
+	*n.file = change{t.changes, by}
 }
 
-// name records a change of the name n itself. The caller must hold t.mu.
-func (t *Table) name(n *name, by Process, gone, moved bool) {
-	t.clock++
-	n.mark, n.gone, n.moved = mark{t.clock, by}, gone, moved
+// recordNameChange records a change of the name n itself. The caller must hold t.mu.
+func (t *Table) recordNameChange(n *pathEntry, by Process, gone, moved bool) {
+	t.changes++
+	n.change, n.removed, n.moved = change{t.changes, by}, gone, moved
 }
 
 // List returns the records in the order of their changes, oldest first, and the number of dropped paths.
@@ -192,13 +192,13 @@ func (t *Table) List() (records []Record, dropped uint64) {
 		at uint64
 		Record
 	}
-	all := make([]dated, 0, len(t.names))
-	for path, n := range t.names {
-		last, moved := n.mark, n.moved
-		if n.file != nil && n.file.at > last.at {
+	all := make([]dated, 0, len(t.entries))
+	for path, n := range t.entries {
+		last, moved := n.change, n.moved
+		if n.file != nil && n.file.seq > last.seq {
 			last, moved = *n.file, false
 		}
-		all = append(all, dated{last.at, Record{path, moved, last.Process}})
+		all = append(all, dated{last.seq, Record{path, moved, last.Process}})
 	}
 	dropped = t.dropped
 	t.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 )
 
 // MaxEncoded is the maximum size of an encoded table in bytes.
-const MaxEncoded = len(magic) + 12 + MaxPaths*(fixed+MaxCommand) + MaxBytes
+const MaxEncoded = len(magic) + 12 + MaxPaths*(recordHeaderSize+MaxCommand) + MaxBytes
 
 // An encoded table consists of magic, the number of dropped paths (8 bytes), the number of records (4 bytes), and the records.
 // Numbers are little-endian.
 const (
 	magic = "caisson writers 1\n"
-	// fixed is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
-	fixed = 1 + 4 + 4 + 1 + 2
-	moved = 1 // flag
+	// recordHeaderSize is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
+	recordHeaderSize = 1 + 4 + 4 + 1 + 2
+	moved            = 1 // flag
 )
 
 // Encode returns the table in encoded form.
@@ -54,7 +54,7 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	b = b[len(magic):]
 	dropped, n := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:])
 	b = b[12:]
-	if n > MaxPaths || int(n)*fixed > len(b) {
+	if n > MaxPaths || int(n)*recordHeaderSize > len(b) {
 		return nil, 0, errMalformed
 	}
 	records = make([]Record, 0, n)
@@ -78,16 +78,16 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 }
 
 func decodeOne(b []byte) (r Record, rest []byte, err error) {
-	if len(b) < fixed {
+	if len(b) < recordHeaderSize {
 		return r, nil, errMalformed
 	}
 	flags, command, path := b[0], int(b[9]), int(binary.LittleEndian.Uint16(b[10:]))
 	r.Moved, r.PID, r.UID = flags == moved, binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
-	b = b[fixed:]
+	b = b[recordHeaderSize:]
 	if flags > moved || r.PID > 1<<30 || command > MaxCommand || path > MaxPath || command+path > len(b) {
 		return r, nil, errMalformed
 	}
-	r.Command, r.Path = plain(string(b[:command])), string(b[command:command+path])
+	r.Command, r.Path = escapeUnprintable(string(b[:command])), string(b[command:command+path])
 	if !validPath(r.Path) {
 		return r, nil, errMalformed
 	}
@@ -110,8 +110,8 @@ func validPath(path string) bool {
 // ShowPath returns path for display, in the same form as package gate: bytes that are not UTF-8 are escaped.
 func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
 
-// plain escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.
-func plain(s string) string {
+// escapeUnprintable escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.
+func escapeUnprintable(s string) string {
 	return escape(s, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) })
 }
 

@@ -20,13 +20,13 @@ import (
 // kernel's state was loaded and before its clocks are set.
 type stillClock struct{ keeper *kernel.Timekeeper }
 
-// wantStill reports whether this process restores a sandbox with a still clock. It is written before gVisor runs.
-var wantStill bool
+// restoreStillClock reports whether this process restores a sandbox with a still clock. It is written before gVisor runs.
+var restoreStillClock bool
 
 // installClock saves a stillClock with the kernel of this process. If still is set and the kernel is restored from a checkpoint
 // that contains a stillClock, it is applied. installClock must run before gVisor starts a kernel.
 func installClock(still bool) {
-	wantStill = still
+	restoreStillClock = still
 	var once sync.Once
 	// Every sandbox's first process starts its command with one of these calls.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
@@ -48,8 +48,8 @@ var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
 // afterLoad sets the saved real time to its maximum. The timekeeper treats a real-time clock that has gone backwards as no
 // elapsed time.
 func (c *stillClock) afterLoad(ctx context.Context) {
-	loaded.restored(ctx)
-	if !wantStill {
+	processSharing.restored(ctx)
+	if !restoreStillClock {
 		return
 	}
 	*(*int64)(unsafe.Add(unsafe.Pointer(c.keeper), savedAtOffset)) = math.MaxInt64

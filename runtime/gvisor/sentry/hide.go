@@ -29,9 +29,9 @@ type Hidden struct {
 	Hide, Show []string // see package namemask
 }
 
-// veil adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's directfs
+// hideNames adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's directfs
 // off for the mount, so that the sandbox opens files through the gofer instead of directly.
-func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
+func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	if len(m.Overlay.Hide) == 0 {
 		return nil
 	}
@@ -73,13 +73,13 @@ func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
 // A veil hides names in one gofer. Requests come from gVisor's sentry, which looks up every name (Walk, WalkStat) before it uses
 // it, and reads other names from directory listings (Getdents64). Directories of the lower layer cannot be renamed or replaced
 // in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
-type veil struct {
-	mounts []veiled
-	known  map[string]bool // targets of the mounts in the spec
+type nameFilter struct {
+	mounts  []filteredMount
+	targets map[string]bool // targets of the mounts in the spec
 }
 
-// veiled is a mount with hidden names.
-type veiled struct {
+// filteredMount is a mount with hidden names.
+type filteredMount struct {
 	root  string // path in the gofer's file system, the same as in the sandbox
 	upper int    // descriptor of the upper layer
 	mask  *namemask.Mask
@@ -105,8 +105,8 @@ var (
 	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
 )
 
-// hiddenIn reads the annotation from the spec whose descriptor is among a gofer's arguments.
-func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err error) {
+// readHidden reads the annotation from the spec whose descriptor is among a gofer's arguments.
+func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	spec, err := specOf(args)
 	if err != nil {
 		return nil, nil, err
@@ -124,18 +124,18 @@ func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err er
 	return hidden, targets, nil
 }
 
-// drawVeil makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root from
+// installNameFilter makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root from
 // the launcher's file system.
-func drawVeil(hidden map[string]Hidden, targets []string) error {
+func installNameFilter(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil
 	}
 	if reflect.ValueOf(gvisorHandlers[lisafs.Walk]).Pointer() != reflect.ValueOf(lisafs.WalkHandler).Pointer() {
 		return errors.New("gVisor keeps the handlers of its gofer in another way now")
 	}
-	v := &veil{known: map[string]bool{"/": true, "/dev": true}}
+	v := &nameFilter{targets: map[string]bool{"/": true, "/dev": true}}
 	for _, target := range targets {
-		v.known[path.Clean("/"+target)] = true
+		v.targets[path.Clean("/"+target)] = true
 	}
 	for target, h := range hidden {
 		mask, err := namemask.New(h.Hide, h.Show)
@@ -146,7 +146,7 @@ func drawVeil(hidden map[string]Hidden, targets []string) error {
 		if err != nil {
 			return os.NewSyscallError("open the layer of "+target, err)
 		}
-		v.mounts = append(v.mounts, veiled{path.Clean("/" + target), fd, mask})
+		v.mounts = append(v.mounts, filteredMount{path.Clean("/" + target), fd, mask})
 	}
 	gvisorHandlers[lisafs.Mount] = v.mount(gvisorHandlers[lisafs.Mount])
 	for _, m := range []lisafs.MID{lisafs.Walk, lisafs.WalkStat} {
@@ -158,17 +158,17 @@ func drawVeil(hidden map[string]Hidden, targets []string) error {
 
 // mount returns a handler of Mount that refuses paths that are not targets in the spec. Otherwise, a symlink of the image could
 // redirect a mount to a path where no names are hidden.
-func (v *veil) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
+func (v *nameFilter) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
-		if !v.known[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
+		if !v.targets[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
 			return 0, unix.EACCES
 		}
 		return original(c, comm, n)
 	}
 }
 
-// of returns the mount that a path is in, and the path relative to it.
-func (v *veil) of(full string) (m *veiled, rel string) {
+// mountOf returns the mount that a path is in, and the path relative to it.
+func (v *nameFilter) mountOf(full string) (m *filteredMount, rel string) {
 	for i := range v.mounts {
 		if rel, ok := strings.CutPrefix(full+"/", v.mounts[i].root+"/"); ok {
 			return &v.mounts[i], strings.TrimSuffix(rel, "/")
@@ -179,7 +179,7 @@ func (v *veil) of(full string) (m *veiled, rel string) {
 
 // hidden reports whether rel is hidden: its name matches, and it is not in the upper layer. After an error, it is hidden.
 // The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the gofer allows them.
-func (m *veiled) hidden(rel string) bool {
+func (m *filteredMount) hidden(rel string) bool {
 	if !m.mask.Hides(rel) {
 		return false
 	}
@@ -213,7 +213,7 @@ func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
 }
 
 // walk returns a handler of Walk or WalkStat that stops at the first hidden name.
-func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
+func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.WalkReq
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
@@ -242,13 +242,13 @@ func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandle
 }
 
 // visible returns how many elements of names, a path relative to dir, precede the first hidden one.
-func (v *veil) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
+func (v *nameFilter) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
 	fd, err := lookupControlFD(c, dir)
 	if err != nil {
 		return 0, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.of(pathOf(c, fd.Node()))
+	m, rel := v.mountOf(pathOf(c, fd.Node()))
 	if m == nil {
 		return len(names), nil
 	}
@@ -262,7 +262,7 @@ func (v *veil) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (i
 }
 
 // list returns a handler of Getdents64 that omits hidden names.
-func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
+func (v *nameFilter) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.Getdents64Req
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
@@ -273,7 +273,7 @@ func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 			if err != nil {
 				return got, err
 			}
-			left, hid, err := v.veilList(c, comm, req.DirFD, got)
+			left, hid, err := v.filterList(c, comm, req.DirFD, got)
 			// An empty reply means the end of the directory, so an empty reply after filtering must be replaced by the next one.
 			if err != nil || !hid || left > emptyList {
 				return left, err
@@ -290,14 +290,14 @@ func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 // emptyList is the size in bytes of a reply without names: it contains only their number, 16 bits.
 const emptyList = 2
 
-// veilList removes hidden names from a reply of n bytes. It returns the new size and whether a name was removed.
-func (v *veil) veilList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
+// filterList removes hidden names from a reply of n bytes. It returns the new size and whether a name was removed.
+func (v *nameFilter) filterList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
 	fd, err := lookupOpenFD(c, dir)
 	if err != nil {
 		return 0, false, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.of(pathOf(c, fd.ControlFD().FD().Node()))
+	m, rel := v.mountOf(pathOf(c, fd.ControlFD().FD().Node()))
 	if m == nil {
 		return n, false, nil
 	}

@@ -39,15 +39,15 @@ func installHooks(args []string) {
 		}
 	})
 	if hasCommand(args, "boot") {
-		want, err := wantedRevival(args)
+		want, err := readRestoreConfig(args)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
 			os.Exit(1)
 		}
-		loaded.install(want.reseed)
+		processSharing.install(want.reseed)
 		installClock(want.still)
 		if want.rename {
-			(&renaming{reseed: want.reseed}).install()
+			(&pidRenamer{reseed: want.reseed}).install()
 		}
 		targets, err := workspacesIn(args)
 		if err != nil {
@@ -59,9 +59,9 @@ func installHooks(args []string) {
 		}
 	}
 	if hasCommand(args, "gofer") {
-		hidden, targets, err := hiddenIn(args)
+		hidden, targets, err := readHidden(args)
 		if err == nil {
-			err = drawVeil(hidden, targets)
+			err = installNameFilter(hidden, targets)
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot hide what the sandbox must not see: %v\n", err)

@@ -18,9 +18,9 @@ type identity struct {
 	all    *identities
 	tg     *kernel.ThreadGroup
 	leader *kernel.Task
-	// since lists the generations in which the group was restored, ascending. The group was created before the first; its
+	// generations lists the generations in which the group was restored, ascending. The group was created before the first; its
 	// current name is that of the last.
-	since []int32
+	generations []int32
 }
 
 // Limits for generations.
@@ -40,18 +40,18 @@ func name(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 
 // add records that the group was restored. It returns the generation whose name is dropped because of maxSince, or 0.
 func (id *identity) add(generation int32) (dropped int32) {
-	if len(id.since) == maxSince {
-		dropped = id.since[1]
-		id.since = slices.Delete(id.since, 1, 2)
+	if len(id.generations) == maxSince {
+		dropped = id.generations[1]
+		id.generations = slices.Delete(id.generations, 1, 2)
 	}
-	id.since = append(id.since, generation)
+	id.generations = append(id.generations, generation)
 	return dropped
 }
 
 // newestBefore returns the last generation in which the group was restored before generation, or 0.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
-	for _, g := range id.since {
+	for _, g := range id.generations {
 		if g < generation {
 			newest = g
 		}
@@ -95,12 +95,12 @@ func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kern
 	if id == nil {
 		return pid
 	}
-	return name(pid, id.since[len(id.since)-1])
+	return name(pid, id.generations[len(id.generations)-1])
 }
 
-// asKnownTo returns the name that parent, whose PID in gVisor is pid, had when child was created. A program may compare
+// parentName returns the name that parent, whose PID in gVisor is pid, had when child was created. A program may compare
 // getppid with that earlier value to check whether its parent is running, so the value must not change.
-func (ids *identities) asKnownTo(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
+func (ids *identities) parentName(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
 	p := ids.of[parent]
@@ -109,7 +109,7 @@ func (ids *identities) asKnownTo(child, parent *kernel.ThreadGroup, pid kernel.T
 	}
 	born := int32(math.MaxInt32)
 	if c := ids.of[child]; c != nil {
-		born = c.since[0]
+		born = c.generations[0]
 	}
 	if g := p.newestBefore(born); g != 0 {
 		return name(pid, g)
@@ -131,14 +131,14 @@ func (id *identity) StateSave(sink state.Sink) {
 	sink.Save(0, &id.all)
 	sink.Save(1, &id.tg)
 	sink.Save(2, &id.leader)
-	sink.Save(3, &id.since)
+	sink.Save(3, &id.generations)
 }
 
 func (id *identity) StateLoad(_ context.Context, source state.Source) {
 	source.Load(0, &id.all)
 	source.Load(1, &id.tg)
 	source.Load(2, &id.leader)
-	source.Load(3, &id.since)
+	source.Load(3, &id.generations)
 }
 
 func (ids *identities) StateTypeName() string { return "runtime/gvisor/sentry.identities" }

@@ -46,8 +46,8 @@ func TestManyRestores(t *testing.T) {
 			}
 			delete(kept, d)
 		}
-		if len(id.since) > maxSince || len(kept) != len(id.since) || id.since[0] != 3 || !slices.Contains(id.since, g) || !slices.IsSorted(id.since) {
-			t.Fatalf("in generation %d it keeps %v", g, id.since)
+		if len(id.generations) > maxSince || len(kept) != len(id.generations) || id.generations[0] != 3 || !slices.Contains(id.generations, g) || !slices.IsSorted(id.generations) {
+			t.Fatalf("in generation %d it keeps %v", g, id.generations)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func TestManyRestores(t *testing.T) {
 func TestWhatIsTold(t *testing.T) {
 	parent, elder, younger, stranger := new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup)
 	ids := &identities{generation: 4, of: map[*kernel.ThreadGroup]*identity{
-		parent: {since: []int32{1, 4}}, elder: {since: []int32{1, 4}}, younger: {since: []int32{4}},
+		parent: {generations: []int32{1, 4}}, elder: {generations: []int32{1, 4}}, younger: {generations: []int32{4}},
 	}}
 	const pid = 7
 	for _, c := range []struct {
@@ -64,10 +64,10 @@ func TestWhatIsTold(t *testing.T) {
 	}{
 		{"the parent of itself", ids.current(parent, pid), name(pid, 4)},
 		{"a new process of itself", ids.current(stranger, pid), pid},
-		{"a child as old as its parent", ids.asKnownTo(elder, parent, pid), pid},
-		{"a child born in generation 1 to 3", ids.asKnownTo(younger, parent, pid), name(pid, 1)},
-		{"a new child", ids.asKnownTo(stranger, parent, pid), name(pid, 4)},
-		{"a child of somebody new", ids.asKnownTo(stranger, stranger, pid), pid},
+		{"a child as old as its parent", ids.parentName(elder, parent, pid), pid},
+		{"a child born in generation 1 to 3", ids.parentName(younger, parent, pid), name(pid, 1)},
+		{"a new child", ids.parentName(stranger, parent, pid), name(pid, 4)},
+		{"a child of somebody new", ids.parentName(stranger, stranger, pid), pid},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is told %d, want %d", c.what, c.got, c.want)

@@ -163,7 +163,7 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 			if err := m.Overlay.mountOverlay(m.FD, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
-			if err := r.veil(m, dir); err != nil {
+			if err := r.hideNames(m, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
 		} else if err := attach(m.FD, dir); err != nil {

@@ -33,14 +33,14 @@ const WritersSink = "caisson.writers"
 // changes files succeeds. Opening a file for writing counts as a change. The recorder is part of the process and not saved with
 // the kernel, so a restored sandbox starts with an empty one.
 type recorder struct {
-	spaces []*space
+	workspaces []*workspace
 
 	mu    sync.Mutex // held by find
 	found atomic.Bool
 }
 
-// space is one workspace.
-type space struct {
+// workspace is one workspace.
+type workspace struct {
 	target string
 	fs     atomic.Pointer[vfs.Filesystem] // nil until find has found it
 	table  lastwrite.Table
@@ -91,15 +91,15 @@ func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 func newRecorder(targets []string) *recorder {
 	r := &recorder{}
 	for _, target := range targets {
-		r.spaces = append(r.spaces, &space{target: target})
+		r.workspaces = append(r.workspaces, &workspace{target: target})
 	}
 	return r
 }
 
-// find finds the file systems of the workspaces, before the first call that could rename a directory on the path to one. The
+// findFilesystems finds the file systems of the workspaces, before the first call that could rename a directory on the path to one. The
 // guest cannot mount anything in the mount namespace of its first process. Paths in such a file system are those in the
 // workspace, independent of a process's root directory and of bind mounts.
-func (r *recorder) find(t *kernel.Task) {
+func (r *recorder) findFilesystems(t *kernel.Task) {
 	if r.found.Load() {
 		return
 	}
@@ -122,7 +122,7 @@ func (r *recorder) find(t *kernel.Task) {
 	defer root.DecRef(t)
 	creds := auth.NewRootCredentials(k.RootUserNamespace())
 	missing := 0
-	for _, s := range r.spaces {
+	for _, s := range r.workspaces {
 		if s.fs.Load() != nil {
 			continue
 		}
@@ -145,14 +145,14 @@ func (r *recorder) find(t *kernel.Task) {
 
 // place is a path in a workspace.
 type place struct {
-	in   *lastwrite.Table
-	path string
+	table *lastwrite.Table
+	path  string
 }
 
 // locate returns the place of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
 func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok bool) {
 	fs := at.Mount().Filesystem()
-	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.fs.Load() == fs })
+	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.fs.Load() == fs })
 	if i < 0 || at.Dentry().IsDead() {
 		return p, false
 	}
@@ -160,7 +160,7 @@ func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok boo
 	if err != nil || path == "" {
 		return p, false
 	}
-	return place{&r.spaces[i].table, path[1:]}, true // without the leading slash
+	return place{&r.workspaces[i].table, path[1:]}, true // without the leading slash
 }
 
 // below returns the place of name in the directory p.
@@ -168,7 +168,7 @@ func (p place) below(name string) place {
 	if p.path != "" {
 		name = p.path + "/" + name
 	}
-	return place{p.in, name}
+	return place{p.table, name}
 }
 
 // caller returns the process that makes a system call.
@@ -183,30 +183,30 @@ func caller(t *kernel.Task) lastwrite.Process {
 	}
 }
 
-// answer writes the table of the workspace in config to endpoint. It is the constructor of the sink.
-func (r *recorder) answer(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
+// newSink writes the table of the workspace in config to endpoint. It is the constructor of the sink.
+func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s takes a descriptor to write to", WritersSink)
 	}
 	out := os.NewFile(uintptr(endpoint.Release()), WritersSink)
 	defer out.Close()
 	target, _ := config["target"].(string)
-	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.target == target })
+	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.target == target })
 	if i < 0 {
 		return nil, fmt.Errorf("no workspace is at %q", target)
 	}
-	if _, err := out.Write(r.spaces[i].table.Encode()); err != nil {
+	if _, err := out.Write(r.workspaces[i].table.Encode()); err != nil {
 		return nil, err
 	}
-	return answered(WritersSink), nil
+	return newNoopSink(WritersSink), nil
 }
 
-// answered returns a sink that receives no events, which gVisor requires as the result of the constructor.
-func answered(name string) seccheck.Sink { return answeredSink{name: name} }
+// newNoopSink returns a sink that receives no events, which gVisor requires as the result of the constructor.
+func newNoopSink(name string) seccheck.Sink { return noopSink{name: name} }
 
-type answeredSink struct {
+type noopSink struct {
 	seccheck.SinkDefaults
 	name string
 }
 
-func (a answeredSink) Name() string { return a.name }
+func (a noopSink) Name() string { return a.name }

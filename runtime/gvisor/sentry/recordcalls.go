@@ -18,12 +18,12 @@ import (
 
 // A note records a system call that has succeeded. It resolves the call's arguments a second time, so another thread of the
 // guest can make it record a different path. That is no loss, because the guest could also have made a call with that path.
-type note func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
+type recordFunc func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
 
 // install wraps the system calls that change files. It must run before gVisor starts a kernel.
 func (r *recorder) install() {
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.answer})
-	for sysno, n := range map[uintptr]note{
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.newSink})
+	for sysno, n := range map[uintptr]recordFunc{
 		unix.SYS_OPEN:    func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[1].Uint(), ret) },
 		unix.SYS_OPENAT:  func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[2].Uint(), ret) },
 		unix.SYS_OPENAT2: r.opened2,
@@ -71,10 +71,10 @@ const (
 )
 
 // after returns a wrapper of a system call that calls n when the call has succeeded.
-func (r *recorder) after(n note) func(kernel.SyscallFn) kernel.SyscallFn {
+func (r *recorder) after(n recordFunc) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.find(t)
+			r.findFilesystems(t)
 			ret, ctrl, err := original(t, sysno, args)
 			if err == nil {
 				n(t, args, ret)
@@ -92,9 +92,9 @@ func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
 	}
 	r.withFile(t, int32(ret), func(p place) {
 		if writes {
-			p.in.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, caller(t))
 		} else {
-			p.in.Opened(p.path, caller(t))
+			p.table.Opened(p.path, caller(t))
 		}
 	})
 }
@@ -107,7 +107,7 @@ func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintp
 }
 
 func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
-	r.withFile(t, args[0].Int(), func(p place) { p.in.Wrote(p.path, caller(t)) })
+	r.withFile(t, args[0].Int(), func(p place) { p.table.Wrote(p.path, caller(t)) })
 }
 
 // withFile calls f with the place of an open file if it is in a workspace.
@@ -123,10 +123,10 @@ func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
 }
 
 // named returns a note for calls that create or remove a name. dir and path are the indexes of their arguments.
-func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) note {
+func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
-			what(p.in, p.path, caller(t))
+			what(p.table, p.path, caller(t))
 		}
 	}
 }
@@ -144,22 +144,22 @@ func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) 
 	}
 	name, _, _ := strings.Cut(string(addr[family:]), "\x00")
 	if p, ok := r.nameFrom(t, linux.AT_FDCWD, name); ok {
-		p.in.Made(p.path, caller(t))
+		p.table.Made(p.path, caller(t))
 	}
 }
 
-func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) note {
+func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		from, ok := r.nameAt(t, dirOf(args, oldDir), args[oldPath].Pointer())
 		to, ok2 := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
-		if ok && ok2 && from.in == to.in { // rename does not work across file systems
+		if ok && ok2 && from.table == to.table { // rename does not work across file systems
 			swap := flags != none && args[flags].Uint()&linux.RENAME_EXCHANGE != 0
-			from.in.Renamed(from.path, to.path, swap, caller(t))
+			from.table.Renamed(from.path, to.path, swap, caller(t))
 		}
 	}
 }
 
-func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) note {
+func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		to, ok := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
 		if !ok {
@@ -170,23 +170,23 @@ func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) note {
 			how = args[flags].Int()
 		}
 		from, ok := r.existing(t, dirOf(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
-		if ok && from.in == to.in {
-			from.in.Linked(from.path, to.path, caller(t))
+		if ok && from.table == to.table {
+			from.table.Linked(from.path, to.path, caller(t))
 		} else { // an unlinked file
-			to.in.Made(to.path, caller(t))
+			to.table.Made(to.path, caller(t))
 		}
 	}
 }
 
 // changed returns a note for calls that change an existing file at a path.
-func (r *recorder) changed(dir, path, flags int, follow bool) note {
+func (r *recorder) changed(dir, path, flags int, follow bool) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		var how int32
 		if flags != none {
 			how = args[flags].Int()
 		}
 		if p, ok := r.existing(t, dirOf(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
-			p.in.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, caller(t))
 		}
 	}
 }

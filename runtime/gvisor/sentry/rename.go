@@ -20,7 +20,7 @@ import (
 // store their PID when they start and pass it on.
 //
 // Decision 5 in docs/decisions describes the reasons and the limits.
-type renaming struct {
+type pidRenamer struct {
 	reseed bool // gives the processes new names; otherwise they keep the names of earlier restores
 	once   sync.Once
 	ids    *identities
@@ -30,7 +30,7 @@ type renaming struct {
 const stateKey = "caisson.identities"
 
 // install wraps the system calls. It must run before gVisor starts a kernel that is restored.
-func (r *renaming) install() {
+func (r *pidRenamer) install() {
 	// All calls that create processes are wrapped, so that all processes that exist at the first wrapped call are older than
 	// the restore.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
@@ -59,15 +59,15 @@ func (r *renaming) install() {
 		if pid == 0 || parent == nil || t.ThreadGroup().Execed() || parent.PIDNamespace() != t.PIDNamespace() {
 			return pid
 		}
-		return r.ids.asKnownTo(t.ThreadGroup(), parent.ThreadGroup(), pid)
+		return r.ids.parentName(t.ThreadGroup(), parent.ThreadGroup(), pid)
 	}))
 }
 
 // before returns a wrapper that calls change, which may be nil, with the arguments before the system call.
-func (r *renaming) before(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
+func (r *pidRenamer) before(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.begin(t)
+			r.loadIdentities(t)
 			if change != nil {
 				change(t, &args)
 			}
@@ -77,10 +77,10 @@ func (r *renaming) before(change func(*kernel.Task, *arch.SyscallArguments)) fun
 }
 
 // after returns a wrapper that replaces the PID that the system call returns by the result of change.
-func (r *renaming) after(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
+func (r *pidRenamer) after(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.begin(t)
+			r.loadIdentities(t)
 			pid, ctrl, err := original(t, sysno, args)
 			if err == nil {
 				pid = uintptr(change(t, kernel.ThreadID(pid)))
@@ -107,7 +107,7 @@ func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
 
 // foreground replaces a new name by the old PID in the memory that the argument of tcsetpgrp(3) points to, for the duration of
 // the call, for the same reason as pidOrGroup.
-func (r *renaming) foreground(original kernel.SyscallFn) kernel.SyscallFn {
+func (r *pidRenamer) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if args[1].Uint() != linux.TIOCSPGRP {
 			return original(t, sysno, args)
@@ -125,8 +125,8 @@ func (r *renaming) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 	}
 }
 
-// begin loads the identities and, if r.reseed is set, gives every process a new name. It does so once after a restore.
-func (r *renaming) begin(t *kernel.Task) {
+// loadIdentities loads the identities and, if r.reseed is set, gives every process a new name. It does so once after a restore.
+func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
 		r.ids, _ = k.PopCheckpointState(stateKey).(*identities)

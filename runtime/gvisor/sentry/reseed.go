@@ -31,15 +31,15 @@ const (
 const maxSpec = 16 << 20
 
 // A revival is the configuration for processes that are restored from a checkpoint.
-type revival struct {
+type restoreConfig struct {
 	rename bool // support additional names, of earlier restores or of this one
 	reseed bool // give the processes new names
 	still  bool // exclude the time since the checkpoint from the monotonic clock
 }
 
-// wantedRevival reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does
+// readRestoreConfig reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does
 // not change the file offset, because boot reads the same file afterwards.
-func wantedRevival(args []string) (r revival, err error) {
+func readRestoreConfig(args []string) (r restoreConfig, err error) {
 	spec, err := specOf(args)
 	if err != nil {
 		return r, err

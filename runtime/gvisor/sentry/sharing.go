@@ -32,29 +32,29 @@ const (
 
 // A sharing determines which programs may generate the same random values as another fork. Its kernel is set after a restore
 // has loaded it, and stays nil in a sandbox that was not restored.
-type sharing struct {
+type sharedRandomness struct {
 	reseeded bool
 	kernel   atomic.Pointer[kernel.Kernel]
 }
 
-// loaded is the sharing of this process.
-var loaded sharing
+// processSharing is the sharing of this process.
+var processSharing sharedRandomness
 
 // install registers the sink. It must run before gVisor starts a kernel.
-func (s *sharing) install(reseeded bool) {
+func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: SharingSink, New: s.answer})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: SharingSink, New: s.newSink})
 }
 
 // restored stores the kernel that is being loaded, from the context of the load.
-func (s *sharing) restored(ctx context.Context) {
+func (s *sharedRandomness) restored(ctx context.Context) {
 	if k, ok := ctx.Value(kernel.CtxKernel).(*kernel.Kernel); ok {
 		s.kernel.Store(k)
 	}
 }
 
-// answer writes the names of the programs to endpoint. It is the constructor of the sink.
-func (s *sharing) answer(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
+// newSink writes the names of the programs to endpoint. It is the constructor of the sink.
+func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s takes a descriptor to write to", SharingSink)
 	}
@@ -70,16 +70,16 @@ func (s *sharing) answer(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, erro
 	if _, err := out.WriteString(strings.Join(names, "\n")); err != nil {
 		return nil, err
 	}
-	return answered(SharingSink), nil
+	return newNoopSink(SharingSink), nil
 }
 
 // names returns the names of the programs, sorted and without duplicates.
-func (s *sharing) names(k *kernel.Kernel) []string {
+func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 	ctx := k.SupervisorContext()
 	var leaders []*kernel.Task
 	init := k.GlobalInit()
 	k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in renaming.begin
+		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in renaming.loadIdentities
 			leaders = append(leaders, leader)
 		}
 	})
@@ -93,7 +93,7 @@ func (s *sharing) names(k *kernel.Kernel) []string {
 		path := file.MappedName(ctx)
 		name, ok := looked[path]
 		if !ok {
-			name = repeats(programName(path), isGo(ctx, file), s.reseeded)
+			name = repeatedRandomness(programName(path), isGo(ctx, file), s.reseeded)
 			looked[path] = name
 		}
 		file.DecRef(ctx)
@@ -142,18 +142,18 @@ func isGo(ctx sentrycontext.Context, file *vfs.FileDescription) bool {
 	return (err == nil || n > 0) && bytes.HasPrefix(page, []byte("\x7fELF")) && bytes.Contains(page[:n], goNote)
 }
 
-// harmless lists programs, other than those written in Go, that generate no secrets or read random values from the kernel each
+// safePrograms lists programs, other than those written in Go, that generate no secrets or read random values from the kernel each
 // time.
-var harmless = map[string]bool{
+var safePrograms = map[string]bool{
 	"bash": true, "busybox": true, "cat": true, "dash": true, "env": true, "make": true, "script": true, "sh": true, "sleep": true,
 	"tail": true, "tee": true, "timeout": true, "tmux": true, "zsh": true,
 }
 
-// repeats returns the program's name, possibly with a description of the affected functions, if it may generate the same random
+// repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the same random
 // values in two forks, else "". Programs that it does not recognise by name are reported. Node and Python are tested.
-func repeats(program string, isGo, reseeded bool) string {
+func repeatedRandomness(program string, isGo, reseeded bool) string {
 	switch {
-	case isGo, harmless[program]:
+	case isGo, safePrograms[program]:
 		return ""
 	case !reseeded:
 		return program
