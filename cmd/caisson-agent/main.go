@@ -1,5 +1,6 @@
-// Command caisson-agent is what speaks with agents inside sandboxes (see package agent/drive), and the built-in agent (agent/inside). It
-// is in every sandbox, whatever the image, so it needs nothing of one: it is static, small and quick to start.
+// Command caisson-agent drives agents inside sandboxes (see package agent/drive), and contains the built-in coding
+// agent (agent/inside). It is available in every sandbox, for any image, so it does not depend on the image: it is
+// static, small and starts quickly.
 package main
 
 import (

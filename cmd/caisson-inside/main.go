@@ -1,4 +1,4 @@
-// Command caisson-inside is what Caisson runs within sandboxes: see package inside.
+// Command caisson-inside is guestd, the program that Caisson runs within sandboxes: see package inside.
 package main
 
 import (
