@@ -25,7 +25,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What is embedded, if it is, can be read as often as one likes.
+// TestEmbedded tests that an embedded program can be read repeatedly.
 func TestEmbedded(t *testing.T) {
 	for range 2 {
 		for _, get := range []func() (*io.SectionReader, bool){Inside, Sentry, Worker, Agent} {

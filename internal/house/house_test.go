@@ -21,17 +21,17 @@ const module = "github.com/caisson-dev/caisson"
 
 // pkg is a package of this module, without its tests.
 type pkg struct {
-	dir      string // "." or relative, with slashes
+	dir      string // "." or a relative path with slashes.
 	imports  map[string]string
-	comments []string // files with a package comment
+	comments []string // Files with a package comment.
 	lines    map[string]int
-	methods  map[string]int // by type
-	tests    []string       // names of test functions
+	methods  map[string]int // Number of methods by type.
+	tests    []string       // Names of test functions.
 }
 
 var parsed map[string]*pkg
 
-// house parses all packages of this module, relative to whose root the test runs from then on.
+// house parses all packages of this module, and changes the test's working directory to the root of the module.
 func house(t *testing.T) map[string]*pkg {
 	t.Helper()
 	t.Chdir("../..")
@@ -106,14 +106,14 @@ func (p *pkg) add(name string) error {
 	return nil
 }
 
-// directions says which packages of this module a package may import, besides the root and internal ones. A package that
-// is not named here may import neither drivers nor cores.
+// directions are the packages of this module that a package may import in addition to the root package and internal
+// ones. A package that is not listed may import neither drivers nor cores.
 var directions = map[string][]string{
 	".":                           {},
 	"worker":                      {},
-	"image":                       {"worker"}, // what strangers wrote is read by jobs
+	"image":                       {"worker"}, // Worker jobs read untrusted files.
 	"gate":                        {"worker"},
-	"relay":                       {"gate", "worker"}, // git and what it reads are for jobs
+	"relay":                       {"gate", "worker"}, // git and untrusted repositories are handled by worker jobs.
 	"relay/link":                  {"relay", "relay/remoteurl", "worker"},
 	"relay/front":                 {},
 	"forge":                       {"worker", "relay/remoteurl"},
@@ -128,7 +128,7 @@ var directions = map[string][]string{
 	"agent/openclaw/openclawtest": {"agent/openclaw"},
 	"agent/drive":                 {"agent/task"},
 	"agent/drive/drivetest":       {"agent/drive", "agent/task"},
-	"agent/inside":                {"agent/task"}, // its output has the bounds of what drivers say
+	"agent/inside":                {"agent/task"}, // Its output obeys the limits of driver events.
 	"agent/inside/sample":         {},
 	"sqlite":                      {},
 	"sqlite/sqlitetest":           {"sqlite"},
@@ -162,8 +162,8 @@ var directions = map[string][]string{
 	"runtime/fake/guest":          {"runtime/fake", "inside"},
 	"runtime/runtimetest":         {"inside"},
 	"internal/workertest":         {"worker"},
-	"sandboxes":                   {"inside"},              // the host's side of file access; drivers come as interfaces
-	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
+	"sandboxes":                   {"inside"},              // The host's side of file access; drivers are passed as interfaces.
+	"runs":                        {"agent", "agent/task"}, // Drivers and the other core are passed as interfaces.
 	"workspaces":                  {"gate"},
 	"volumes":                     {},
 	"events":                      {},
@@ -183,14 +183,14 @@ var directions = map[string][]string{
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"forge", "gate", "image", "relay", "relay/link", "worker"},
 	"bench":              {"agent/inside/sample", "agent/openclaw", "client", "gate", "worker", "httpapi/protocol", "llm/scripted", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
-	"bench/gateway":      {"credential", "edge", "ledger", "sqlite", "wire"}, // the product's own handlers, without a wire before them
+	"bench/gateway":      {"credential", "edge", "ledger", "sqlite", "wire"}, // The product's own handlers, without a wire.
 	"bench/load":         {},
 	"bench/runsc":        {},
 	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},
 	"test":               {"client"},
 }
 
-// TestImportsPointOneWay keeps the house's shape: cmd → front doors → cores → root ← drivers.
+// TestImportsPointOneWay tests the direction of imports: cmd → front doors → cores → root ← drivers.
 func TestImportsPointOneWay(t *testing.T) {
 	for dir, p := range house(t) {
 		allowed, named := directions[dir]
@@ -213,7 +213,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// TestOnePackageComment: each package says in one place what it is.
+// TestOnePackageComment tests that each package has exactly one package comment.
 func TestOnePackageComment(t *testing.T) {
 	for dir, p := range house(t) {
 		onlyTests := len(p.lines) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(p.lines)), func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
@@ -223,7 +223,7 @@ func TestOnePackageComment(t *testing.T) {
 	}
 }
 
-// TestFrozenTests: no test of the list vanishes. It may move to another package.
+// TestFrozenTests tests that no test of the list disappears. It may move to another package.
 func TestFrozenTests(t *testing.T) {
 	var names []string
 	for _, p := range house(t) {
@@ -239,7 +239,7 @@ const (
 	maxMethods = 25
 )
 
-// TestSizes: no file that nobody reads to its end, no type that collects everything.
+// TestSizes limits the lines of files and the methods of types.
 func TestSizes(t *testing.T) {
 	var all []int
 	for dir, p := range house(t) {
