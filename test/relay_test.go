@@ -220,7 +220,7 @@ func TestRelayOutlives(t *testing.T) {
 	h.waitFor(func() bool {
 		d := shows[caisson.Delivery](h, "relay", "show", "-o", "json", id)
 		if d.State == caisson.DeliveryWaiting { // The response to the first pull request was lost.
-			if r := h.run("relay", "retry", id); r.code != 0 && r.code != 4 { // A conflict: a retry is or was in progress already.
+			if r := h.run("relay", "retry", id); r.code != 0 && r.code != 4 { // A conflict: a retry is in progress.
 				t.Errorf("%v", r)
 			}
 		}

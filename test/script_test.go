@@ -20,7 +20,7 @@ import (
 // testscript's own are
 //
 //	code N ARGS…        caisson ARGS… must end with exit code N
-//	capture NAME FILE   sets a variable to the content of a file without the last newline; stdout is the output of the last command
+//	capture NAME FILE   sets a variable to the content of a file less the last newline; stdout is the last output
 //	poll RE ARGS…       waits until caisson ARGS… writes a line that contains RE
 //	enddaemon           stops the daemon of this script and waits until it has ended
 func TestScripts(t *testing.T) {

@@ -39,7 +39,7 @@ func TestPromise1WideOpen(t *testing.T) {
 		tcpTo("10.87.0.6:8080", special+"private"), tcpTo("10.87.0.1:7070", noPort), udpTo("10.87.0.1:7777", noPort),
 		tcpTo("192.168.77.9:22", special+"private"), udpTo("192.168.77.255:7777", special+"private"),
 		tcpTo(public+":7777", owns), udpTo(public+":7777", owns),
-		tcpTo("203.0.113.255:7777", owns), udpTo("203.0.113.255:7777", owns), // A broadcast address, which the host receives, too.
+		tcpTo("203.0.113.255:7777", owns), udpTo("203.0.113.255:7777", owns), // A broadcast, which the host receives, too.
 		{Do: "get", To: "http://" + goodName + "/to?http://169.254.169.254/", why: flowTo("tcp", "169.254.169.254:80", special)},
 	}
 	for _, addr := range append(lanAddrs, hostAddr4, hostAddr6) {
