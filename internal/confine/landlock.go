@@ -10,8 +10,8 @@ import (
 
 // Landlock restricts file system access to reading at and below the readable paths that exist; open descriptors are not
 // affected. If all is set it also denies what later versions of Landlock can restrict, as far as the kernel supports
-// it: binding and connecting TCP ports, and signals and abstract sockets to other processes. It returns the version of
-// Landlock, or 0 if the kernel has none.
+// it: binding TCP ports, sending signals to other processes and connecting to their abstract sockets. It returns the
+// version of Landlock, or 0 if the kernel has none.
 func Landlock(all bool, readable ...string) (version int, err error) {
 	// The rights of the first version, which every kernel with Landlock supports: execute to make_sym.
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1}
