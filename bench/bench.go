@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	for _, name := range []string{"caisson", "caisson-sentry", "caisson-worker", "caisson-inside", "runsc", loadProgram, gatewayProgram} {
+	for _, name := range []string{"caisson", "caisson-sentry", "caisson-worker", "caisson-guestd", "runsc", loadProgram, gatewayProgram} {
 		if _, err := os.Stat(filepath.Join(cfg.Bin, name)); err != nil {
 			return nil, fmt.Errorf("%w; run make bench", err)
 		}

@@ -21,7 +21,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	// A separate runtime opens the daemon's sandboxes. It does not change them.
 	rt, err := gvisor.New(gvisor.Config{
 		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
-		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-inside"), Build: "bench",
+		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
 	})
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/llm/scripted"
 )

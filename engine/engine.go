@@ -30,7 +30,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
-	"github.com/caisson-dev/caisson/tools"
+	"github.com/caisson-dev/caisson/subruns"
 	"github.com/caisson-dev/caisson/volumes"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
@@ -215,7 +215,7 @@ func (e *Engine) drivers() error {
 		return err
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.inside, Coder: programs.agent,
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
 		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
@@ -306,7 +306,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		host := &tools.Executor{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
+		host := &subruns.Executor{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
 		return e.manager.Run(ctx, wire.Handlers{
 			Settings: e.settings.Current, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
 		})

@@ -32,7 +32,7 @@ func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 		return err
 	}
 	r, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.inside, ToolsDir: filepath.Join(dir, "tools"),
+		Dir: filepath.Join(dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, ToolsDir: filepath.Join(dir, "tools"),
 		Cgroup: "/caisson/probe-" + string(caisson.NewID(caisson.InstancePrefix)), Platform: platform, Build: "probe",
 	})
 	if err != nil {

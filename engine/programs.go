@@ -17,10 +17,10 @@ const selfExe = "/proc/self/exe"
 
 // programs are the paths of the small binaries that are embedded in this one, or of this one if they are not embedded.
 // agent is "" if it is not embedded.
-type programs struct{ sentry, inside, worker, agent string }
+type programs struct{ sentry, guestd, worker, agent string }
 
 func unpackPrograms(dir string) (p programs, err error) {
-	p = programs{sentry: selfExe, inside: selfExe, worker: selfExe}
+	p = programs{sentry: selfExe, guestd: selfExe, worker: selfExe}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return p, err
 	}
@@ -29,8 +29,8 @@ func unpackPrograms(dir string) (p programs, err error) {
 			return p, err
 		}
 	}
-	if r, ok := embedded.Inside(); ok {
-		if p.inside, err = unpack(dir, "inside", r); err != nil {
+	if r, ok := embedded.Guestd(); ok {
+		if p.guestd, err = unpack(dir, "guestd", r); err != nil {
 			return p, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 )
 
 // Files implements [caisson.Files].
@@ -43,7 +43,7 @@ func (gs *guests) close() {
 // guest is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
 // sandbox with the same files, but without command and wire, for reading only.
 type guest struct {
-	client *inside.Client
+	client *guestd.Client
 	end    func() // removes the stand-in; nil if there is none
 	expire *time.Timer
 	users  int // guarded by guests.mu
@@ -61,7 +61,7 @@ const standInTime = 5 * time.Second
 
 // guest returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
-func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Client, func(), error) {
+func (gs *guests) guest(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
 	sb, err := gs.c.use(ctx, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +77,7 @@ func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Cl
 }
 
 // running returns the client of a running sandbox.
-func (gs *guests) running(id caisson.ID) (*inside.Client, func()) {
+func (gs *guests) running(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
@@ -147,15 +147,15 @@ func (gs *guests) dropGuest(id caisson.ID) {
 }
 
 // client returns a client for the files of a running sandbox. It runs as the guest's root.
-func (gs *guests) client(id caisson.ID) *inside.Client {
-	return inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+func (gs *guests) client(id caisson.ID) *guestd.Client {
+	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
 		return gs.c.host.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 
 // standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
 // none.
-func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
+func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
 	release, err := gs.c.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
@@ -222,7 +222,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 }
 
 // with calls use with the file client of a sandbox.
-func (f *Files) with(ctx context.Context, ref string, write bool, use func(*inside.Client) error) error {
+func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
 	client, release, err := f.c.guests.guest(ctx, ref, write)
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (f *Files) with(ctx context.Context, ref string, write bool, use func(*insi
 }
 
 // stream is like with, but for a reader that is read after stream returns.
-func (f *Files) stream(ctx context.Context, ref string, open func(*inside.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	client, release, err := f.c.guests.guest(ctx, ref, false)
 	if err != nil {
 		return nil, err
@@ -258,17 +258,17 @@ func (r *releasing) Close() error {
 
 // ReadFile implements [caisson.Files].
 func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
 }
 
 // ReadTree implements [caisson.Files].
 func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
 }
 
 // WriteFile implements [caisson.Files].
 func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, true, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, true, func(c *guestd.Client) (err error) {
 		info, err = c.WriteFile(ctx, path, mode, r)
 		return err
 	})
@@ -277,12 +277,12 @@ func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r 
 
 // WriteTree implements [caisson.Files].
 func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.WriteTree(ctx, path, r) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
 }
 
 // ListFiles implements [caisson.Files].
 func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
 		list, err = c.ListFiles(ctx, path)
 		return err
 	})
@@ -291,7 +291,7 @@ func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson
 
 // StatFile implements [caisson.Files].
 func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
 		info, err = c.StatFile(ctx, path)
 		return err
 	})
@@ -300,17 +300,17 @@ func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.F
 
 // MakeDir implements [caisson.Files].
 func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MakeDir(ctx, path, parents) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
 }
 
 // MoveFile implements [caisson.Files].
 func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MoveFile(ctx, from, to) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
 }
 
 // RemoveFile implements [caisson.Files].
 func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.RemoveFile(ctx, path, recursive) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
 }
 
 // WatchFiles implements [caisson.Files].

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 	"github.com/caisson-dev/caisson/forge/forgetest"
 )
 

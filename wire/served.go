@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/dns"
 	"github.com/caisson-dev/caisson/wire/flow"
-	"github.com/caisson-dev/caisson/wire/name"
 	"github.com/caisson-dev/caisson/wire/report"
 )
 
@@ -24,7 +24,7 @@ type sandboxWire struct {
 	tap      *tap
 	stack    *stack.Stack
 	flows    *flow.Forwarder
-	resolver *name.Resolver
+	resolver *dns.Resolver
 	report   *report.Recorder
 	why      http.Handler
 	whySlot  chan struct{}   // holds a token while a /why page is requested
@@ -60,7 +60,7 @@ func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *cais
 		return nil, err
 	}
 	w.why = report.WhyHandler(string(id), w.report.Recent, w.explain)
-	if w.resolver, err = name.New(name.Config{
+	if w.resolver, err = dns.New(dns.Config{
 		Sandbox: string(id), Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
 		Hosts:   func(host string) bool { return s.isHost(w, host) },
 		Decider: w.decide, Usable: s.usable, Upstream: s.upstream, Report: w.report.Report,

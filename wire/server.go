@@ -19,8 +19,8 @@ import (
 
 	caisson "github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/wire/dns"
 	"github.com/caisson-dev/caisson/wire/flow"
-	"github.com/caisson-dev/caisson/wire/name"
 )
 
 // maxWires bounds how many wires one process holds; each needs a descriptor, about four goroutines and memory for a stack.
@@ -49,7 +49,7 @@ type server struct {
 	process  Process
 	gateway  Gateway // nil: there is no gateway
 	hosts    *virtualHosts
-	upstream *name.Upstream
+	upstream *dns.Upstream
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers
 
@@ -69,7 +69,7 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 	}
 	s.dialSettings.Store(&flow.Settings{})
 	var err error
-	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
+	if s.upstream, err = dns.NewUpstream(dns.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
 	s.dialer = newLimitedDialer(flow.NewDialer(func() flow.Settings { return *s.dialSettings.Load() }), descriptors)

@@ -1,5 +1,5 @@
 // Command gateway serves the model gateway of the wire process on a TCP listener, for one guest without budgets. It uses the
-// handlers of the wire process (package edge), with a journal in a file, leases from a store, and a book that reads the
+// handlers of the wire process (package wireproc), with a journal in a file, leases from a store, and a book that reads the
 // journal into the store, as in a daemon. Only the wire is missing.
 //
 //	gateway DIR PROVIDER
@@ -23,10 +23,10 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/credential"
-	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wireproc"
 )
 
 func main() {
@@ -124,7 +124,7 @@ func newGateway(ctx context.Context, book *ledger.Book, provider string, log *sl
 	}
 	grant := &caisson.ModelGrant{Models: []string{alias}}
 	var d net.Dialer
-	g, err = edge.Process().Gateway(wire.Env{
+	g, err = wireproc.Process().Gateway(wire.Env{
 		Lessor: book.Lessor, Dial: d.DialContext, Log: log,
 		Grant:  func(context.Context) *caisson.ModelGrant { return grant },
 		Record: func(caisson.Guest) io.Writer { return nil },

@@ -5,17 +5,17 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/engine"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/image"
-	"github.com/caisson-dev/caisson/inside"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wireproc"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -26,11 +26,11 @@ func dispatchRole() bool {
 	case worker.IsWorker():
 		worker.Main(slices.Concat(image.Jobs(), gate.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
-		os.Exit(wire.Main(edge.Process()))
+		os.Exit(wire.Main(wireproc.Process()))
 	case sentry.IsRole(): // used if this build does not contain the separate small binary for it
 		sentry.Main()
 	case filepath.Base(os.Args[0]) == "inside": // likewise, for guestd
-		os.Exit(inside.Main(os.Args[1:]))
+		os.Exit(guestd.Main(os.Args[1:]))
 	default:
 		return false
 	}

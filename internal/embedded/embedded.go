@@ -12,14 +12,14 @@ var files embed.FS
 
 const magic = "\x7fELF"
 
-// Inside returns guestd, the program that runs within sandboxes (cmd/caisson-inside), a static ELF executable. ok is
+// Guestd returns guestd, the program that runs within sandboxes (cmd/caisson-guestd), a static ELF executable. ok is
 // false if this build embeds none; the main program then does the same if it is started under another name.
-func Inside() (program *io.SectionReader, ok bool) { return open(files, "inside") }
+func Guestd() (program *io.SectionReader, ok bool) { return open(files, "guestd") }
 
-// Sentry returns the program that contains only the sandbox runtime, under the same conditions as Inside.
+// Sentry returns the program that contains only the sandbox runtime, under the same conditions as Guestd.
 func Sentry() (program *io.SectionReader, ok bool) { return open(files, "sentry") }
 
-// Worker returns the program that contains only the worker jobs, under the same conditions as Inside.
+// Worker returns the program that contains only the worker jobs, under the same conditions as Guestd.
 func Worker() (program *io.SectionReader, ok bool) { return open(files, "worker") }
 
 // Agent returns the program that drives agents within sandboxes (cmd/caisson-agent). ok is false if this build embeds

@@ -27,7 +27,7 @@ var (
 	built = map[string]string{} // package → path; guarded by mu
 )
 
-// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside, caisson-agent,
+// Path returns the static binary of command name (caisson, caisson-sentry, caisson-guestd, caisson-agent,
 // caisson-worker): the one that make has built in the directory CAISSON_TEST_BIN, otherwise a fresh build.
 func Path(t testing.TB, name string) string {
 	t.Helper()

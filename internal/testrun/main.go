@@ -31,8 +31,8 @@ const timesFile = "bin/test-times.json"
 // withoutRace are packages that "make test" runs without the race detector; their subpackages are not included.
 // docs/testing.md gives the reason for each.
 var withoutRace = []string{
-	"", "agent", "agent/drive", "agent/inside", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
-	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate", "inside", "internal/house", "relay", "relay/link", "repos",
+	"", "agent", "agent/drive", "agent/coder", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
+	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate", "guestd", "internal/house", "relay", "relay/link", "repos",
 	"runtime/gvisor", "test", "worker",
 }
 

@@ -14,7 +14,7 @@ import (
 func TestAgentProgram(t *testing.T) {
 	t.Parallel()
 	agent := filepath.Join(t.TempDir(), "agent")
-	program, err := os.ReadFile(testbin.Path(t, "caisson-inside"))
+	program, err := os.ReadFile(testbin.Path(t, "caisson-guestd"))
 	if err != nil {
 		t.Fatal(err)
 	}

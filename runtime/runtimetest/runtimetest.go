@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
@@ -26,7 +26,7 @@ type Harness struct {
 	// Spec returns a valid spec without a command for a sandbox with the id: with an existing directory, with limits, and with
 	// layer on top of all other layers that the root file system needs.
 	Spec func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec
-	// Inside is the absolute path of the program of package inside in every sandbox.
+	// Inside is the absolute path of the program of package guestd in every sandbox.
 	Inside string
 	// Kill stops a running sandbox as if its main process had crashed.
 	Kill func(t *testing.T, id caisson.ID)
@@ -232,9 +232,9 @@ func (b *box) output(program ...string) string {
 }
 
 // files returns a client for the sandbox's files.
-func (b *box) files() *inside.Client {
+func (b *box) files() *guestd.Client {
 	b.t.Helper()
-	c := inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+	c := guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
 		command := append([]string{b.Inside}, args...)
 		return b.Runtime.Exec(ctx, b.id, caisson.RuntimeExec{Command: command, Stdin: stdin})
 	})

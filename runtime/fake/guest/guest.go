@@ -1,4 +1,4 @@
-// Package guest is the program /.caisson/inside (guestd) for the fake runtime. It uses package inside where that does not need
+// Package guest is the program /.caisson/inside (guestd) for the fake runtime. It uses package guestd where that does not need
 // a kernel, and implements the rest with the means of the fake runtime.
 package guest
 
@@ -13,14 +13,14 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
 // Path is the path of the program in every sandbox.
 const Path = "/.caisson/inside"
 
-// Exit codes, as in package inside.
+// Exit codes, as in package guestd.
 const (
 	exitFailure       = 1
 	exitUsage         = 125
@@ -53,14 +53,14 @@ func arg(args []string, i int) string {
 	return args[i]
 }
 
-// runInside runs the roles that package inside implements without a kernel.
+// runInside runs the roles that package guestd implements without a kernel.
 func runInside(ctx context.Context, p *fake.Proc) int {
 	root, err := os.OpenRoot(p.Root())
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
 	defer root.Close()
-	proc := &inside.Proc{
+	proc := &guestd.Proc{
 		Args: p.Args()[1:], Env: p.Env(), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(), Root: root, Dir: p.Dir(),
 		Notify: p.Catch,
 	}
@@ -74,12 +74,12 @@ func runInside(ctx context.Context, p *fake.Proc) int {
 		}
 		return func() { c.Kill(); <-c.Exited() }, nil
 	}
-	return inside.Run(ctx, proc)
+	return guestd.Run(ctx, proc)
 }
 
 // run implements the role run. Without --detach, the command runs as a child, because a function cannot exec.
 func run(ctx context.Context, p *fake.Proc) int {
-	l, err := inside.ParseLaunch(p.Args()[2:])
+	l, err := guestd.ParseLaunch(p.Args()[2:])
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
@@ -105,7 +105,7 @@ func run(ctx context.Context, p *fake.Proc) int {
 
 // fail writes err to standard error and returns code.
 func fail(p *fake.Proc, code int, err error) int {
-	fmt.Fprintln(p.Stderr(), "caisson-inside:", caisson.MessageOf(wrapped(err)))
+	fmt.Fprintln(p.Stderr(), "caisson-guestd:", caisson.MessageOf(wrapped(err)))
 	return code
 }
 
