@@ -127,10 +127,10 @@ func (c agentCore) BuildAgent(ctx context.Context, id string, progress func(cais
 	}
 	for i, s := range a.Setup {
 		if progress != nil {
-			progress(caisson.Progress{Stage: "setup", Done: int64(i + 1), Total: int64(len(a.Setup)), Message: "line\x1b[2J of output"})
+			progress(caisson.Progress{Stage: "setup", Done: int64(i), Total: int64(len(a.Setup)), Message: "line\x1b[2J of output"})
 		}
 		if len(s.Run) > 0 && s.Run[0] == "fail" {
-			return nil, caisson.Errorf(caisson.Conflict, "step %d failed", i+1)
+			return nil, caisson.Errorf(caisson.Invalid, "step %d failed", i+1)
 		}
 	}
 	return c.change(ctx, id, func(s *caisson.AgentStatus) { s.Built, s.Digest = true, "sha256:1" })

@@ -77,10 +77,10 @@ func (c templateCore) BuildTemplate(ctx context.Context, name string, auth caiss
 	}
 	for i := range t.Setup {
 		if progress != nil {
-			progress(caisson.Progress{Stage: "setup", Done: int64(i), Total: int64(len(t.Setup)), Message: "line\nof output"})
+			progress(caisson.Progress{Stage: "setup", Done: int64(i), Total: int64(len(t.Setup)), Message: strings.Join(t.Setup[i].Run[1:], " ")})
 		}
 		if t.Setup[i].Run[0] == "fail" {
-			return nil, caisson.Errorf(caisson.Conflict, "step %d failed", i)
+			return nil, caisson.Errorf(caisson.Invalid, "step %d failed", i)
 		}
 	}
 	c.m.mu.Lock()

@@ -175,6 +175,8 @@ func (c *pending) check() {
 		switch {
 		case slices.Contains(strings.Split(p, "/"), ".git"):
 			find("path", caisson.VerdictDeny, ".git is never written", 0)
+		case strings.Contains(p, "\x1b"):
+			find("path", caisson.VerdictDeny, "the name acts on terminals", 0)
 		case hiddenName(p):
 			find("path", caisson.VerdictDeny, "the file is hidden from the sandbox", 0)
 		}

@@ -9,26 +9,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ledgerCore has three calls of every account, and the budgets that are set.
+// ledgerCore has the calls that are charged, and the budgets that are set.
 type ledgerCore struct{ m *Memory }
 
-// Noon is when the first of the calls in the ledger was made; the others followed in an hour each.
-var noon = time.Date(2026, 5, 1, 12, 0, 0, 5, time.UTC)
-
-func calls(account string) []caisson.Call {
-	var list []caisson.Call
-	for i, model := range []string{"small", "large", "small"} {
-		list = append(list, caisson.Call{
-			ID: caisson.ID("ca-" + strings.Repeat("abc"[i:i+1], 16)), At: noon.Add(time.Duration(i) * time.Hour),
-			Guest: caisson.Guest{
-				Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: account, Run: "r/1", Attempt: i, Agent: "shell",
-				Lineage: []string{"", "rn-aaaaaaaaaaaaaaaa", "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb"}[i], Trace: strings.Repeat("0f", 16),
-			},
-			Provider: "p", Model: model, Upstream: model, API: "chat", Status: 200,
-			Tokens: caisson.TokenCount{Input: 10, Output: int64(i)}, Cost: caisson.Dollar / 8, FirstByte: 1, Duration: 2,
-		})
+func (m *Memory) charge(_ context.Context, calls ...caisson.Call) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range calls {
+		m.calls = append(m.calls, c)
+		if b := m.budgets["account/"+c.Account]; b != nil {
+			b.Used.USD += c.Cost
+			b.Used.Calls++
+		}
 	}
-	return list
+	return nil
 }
 
 func (c ledgerCore) find(ctx context.Context, q caisson.UsageQuery) ([]caisson.Call, error) {
@@ -41,8 +35,10 @@ func (c ledgerCore) find(ctx context.Context, q caisson.UsageQuery) ([]caisson.C
 	case q.Account != caller.Account && !caller.Local:
 		return nil, caisson.Errorf(caisson.Denied, "only local callers see other accounts")
 	}
-	return slices.DeleteFunc(calls(q.Account), func(c caisson.Call) bool {
-		return q.Run != "" && q.Run != c.Run || q.Agent != "" && q.Agent != c.Agent ||
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.m.calls), func(c caisson.Call) bool {
+		return c.Account != q.Account || q.Run != "" && q.Run != c.Run || q.Agent != "" && q.Agent != c.Agent ||
 			q.Under != "" && q.Under != c.Run && !slices.Contains(strings.Fields(c.Lineage), q.Under) ||
 			q.Sandbox != "" && q.Sandbox != c.Sandbox || q.Model != "" && q.Model != c.Model ||
 			c.At.Before(q.Since) || !q.Until.IsZero() && !c.At.Before(q.Until)
@@ -101,8 +97,7 @@ func (c ledgerCore) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.B
 	if b.Account == "" {
 		b.Account = caller.Account
 	}
-	b.Used = caisson.Amount{USD: caisson.Dollar / 3, Tokens: 5, Calls: 1}
-	b.CreatedAt = noon
+	b.CreatedAt = time.Now().UTC()
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	c.m.budgets[b.Key] = &b
@@ -137,7 +132,7 @@ func (c ledgerCore) RemoveBudget(_ context.Context, key string) error {
 }
 
 func (c ledgerCore) Reconcile(_ context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
-	if provider != "p" || !since.Equal(noon) {
+	if provider != "p" {
 		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
 	}
 	return []caisson.Discrepancy{{UpstreamID: "x", Problem: "missing here", Upstream: caisson.Dollar / 7}}, nil

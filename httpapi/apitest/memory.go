@@ -1,5 +1,3 @@
-// Package apitest has what tests of the API need: working cores that keep everything in memory, and one suite that every
-// way to a set of cores must pass, the direct one and the one through client and server.
 package apitest
 
 import (
@@ -11,34 +9,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi"
 )
-
-// Cores is everything the API serves.
-type Cores struct {
-	Sandboxes   caisson.Sandboxes
-	Processes   caisson.Processes
-	Snapshots   caisson.Snapshots
-	Templates   caisson.Templates
-	Images      caisson.Images
-	Files       caisson.Files
-	Events      caisson.Events
-	Tokens      caisson.Tokens
-	Policies    caisson.Policies
-	Credentials caisson.Credentials
-	// Secrets is where the values of Credentials can be seen.
-	Secrets caisson.Secrets
-	Audit   caisson.Audit
-	Ledger  caisson.Ledger
-	Models  caisson.Models
-	// GatewayRuns are those on other machines.
-	GatewayRuns caisson.GatewayRuns
-	Daemon      caisson.Daemon
-	Agents      caisson.Agents
-	Runs        caisson.Runs
-	Workspaces  caisson.Workspaces
-	Repos       caisson.Repos
-	Volumes     caisson.Volumes
-}
 
 // Memory holds the state of cores. All of it is guarded by mu.
 type Memory struct {
@@ -63,6 +35,7 @@ type Memory struct {
 	repos       map[string]*caisson.Repo // by account and name
 	deliveries  []*caisson.Delivery
 	volumes     []*volume
+	calls       []caisson.Call
 	creates     int
 	pulled      caisson.PullRequest
 	live        int // processes that have not ended
@@ -92,11 +65,13 @@ func NewMemory() *Memory {
 
 // Cores returns the cores.
 func (m *Memory) Cores() Cores {
-	return Cores{
-		sandboxCore{m}, processCore{m}, snapshotCore{m}, templateCore{m}, imageCore{m}, fileCore{m}, eventCore{m}, tokenCore{m},
-		policyCore{m}, credentialCore{m}, m, auditCore{m}, ledgerCore{m}, modelCore{m}, gatewayRunCore{m}, daemonCore{m}, agentCore{m}, runCore{m},
-		spaceCore{m}, repoCore{m}, volumeCore{m},
-	}
+	return Cores{Config: httpapi.Config{
+		Sandboxes: sandboxCore{m}, Processes: processCore{m}, Snapshots: snapshotCore{m}, Templates: templateCore{m}, Images: imageCore{m},
+		Files: fileCore{m}, Events: eventCore{m}, Tokens: tokenCore{m}, Policies: policyCore{m}, Credentials: credentialCore{m},
+		Audit: auditCore{m}, Ledger: ledgerCore{m}, Models: modelCore{m}, GatewayRuns: gatewayRunCore{m}, Daemon: daemonCore{m},
+		Agents: agentCore{m}, Runs: runCore{m}, Workspaces: spaceCore{m}, Repos: repoCore{m}, Volumes: volumeCore{m},
+		Answers: m.Answers(), FindToken: m.FindToken,
+	}, Secrets: m, Charge: m.charge}
 }
 
 // Answers returns the store of answers.

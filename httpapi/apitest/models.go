@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/llm/prices"
 )
 
 // modelCore has two models, and the prices that are imported: the data of a list is the names of its models, one a line.
@@ -16,12 +17,13 @@ func gatewayModels() []caisson.GatewayModel {
 	return []caisson.GatewayModel{
 		{
 			Model: caisson.Model{
-				Alias: "large", Provider: "anthropic", Upstream: "claude-large", Context: 200_000, Output: 64_000,
+				Alias: "large", Provider: "cloud", Upstream: "cloud-large", Context: 200_000, Output: 64_000,
 				Prices: &caisson.Prices{Input: 3 * caisson.Dollar, Output: 15 * caisson.Dollar, CacheRead: 3 * caisson.Dollar / 10},
 			},
-			Kind: caisson.ProviderAnthropic, PriceSource: "config",
+			Kind: caisson.ProviderOpenAI, PriceSource: "config",
 		},
-		{Model: caisson.Model{Alias: "small", Provider: "local"}, Kind: caisson.ProviderOpenAI, Problem: "no price is known"},
+		{Model: caisson.Model{Alias: "small", Provider: "local", Upstream: "small", Free: true}, Kind: caisson.ProviderOpenAI, PriceSource: "free"},
+		{Model: caisson.Model{Alias: "dear", Provider: "local", Upstream: "dear"}, Kind: caisson.ProviderOpenAI, Problem: "no price is known"},
 	}
 }
 
@@ -45,15 +47,16 @@ func (c modelCore) ImportPrices(ctx context.Context, source string, data []byte)
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	c.m.prices = slices.DeleteFunc(c.m.prices, func(p caisson.ListedPrice) bool { return p.Source == source })
-	n := 0
-	for line := range strings.Lines(string(data)) {
-		n++
-		c.m.prices = append(c.m.prices, caisson.ListedPrice{
-			Model: strings.TrimSpace(line), Prices: caisson.Prices{Input: 1, Output: 2}, Source: source, At: time.Now().UTC(),
-		})
+	list, err := prices.Parse(source, data)
+	if err != nil {
+		return 0, err
 	}
-	return n, nil
+	c.m.prices = slices.DeleteFunc(c.m.prices, func(p caisson.ListedPrice) bool { return p.Source == source })
+	for _, p := range list {
+		p.At = time.Now().UTC()
+		c.m.prices = append(c.m.prices, p)
+	}
+	return len(list), nil
 }
 
 func (c modelCore) ListPrices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
@@ -68,6 +71,6 @@ func (c modelCore) ListPrices(ctx context.Context, match string) ([]caisson.List
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b caisson.ListedPrice) int { return strings.Compare(a.Model, b.Model) })
+	slices.SortFunc(out, func(a, b caisson.ListedPrice) int { return strings.Compare(a.Model+a.Source, b.Model+b.Source) })
 	return out, nil
 }

@@ -241,7 +241,8 @@ func (m *Memory) step(t *task, step string) {
 		for range n {
 			t.delta(strings.Repeat("0123456789abcde\n", 64))
 		}
-	case "change":
+	case "write":
+		rest, _, _ = strings.Cut(rest, " ")
 		t.result.Changes = append(t.result.Changes, caisson.FileChange{Path: rest, Kind: "modified", Added: 1, Removed: 1})
 	case "log":
 		t.logs[name] += text + "\n"

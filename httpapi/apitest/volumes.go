@@ -191,6 +191,11 @@ func (c volumeCore) take(t *task) error {
 	if err != nil {
 		return err
 	}
-	t.files = slices.Sorted(maps.Keys(v.files))
+	for _, p := range slices.Sorted(maps.Keys(v.files)) {
+		if v.files[p].dir {
+			p += "/"
+		}
+		t.files = append(t.files, p)
+	}
 	return nil
 }

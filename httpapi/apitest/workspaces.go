@@ -265,7 +265,7 @@ func (c spaceCore) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter
 func (c spaceCore) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (out *caisson.Diff, err error) {
 	err = c.with(ctx, ref, func(s *space) error {
 		if s.Kind == caisson.WorkspaceDirect {
-			return caisson.Errorf(caisson.Conflict, "the workspace %s is the directory itself; there is nothing to compare", s.ID)
+			return caisson.Errorf(caisson.NotFound, "the workspace %s is the directory itself; there is nothing to compare", s.ID)
 		}
 		list, err := s.changes(req)
 		if err != nil {
