@@ -98,7 +98,7 @@ func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
 		return ended(t, ctx, c, run.ID)
 	}
 	asked := caisson.RepoRequest{Name: "r", Base: "feature", Branch: "fix/ü", Read: []string{"main"}, Pull: true, Ready: true, Title: "T <&>"}
-	run := deliver("write new x; deliver delivered", asked)
+	run := deliver("say done; write new x", asked)
 	if diff := cmp.Diff(&asked, run.Request.Repo); diff != "" {
 		t.Error(diff)
 	}
@@ -113,11 +113,11 @@ func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
 	if same := must(c.Repos.GetDelivery(ctx, string(d.ID)))(t); !cmp.Equal(d, same) {
 		t.Errorf("%+v", same)
 	}
-	if none := deliver("deliver", caisson.RepoRequest{Name: "r"}).Result.Delivery; none == nil || none.ID != "" || none.State != "" || none.Repo != "r" {
+	if none := deliver("say nothing", caisson.RepoRequest{Name: "r"}).Result.Delivery; none == nil || none.ID != "" || none.State != "" || none.Repo != "r" {
 		t.Errorf("nothing to deliver: %+v", none)
 	}
-	held := deliver("write .envrc x; deliver held", caisson.RepoRequest{Name: "other"}).Result.Delivery.ID
-	failed := deliver("write new x; deliver failed the remote refuses", caisson.RepoRequest{Name: "r", Branch: "refused"}).Result.Delivery.ID
+	held := deliver("say done; write .envrc x", caisson.RepoRequest{Name: "other"}).Result.Delivery.ID
+	failed := deliver("say done; write new x", caisson.RepoRequest{Name: "r", Branch: "refused"}).Result.Delivery.ID
 	testDeliveryPages(t, ctx, c, run.ID, []caisson.ID{failed, held, d.ID})
 
 	if d := must(c.Repos.GetDelivery(ctx, string(held)))(t); len(d.Findings) != 1 {

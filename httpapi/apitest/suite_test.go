@@ -9,12 +9,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/coretest"
 )
 
-func TestMemory(t *testing.T) {
-	Test(t, func(t *testing.T) (context.Context, Cores) {
-		return caisson.WithCaller(context.Background(), caisson.Caller{Account: "local", Local: true}), NewMemory().Cores()
-	})
-}
-
 func TestWorld(t *testing.T) {
 	Test(t, func(t *testing.T) (context.Context, Cores) {
 		w := coretest.New(t)

@@ -98,14 +98,9 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
 	saysHolder(t, err, "workspace.source", sb.ID)
 	req := caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}
-	run, err := c.Runs.StartRun(ctx, req)
-	if err == nil {
-		if run = ended(t, ctx, c, run.ID); run.Result.Error != nil {
-			err = run.Result.Error
-		}
-	}
-	if err == nil || !strings.Contains(err.Error(), string(sb.ID)) {
-		t.Errorf("a run with a volume that sandbox %s has: %v", sb.ID, err)
+	run := must(c.Runs.StartRun(ctx, req))(t)
+	if e := ended(t, ctx, c, run.ID).Result.Error; e == nil || e.Code != caisson.RunInvalid || !strings.Contains(e.Message, string(sb.ID)) {
+		t.Errorf("a run with a volume that sandbox %s has: %v", sb.ID, e)
 	}
 	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
 	if after := len(listSandboxes(t, ctx, c)); after != before {

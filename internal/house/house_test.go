@@ -174,7 +174,7 @@ var directions = map[string][]string{
 	"engine":                      {"events", "models", "subruns", "forge", "gate", "relay", "relay/link", "repos", "volumes", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "guestd", "credential", "egress", "ledger"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
-	"httpapi/apitest":             {"httpapi", "egress", "credential", "llm/prices"},
+	"httpapi/apitest":             {"httpapi"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
 		"forge", "gate", "relay", "relay/link", "relay/remoteurl", "workspaces", "runs", "workspaces", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "guestd", "models", "wire", "worker", "runtime/gvisor/sentry",
