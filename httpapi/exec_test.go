@@ -120,7 +120,7 @@ func TestDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
-	if list, err := c.Processes(t.Context(), sb); err != nil || len(list) != 2 {
+	if list, err := c.ListProcesses(t.Context(), sb); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if err := c.Kill(t.Context(), sb, p.PID(), 9); err != nil {

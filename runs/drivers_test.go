@@ -268,11 +268,11 @@ func (b *boxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error
 	return b.lifecycle.Resume(ctx, ref)
 }
 
-func (b *boxes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+func (b *boxes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
 	if err := b.note(ctx, "processes"); err != nil {
 		return nil, err
 	}
-	return b.processes.Processes(ctx, ref)
+	return b.processes.ListProcesses(ctx, ref)
 }
 
 func (b *boxes) MakeDir(ctx context.Context, ref, dir string, parents bool) error {

@@ -244,7 +244,7 @@ func TestStopGrace(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	w.wantState(sb.ID, caisson.Running)
-	if list := got(w.Processes().Processes(w.ctx(), id))(t); len(list) != 2 {
+	if list := got(w.Processes().ListProcesses(w.ctx(), id))(t); len(list) != 2 {
 		t.Errorf("a stop that was given up has ended something: %v", list)
 	}
 	got(w.Sandboxes().Stop(w.ctx(), id, time.Millisecond))(t)

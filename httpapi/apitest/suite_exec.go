@@ -19,7 +19,7 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 	sb := string(create(t, ctx, c, caisson.CreateRequest{Command: []string{"echo", "first"}}).ID)
 	p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"sleep"}}))(t)
 	defer p.Close()
-	if list := must(c.Processes.Processes(ctx, sb))(t); !slices.ContainsFunc(list, func(i caisson.ProcessInfo) bool { return i.PID == p.PID() }) {
+	if list := must(c.Processes.ListProcesses(ctx, sb))(t); !slices.ContainsFunc(list, func(i caisson.ProcessInfo) bool { return i.PID == p.PID() }) {
 		t.Errorf("%+v", list)
 	}
 	Fails(t, c.Processes.Kill(ctx, sb, 4711, 15), caisson.NotFound, "")
@@ -189,7 +189,7 @@ func testExecEnds(t *testing.T, ctx context.Context, c Cores) {
 		}
 		p.Close() // idempotent
 		poll.Until(t, Timeout, func() bool {
-			list := must(c.Processes.Processes(ctx, sb))(t)
+			list := must(c.Processes.ListProcesses(ctx, sb))(t)
 			return len(list) == 1
 		})
 	})
