@@ -77,7 +77,8 @@ func (w *world) open() {
 	w.t.Helper()
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
-		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
+		Dir: w.data, Store: w.store, Git: relay.NewTool(runner),
+		Remote: repos.RemoteConfig{Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
 		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}
 	if w.adapt != nil {

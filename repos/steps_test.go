@@ -210,7 +210,7 @@ func stepped(t *testing.T) (*world, *steps) {
 		c.Exec = func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) {
 			return step(s, "exec", func() (caisson.Process, error) { return exec(ctx, sandbox, req) })
 		}
-		c.Store, c.Git, c.Forge = stepStore{c.Store, s}, stepGit{c.Git, s}, &pulls{s: s, made: map[string]int{}}
+		c.Store, c.Git, c.Remote.Forge = stepStore{c.Store, s}, stepGit{c.Git, s}, &pulls{s: s, made: map[string]int{}}
 	}
 	w.open()
 	w.bare = w.remote.Create("acme/app.git")
