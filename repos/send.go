@@ -30,17 +30,13 @@ func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delive
 		return d, err
 	}
 	defer release()
-	r, err := s.repos.Get(ctx, caisson.In(d.Account), d.Repo)
+	r, g, err := s.authorize(ctx, d)
 	if err != nil {
 		return d, err
 	}
 	out := *d
-	// Asked again: what is protected may have changed since the run began.
-	if why := protectedBranch(r, d.Branch, d.Base); why != "" {
-		return &out, caisson.Errorf(caisson.Denied, "%s", why)
-	}
 	if out.Sent != d.Commit {
-		if err := s.push(ctx, r, d); err != nil {
+		if err := s.push(ctx, r, g, d); err != nil {
 			return &out, err
 		}
 		out.Sent = d.Commit
@@ -67,6 +63,27 @@ func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delive
 	}
 	out.URL, out.Number = pull.URL, pull.Number
 	return &out, nil
+}
+
+// authorize checks whether a delivery may still be sent, and returns its repository and grant as they are now. It is called for
+// each attempt, because either may have changed since the delivery was made. A delivery that is not allowed is not retried. The
+// credential is read when a connection is made.
+func (s *sender) authorize(ctx context.Context, d *caisson.Delivery) (*caisson.Repo, *grant, error) {
+	r, err := s.repos.Get(ctx, caisson.In(d.Account), d.Repo)
+	if err != nil {
+		return nil, nil, err
+	}
+	g := s.grants.get(d.Sandbox, d.Repo)
+	switch {
+	case g == nil || g.Account != d.Account:
+		return nil, nil, caisson.Errorf(caisson.NotFound, "sandbox %s no longer has a grant for repository %s, and the commits of delivery %s are gone", d.Sandbox, d.Repo, d.ID)
+	case g.Branch != d.Branch || g.Base != d.Base || g.From != d.From:
+		return nil, nil, caisson.Errorf(caisson.Denied, "sandbox %s now has a grant for branch %s from %s, not for the one of delivery %s; deliver its commits again", d.Sandbox, g.Branch, g.Base, d.ID)
+	}
+	if why := protectedBranch(r, d.Branch, d.Base); why != "" {
+		return nil, nil, caisson.Errorf(caisson.Denied, "%s", why)
+	}
+	return r, g, nil
 }
 
 // trailer is the end of the text of a pull request.
@@ -98,11 +115,7 @@ func (s *sender) expected(ctx context.Context, d *caisson.Delivery, g *grant) (s
 
 // push pushes the branch of a delivery. A branch that is at another commit than expected is not overwritten, but one that was
 // removed, as after a merge, is made again.
-func (s *sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery) error {
-	g, err := readGrant(s.dirs.path(d.Account, d.Repo, storesDir, string(d.Sandbox)+".json"))
-	if err != nil {
-		return caisson.Wrap(err, caisson.NotFound, "the commits of delivery %s are gone", d.ID)
-	}
+func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson.Delivery) error {
 	expect, err := s.expected(ctx, d, g)
 	if err != nil {
 		return err
