@@ -35,37 +35,37 @@ type access struct {
 	events     caisson.Publisher
 }
 
-// check implements [caisson.Relay.CheckRepo].
-func (a *access) check(ctx context.Context, account string, req caisson.RepoRequest) error {
+// check implements [caisson.Relay.CheckRepo], and returns the repository.
+func (a *access) check(ctx context.Context, account string, req caisson.RepoRequest) (*caisson.Repo, error) {
 	r, err := a.repos.Get(ctx, caisson.In(account), req.Name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, b := range append([]string{req.Base, req.Branch}, req.Read...) {
 		if b != "" && !refname.Valid(b) {
-			return caisson.Invalidf("repo", "%.100q is not a valid name of a branch", b)
+			return nil, caisson.Invalidf("repo", "%.100q is not a valid name of a branch", b)
 		}
 	}
 	if req.Branch != "" {
 		if why := protectedBranch(r, req.Branch, cmp.Or(req.Base, r.Head)); why != "" {
-			return caisson.Invalidf("repo.branch", "%s; choose another branch", why)
+			return nil, caisson.Invalidf("repo.branch", "%s; choose another branch", why)
 		}
 	}
 	if req.Pull && r.Forge == caisson.ForgeNone {
-		return caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; name its forge with caisson repo add --forge", r.Name)
+		return nil, caisson.Invalidf("repo.pull", "the remote of %s is no forge that pull requests can be opened at; name its forge with caisson repo add --forge", r.Name)
 	}
 	at, err := locate(r)
 	if err != nil || !req.Pull {
-		return err
+		return r, err
 	}
 	if at.url.Scheme == remoteurl.SSH {
-		return caisson.Invalidf("repo.pull", "%s is opened with an SSH key, which opens no pull requests; add it by its https address, with a token", r.Name)
+		return nil, caisson.Invalidf("repo.pull", "%s is opened with an SSH key, which opens no pull requests; add it by its https address, with a token", r.Name)
 	}
 	secret, err := a.remotes.storedCredential(ctx, r, at)
 	if err == nil && secret.IsZero() {
 		err = errNoToken(r)
 	}
-	return err
+	return r, err
 }
 
 // protectedBranch returns why nothing may be pushed to a branch, "" if it is not protected.
@@ -86,10 +86,7 @@ func protectedBranch(r *caisson.Repo, branch, base string) string {
 
 // grant implements [caisson.Relay.Grant].
 func (a *access) grant(ctx context.Context, req caisson.RepoAccess) (*caisson.RepoGrant, error) {
-	if err := a.check(ctx, req.Account, req.Repo); err != nil {
-		return nil, err
-	}
-	r, err := a.repos.Get(ctx, caisson.In(req.Account), req.Repo.Name)
+	r, err := a.check(ctx, req.Account, req.Repo)
 	if err != nil {
 		return nil, err
 	}

@@ -124,15 +124,11 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	limits := cfg.Limits
-	for _, d := range []struct {
-		value *time.Duration
-		or    time.Duration
-	}{
-		{&limits.First, 5 * time.Second}, {&limits.Tries, 72 * time.Hour}, {&limits.Keep, 30 * 24 * time.Hour},
-		{&limits.Fetch, time.Hour}, {&limits.Sweep, time.Hour},
+	for d, or := range map[*time.Duration]time.Duration{
+		&limits.First: 5 * time.Second, &limits.Tries: 72 * time.Hour, &limits.Keep: 30 * 24 * time.Hour, &limits.Fetch: time.Hour, &limits.Sweep: time.Hour,
 	} {
-		if *d.value <= 0 {
-			*d.value = d.or
+		if *d <= 0 {
+			*d = or
 		}
 	}
 	if limits.Space <= 0 {
@@ -208,7 +204,8 @@ func (c *Core) Repos() *Service { return c.service }
 
 // CheckRepo implements [caisson.Relay].
 func (c *Core) CheckRepo(ctx context.Context, account string, req caisson.RepoRequest) error {
-	return c.access.check(ctx, account, req)
+	_, err := c.access.check(ctx, account, req)
+	return err
 }
 
 // Grant implements [caisson.Relay].

@@ -233,7 +233,7 @@ func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.R
 	case dir != "" && !path.IsAbs(dir):
 		return nil, caisson.Invalidf("dir", "must be the absolute path of a directory in the sandbox")
 	}
-	if err := s.access.check(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
+	if _, err := s.access.check(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
 		return nil, err
 	}
 	d, err := s.planner.deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
