@@ -310,9 +310,9 @@ func TestTornJournal(t *testing.T) {
 
 func FuzzPlan(f *testing.F) {
 	for _, op := range operations {
-		var text bytes.Buffer
 		plan, _ := planOf(f, op.before, op.after)
-		if err := plan.Encode(&text); err != nil {
+		text, err := plan.encode()
+		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(text.Bytes())
@@ -323,11 +323,11 @@ func FuzzPlan(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var text bytes.Buffer
-		if err := p.Encode(&text); err != nil {
+		text, err := p.encode()
+		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := DecodePlan(&text)
+		again, err := DecodePlan(text)
 		if err != nil || fmt.Sprint(again.Steps) != fmt.Sprint(p.Steps) {
 			t.Errorf("%v: %v is not %v", err, again, p)
 		}

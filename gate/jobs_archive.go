@@ -12,14 +12,6 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-const jobArchive = "gate.archive"
-
-// archiveTime bounds an upload, which is as slow as the client's network.
-const archiveTime = 12 * time.Hour
-
-// ArchiveJobs are the jobs that read archives of clients.
-func ArchiveJobs() []worker.Job { return []worker.Job{{Name: jobArchive, Run: runArchive}} }
-
 // archiveArgs say what of an archive is left out, and how large it may be after that.
 type archiveArgs struct {
 	maskArgs
@@ -32,24 +24,20 @@ type Masked struct {
 	Count  int
 }
 
-func runArchive(_ context.Context, c *worker.Call) (any, error) {
-	var args archiveArgs
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
-	files, err := c.Files(1)
-	if err != nil {
-		return nil, err
-	}
-	mask, err := NewMask(args.Hide, args.Show)
-	if err != nil {
-		return nil, err
-	}
-	list := mask.Lister()
-	if err := archive.CopyShown(&capped{w: files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
-		return nil, err
-	}
-	return Masked{Hidden: list.Hidden, Count: list.Count}, nil
+// jobArchive copies its input to its descriptor.
+var jobArchive = worker.Job[archiveArgs, Masked]{
+	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour}, // an upload is as slow as the client's network
+	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (Masked, error) {
+		mask, err := NewMask(args.Hide, args.Show)
+		if err != nil {
+			return Masked{}, err
+		}
+		list := mask.Lister()
+		if err := archive.CopyShown(&capped{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
+			return Masked{}, err
+		}
+		return Masked{Hidden: list.Hidden, Count: list.Count}, nil
+	},
 }
 
 // capped fails with Exhausted once more than left bytes were written.
@@ -69,11 +57,8 @@ func (c *capped) Write(p []byte) (int, error) {
 // in to its end, or until the copy fails; errors of in come back as they are. Invalid if it is no such archive.
 func (t *Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
 	source := &noted{r: in}
-	var result Masked
-	err := t.run.Run(ctx, worker.Request{
-		Job: jobArchive, Args: archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}, Files: []*os.File{out}, Input: source,
-		Limits: worker.Limits{Time: archiveTime},
-	}, &result)
+	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
+	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})
 	if source.err != nil { // the job has seen a short archive
 		err = source.err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
 )
 
 // Journals of a directory for what is saved: that of the apply and that of its undo.
@@ -217,7 +218,7 @@ func parseRecord(line string) (record, bool) {
 	if err != nil || uint32(want) != crc32.ChecksumIEEE([]byte(text)) {
 		return rec, false
 	}
-	return rec, strictJSON([]byte(text), &rec) == nil
+	return rec, worker.Unmarshal([]byte(text), &rec) == nil
 }
 
 // validStage reports whether name is one that newStage makes.

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/worker"
 )
 
 // Part makes of a step that changes a text file one that makes only some hunks of that change: those of the patch that a
@@ -92,60 +91,4 @@ func keepPart(frozen, merged *os.File, step Step, text []byte) error {
 		entries = slices.Insert(entries, i, e)
 	}
 	return writeIndex(dir, "index", entries, cut)
-}
-
-const jobPart = "gate.part"
-
-// partArgs say what a job makes a part of.
-type partArgs struct {
-	Step   Step
-	Chosen []int
-}
-
-// PartJobs are the jobs that take changes apart. Their root is the host's directory.
-func PartJobs() []worker.Job { return []worker.Job{{Name: jobPart, Run: runPart}} }
-
-func runPart(ctx context.Context, c *worker.Call) (any, error) {
-	var args partArgs
-	root, files, err := given(c, &args, 2)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	step, err := Part(ctx, root, files[0], files[1], args.Step, args.Chosen)
-	if _, ok := errors.AsType[*Moved](err); ok {
-		// Jobs have no way to say Conflict.
-		return partReply{Moved: true}, nil
-	}
-	return partReply{Step: step}, err
-}
-
-type partReply struct {
-	Step  Step
-	Moved bool
-}
-
-// Part is [Part] with the rights of host's owner. frozen is the caller's.
-func (t *Tool) Part(ctx context.Context, host, frozen *os.File, step Step, chosen []int) (Step, error) {
-	merged, err := MergedDir(frozen)
-	if err != nil {
-		return step, err
-	}
-	defer merged.Close()
-	var reply partReply
-	err = lend(host, []*os.File{merged}, func() error {
-		return t.run.Run(ctx, worker.Request{
-			Job: jobPart, Args: partArgs{step, chosen}, Files: []*os.File{frozen, merged}, Root: host, Limits: readLimits,
-		}, &reply)
-	})
-	if err != nil {
-		return step, err
-	}
-	if reply.Moved {
-		return step, (&Moved{Paths: []string{step.Path}}).conflict()
-	}
-	// A job is believed what the file's content is to be, and nothing else.
-	part := step
-	part.After.Hash = reply.Step.After.Hash
-	return part, part.validate()
 }

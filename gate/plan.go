@@ -1,13 +1,10 @@
 package gate
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"io"
 	"path"
 	"slices"
@@ -15,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
 )
 
 // Bounds of a plan.
@@ -196,47 +194,23 @@ func (p *Plan) sorted() []Step {
 }
 
 // Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
-func (p *Plan) Encode(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	enc := json.NewEncoder(out)
-	for i := range p.Steps {
-		if err := enc.Encode(&p.Steps[i]); err != nil {
-			return err
-		}
+func (p *Plan) Encode(w io.Writer) error { return worker.WriteRows(w, p.Steps) }
+
+// encode validates p and returns what Encode writes.
+func (p *Plan) encode() (*bytes.Buffer, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
 	}
-	return out.Flush()
+	var out bytes.Buffer
+	return &out, p.Encode(&out)
 }
 
 // DecodePlan reads a plan and validates it. Memory is bounded, whatever r yields.
 func DecodePlan(r io.Reader) (*Plan, error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 4096), maxPlanLine)
-	p := &Plan{}
-	for lines.Scan() {
-		if len(p.Steps) == maxSteps {
-			return nil, caisson.Errorf(caisson.Invalid, "a plan has at most %d steps", maxSteps)
-		}
-		var s Step
-		if err := strictJSON(lines.Bytes(), &s); err != nil {
-			return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
-		}
-		p.Steps = append(p.Steps, s)
+	steps, err := worker.ReadRows[Step](r, maxSteps, maxPlanLine)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
 	}
-	if err := lines.Err(); err != nil {
-		return nil, caisson.Wrap(err, caisson.Invalid, "the plan cannot be read")
-	}
+	p := &Plan{Steps: steps}
 	return p, p.Validate()
-}
-
-// strictJSON is json.Unmarshal that accepts no unknown fields and nothing after the value.
-func strictJSON(data []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the value")
-	}
-	return nil
 }

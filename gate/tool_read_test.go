@@ -131,7 +131,7 @@ func TestReadComparisonIsBounded(t *testing.T) {
 		// Whoever goes up from such a path never comes to an end.
 		{`{"steps":[{"path":"/a"}]}`, 1}, {`{"steps":[{"path":""}]}`, 1}, {`{"steps":[{"path":"."}]}`, 1}, {`{"steps":[{"path":"../a"}]}`, 1},
 		{`{"steps":[{"path":"a//b"}]}`, 1}, {`{"steps":[{"path":"a"},{"path":"b"},{"path":"c"}]}`, 1}} {
-		if _, err := readComparison(strings.NewReader(tt.data), comparisonEnd{Count: tt.count}); err == nil || caisson.KindOf(err) != caisson.Internal {
+		if _, err := readComparison(strings.NewReader(tt.data), compareReply{Count: tt.count}); err == nil || caisson.KindOf(err) != caisson.Internal {
 			t.Errorf("%q: %v", tt.data, err)
 		}
 	}

@@ -14,9 +14,6 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// prepareLimits are those of the job.
-var prepareLimits = worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30}
-
 // Prepare makes the commits that are sent of those that were pushed to store: rewritten as req says, checked once more, and signed by
 // req.Sign in this process. Signatures of others, which rewriting breaks, are left out. NotFound if the store lacks the commits, Denied if
 // they are not to be sent, Conflict while a push is under way.
@@ -24,50 +21,29 @@ func (t *Tool) Prepare(ctx context.Context, store, view *os.File, req PrepareReq
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
-	args := prepareArgs{PrepareRequest: req}
-	job := worker.Request{
-		Job: jobPrepare, Root: store, Access: worker.WriteAsOwner, Programs: true, Mounts: []worker.Mount{{Dir: view, At: viewDir}},
-		Limits: prepareLimits,
-	}
-	var p prepareReply
+	given := worker.Given{Root: store, Mounts: overMount(view)}
 	if req.Sign == nil {
-		job.Args = args
-		if err := t.run.Run(ctx, job, &p); err != nil {
-			return nil, err
-		}
-		return p.check(&req)
+		p, err := jobPrepare.Run(ctx, t.run, req, given)
+		return &p, err
 	}
 	near, far, err := socketpair.New()
 	if err != nil {
 		return nil, err
 	}
 	defer far.Close()
-	args.Signed = true
-	job.Args, job.Files = args, []*os.File{far}
+	given.Files = []*os.File{far}
 	done := make(chan error, 1)
 	go func() {
 		defer near.Close()
 		done <- answerSigner(near, req.Sign)
 	}()
-	err = t.run.Run(ctx, job, &p)
+	p, err := jobPrepare.Run(ctx, t.run, req, given)
 	near.Close()
 	if e := <-done; e != nil {
 		return nil, e
 	}
-	if err != nil {
-		return nil, err
-	}
-	return p.check(&req)
+	return &p, err
 }
-
-// prepareArgs are the arguments of the job.
-type prepareArgs struct {
-	PrepareRequest
-	Signed bool
-}
-
-// prepareReply is what the job answers. Subjects that are more than there is room for are left out.
-type prepareReply struct{ Prepared }
 
 // Bounds of signing.
 const (
@@ -76,44 +52,25 @@ const (
 	maxSignedOnce = maxPrepared
 )
 
-// check returns the reply if it makes sense.
-func (p *prepareReply) check(req *PrepareRequest) (*Prepared, error) {
-	bad := caisson.Errorf(caisson.Internal, "a job of the relay answered nonsense")
-	if !validCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !validFindings(p.Findings) || denied(p.Findings) {
-		return nil, bad
-	}
-	for _, c := range p.Commits {
-		if !validCommit(c.ID) || plain(c.Subject, 200+len("…")) != c.Subject {
-			return nil, bad
+// jobPrepare makes commits of a push, and has them signed over its descriptor if it is given one. Its root is a store.
+var jobPrepare = worker.Job[PrepareRequest, Prepared]{
+	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
+	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
+	Do: func(ctx context.Context, c *worker.Call, req PrepareRequest) (Prepared, error) {
+		if len(c.Files) > 0 {
+			req.Sign = askSigner(c.Files[0])
 		}
-	}
-	if len(p.Title) > maxPullTitle+len("…") || plain(p.Title, maxPullTitle+len("…")) != p.Title ||
-		len(p.Text) > maxPullText+len("…") || strings.TrimSpace(safetext.Lines(p.Text)) != p.Text {
-		return nil, bad
-	}
-	if n := len(p.Commits); n > 0 && p.Commits[n-1].ID != p.Commit || n == 0 && p.Commit != req.Commit {
-		return nil, bad
-	}
-	return &p.Prepared, nil
+		p, err := prepare(ctx, overView(), req)
+		if err == nil {
+			p.fit()
+		}
+		return worker.Value(p, err)
+	},
+	Valid: func(req PrepareRequest, p *Prepared) bool { return p.valid(&req) },
 }
 
-func runPrepare(ctx context.Context, c *worker.Call) (any, error) {
-	var args prepareArgs
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
-	req := args.PrepareRequest
-	if args.Signed {
-		conn, err := c.File(0)
-		if err != nil {
-			return nil, err
-		}
-		req.Sign = askSigner(conn)
-	}
-	p, err := prepare(ctx, storeRepo(), req)
-	if err != nil {
-		return nil, err
-	}
+// fit leaves out of p what is more than there is room for in a reply.
+func (p *Prepared) fit() {
 	left := maxAnswered / 2 // the text of the pull request needs room, too
 	p.Findings = fitFindings(p.Findings, &left)
 	left = maxSubjects
@@ -122,7 +79,24 @@ func runPrepare(ctx context.Context, c *worker.Call) (any, error) {
 			p.Commits[i].Subject = ""
 		}
 	}
-	return prepareReply{*p}, nil
+}
+
+// valid reports whether p can be the reply to req.
+func (p *Prepared) valid(req *PrepareRequest) bool {
+	if !validCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !validFindings(p.Findings) || denied(p.Findings) {
+		return false
+	}
+	for _, c := range p.Commits {
+		if !validCommit(c.ID) || plain(c.Subject, 200+len("…")) != c.Subject {
+			return false
+		}
+	}
+	if len(p.Title) > maxPullTitle+len("…") || plain(p.Title, maxPullTitle+len("…")) != p.Title ||
+		len(p.Text) > maxPullText+len("…") || strings.TrimSpace(safetext.Lines(p.Text)) != p.Text {
+		return false
+	}
+	n := len(p.Commits)
+	return n > 0 && p.Commits[n-1].ID == p.Commit || n == 0 && p.Commit == req.Commit
 }
 
 // askSigner returns a function that has payloads signed at the other end of conn: a length of four bytes and that many bytes there,

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,17 +14,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/worker"
 )
-
-// Names of the jobs for pushes.
-const (
-	jobReceive = "relay.receive"
-	jobPrepare = "relay.prepare"
-)
-
-// ReceiveJobs are the jobs that read pushes and make commits of them. Their root is a store and /view is its view.
-func ReceiveJobs() []worker.Job {
-	return []worker.Job{{Name: jobReceive, Run: runReceive}, {Name: jobPrepare, Run: runPrepare}}
-}
 
 // drainTime is for how long the rest of a request is read that is refused already, so that its sender reads why.
 const drainTime = 30 * time.Second
@@ -40,19 +30,14 @@ func (t *Tool) Receive(ctx context.Context, store, view, conn *os.File, req Rece
 		return nil, err
 	}
 	l := req.Limits.withDefaults()
-	var r Received
-	err := t.run.Run(ctx, worker.Request{
-		Job: jobReceive, Args: receiveArgs{ReceiveRequest: req, Granted: len(req.Granted)}, Files: []*os.File{conn}, Input: grantedInput(req.Granted),
-		Root: store, Access: worker.WriteAsOwner, Programs: true, Mounts: []worker.Mount{{Dir: view, At: viewDir}},
+	r, err := jobReceive.Run(ctx, t.run, receiveArgs{ReceiveRequest: req, Granted: len(req.Granted)}, worker.Given{
+		Root: store, Mounts: overMount(view), Files: []*os.File{conn}, Input: bytes.NewReader(appendRefs(nil, req.Granted)),
 		Limits: worker.Limits{
 			Time: l.Time + stall + 2*drainTime, CPU: 2 * l.Time, Memory: 2 << 30, FileSize: int64(l.Pack + l.Total),
 		},
-	}, &r)
+	})
 	if err != nil {
 		return nil, err
-	}
-	if !r.valid() {
-		return nil, caisson.Errorf(caisson.Internal, "a job of the relay answered nonsense")
 	}
 	return &r, nil
 }
@@ -63,43 +48,34 @@ type receiveArgs struct {
 	Granted int
 }
 
-func grantedInput(refs []Ref) io.Reader { return strings.NewReader(string(appendRefs(nil, refs))) }
-
-func runReceive(ctx context.Context, c *worker.Call) (any, error) {
-	var args receiveArgs
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
-	conn, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
-	req := args.ReceiveRequest
-	granted, err := io.ReadAll(c.Input())
-	if err != nil {
-		return nil, err
-	}
-	if req.Granted, err = parseRefs(granted); err != nil {
-		return nil, err
-	}
-	if len(req.Granted) != args.Granted {
-		return nil, caisson.Errorf(caisson.Internal, "the job was not told all refs that are granted")
-	}
-	p, err := newPeer(conn)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	r, err := receiveFrom(ctx, storeRepo(), p, req)
-	if err != nil {
-		return nil, err
-	}
-	r.fit()
-	return r, nil
+// jobReceive reads a push. Its root is a store.
+var jobReceive = worker.Job[receiveArgs, Received]{
+	Name: "relay.receive", Programs: true, Access: worker.WriteAsOwner, Files: 1,
+	Do: func(ctx context.Context, c *worker.Call, args receiveArgs) (Received, error) {
+		req := args.ReceiveRequest
+		granted, err := io.ReadAll(c.Input())
+		if err != nil {
+			return Received{}, err
+		}
+		if req.Granted, err = parseRefs(granted); err != nil {
+			return Received{}, err
+		}
+		if len(req.Granted) != args.Granted {
+			return Received{}, caisson.Errorf(caisson.Internal, "the job was not told all refs that are granted")
+		}
+		p, err := newPeer(c.Files[0])
+		if err != nil {
+			return Received{}, err
+		}
+		defer p.Close()
+		r, err := receiveFrom(ctx, overView(), p, req)
+		if err == nil {
+			r.fit()
+		}
+		return worker.Value(r, err)
+	},
+	Valid: func(_ receiveArgs, r *Received) bool { return r.valid() },
 }
-
-// storeRepo is a store as its jobs see it.
-func storeRepo() repo { return repo{dir: workDir, view: viewDir, tmp: "/tmp"} }
 
 // receiveFrom is receive over a connection, which it ends.
 func receiveFrom(ctx context.Context, store repo, p *peer, req ReceiveRequest) (*Received, error) {

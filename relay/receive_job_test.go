@@ -230,7 +230,7 @@ func TestToolReceiveBelievesNothing(t *testing.T) {
 		"subject":   {Commit: id, Commits: []Commit{{ID: id, Subject: "a\nb"}}},
 		"denied":    {Commit: id, Findings: []caisson.Finding{deniedFinding("x", "y")}},
 	} {
-		tool := NewTool(brokenRunner{func(reply any) { reply.(*prepareReply).Prepared = p }})
+		tool := NewTool(brokenRunner{func(reply any) { *reply.(*Prepared) = p }})
 		if got, err := tool.Prepare(t.Context(), nil, nil, req); err == nil {
 			t.Errorf("%s: %+v", name, got)
 		}

@@ -7,6 +7,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 )
 
+// A Ref is a branch or tag.
+type Ref struct {
+	Name   string // in full, as "refs/heads/main"
+	Commit string // 40 or 64 hexadecimal digits; for annotated tags the tag object's
+}
+
 // validCommit reports whether id is the name of an object, of SHA-1 or SHA-256, and not the one that means none.
 func validCommit(id string) bool {
 	if len(id) != 40 && len(id) != 64 {

@@ -14,11 +14,7 @@ import (
 )
 
 // dialed reports which addresses a job can reach, when it has spoken to listeners of its own.
-func dialed(_ context.Context, c *worker.Call) (any, error) {
-	var args dials
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
+func dialed(_ context.Context, _ *worker.Call, args dials) ([]string, error) {
 	got := []string{}
 	for _, t := range args.Targets {
 		if conn, err := net.DialTimeout(t[0], t[1], 2*time.Second); err == nil {

@@ -15,7 +15,9 @@
 // and shared memory are no part of them: only [Limits.Time] is the whole job's. A program that a limit ends is killed by a
 // signal, which the job sees and has to turn into an error.
 //
-// worker is infrastructure: drivers may import it and hand their jobs to [Main] in an explicit table.
+// A package declares its jobs, each as a [Job], and the binary hands them to [Main] in an explicit table.
+//
+// worker is infrastructure: drivers may import it.
 package worker
 
 import (
@@ -102,7 +104,7 @@ func hold(exe string) (*os.File, error) {
 type Request struct {
 	Job  string // name in the table given to [Main]
 	Args any    // marshalled to JSON; may hold secrets, they travel over a pipe only
-	// Files are the job's descriptors, in order; see [Call.File]. A job without network gets directories as mounts of their
+	// Files are the job's descriptors, in order; see [Call.Files]. A job without network gets directories as mounts of their
 	// own, so what is above them, or mounted below them, is out of its reach.
 	Files []*os.File
 	// Input is what [Call.Input] reads; nil for none. An *os.File goes to the job as it is.

@@ -1,0 +1,111 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// compareReply is the reply of a comparison; the differences are in a file.
+type compareReply struct {
+	Count int
+	Cut   bool
+}
+
+// jobCompare writes differences to its last descriptor. Its root is the host's directory.
+var jobCompare = worker.Job[CompareOptions, compareReply]{
+	Name: "gate.compare", Root: true, Files: 5, Limits: readLimits,
+	Do: func(ctx context.Context, c *worker.Call, opts CompareOptions) (compareReply, error) {
+		result, err := Compare(ctx, c.Root, c.Files[0], c.Files[1], c.Files[2], c.Files[3], opts)
+		if err != nil {
+			return compareReply{}, err
+		}
+		return compareReply{Count: len(result.Differences), Cut: result.Cut}, worker.WriteRows(c.Files[4], result.Differences)
+	},
+}
+
+// Compare is [Compare] with the rights of host's owner. The directories are the caller's.
+func (t *Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts CompareOptions) (*Comparison, error) {
+	merged, err := MergedDir(frozen)
+	if err != nil {
+		return nil, err
+	}
+	defer merged.Close()
+	out, err := worker.Scratch("differences")
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	given := worker.Given{Root: host, Files: []*os.File{manifest, base, frozen, merged, out}}
+	reply, err := lend(ctx, t, jobCompare, opts, given, merged)
+	if err != nil {
+		return nil, err
+	}
+	return readComparison(io.NewSectionReader(out, 0, maxComparison), reply)
+}
+
+// maxComparison bounds what a comparison job may write.
+const maxComparison = 1 << 30
+
+func readComparison(r io.Reader, reply compareReply) (*Comparison, error) {
+	diffs, err := worker.ReadRows[Difference](r, 2*maxDifferences, maxComparison)
+	if err != nil || len(diffs) != reply.Count || slices.ContainsFunc(diffs, func(d Difference) bool { return !d.possible() }) {
+		return nil, errors.Join(caisson.Errorf(caisson.Internal, "the comparison cannot be read; try again"), err)
+	}
+	return &Comparison{Differences: diffs, Cut: reply.Cut}, nil
+}
+
+// possible reports whether d has what whoever chooses among differences goes by: one step or two, or none, with paths beneath a directory. A
+// job may answer anything; whether a step can be applied is asked when it is to be.
+func (d *Difference) possible() bool {
+	return len(d.Steps) <= 2 && !slices.ContainsFunc(d.Steps, func(s Step) bool { return !fs.ValidPath(s.Path) || s.Path == "." })
+}
+
+type partArgs struct {
+	Step   Step
+	Chosen []int
+}
+
+// partReply is the step, or that the host's file has changed: a *Moved does not cross as an error.
+type partReply struct {
+	Step  Step
+	Moved bool
+}
+
+// jobPart takes a change apart. Its root is the host's directory.
+var jobPart = worker.Job[partArgs, partReply]{
+	Name: "gate.part", Root: true, Files: 2, Limits: readLimits,
+	Do: func(ctx context.Context, c *worker.Call, args partArgs) (partReply, error) {
+		step, err := Part(ctx, c.Root, c.Files[0], c.Files[1], args.Step, args.Chosen)
+		if _, ok := errors.AsType[*Moved](err); ok {
+			return partReply{Moved: true}, nil
+		}
+		return partReply{Step: step}, err
+	},
+}
+
+// Part is [Part] with the rights of host's owner. frozen is the caller's.
+func (t *Tool) Part(ctx context.Context, host, frozen *os.File, step Step, chosen []int) (Step, error) {
+	merged, err := MergedDir(frozen)
+	if err != nil {
+		return step, err
+	}
+	defer merged.Close()
+	reply, err := lend(ctx, t, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
+	if err != nil {
+		return step, err
+	}
+	if reply.Moved {
+		return step, (&Moved{Paths: []string{step.Path}}).conflict()
+	}
+	// A job is believed what the file's content is to be, and nothing else.
+	part := step
+	part.After.Hash = reply.Step.After.Hash
+	return part, part.validate()
+}
