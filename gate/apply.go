@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -29,30 +28,6 @@ type Outcome struct {
 	// Kept are paths, at most 100, where somebody else has put something while the apply or its end was under way. It was left
 	// as it is; what had been there before is with what is saved.
 	Kept []string `json:"kept,omitempty"`
-}
-
-// Moved is the cause of a Conflict: paths of the host where something else is than the plan expects.
-type Moved struct {
-	Paths []string // at most 100
-	More  bool     // whether there are others
-}
-
-// Error lists some of the paths.
-func (m *Moved) Error() string {
-	var names []string
-	for _, p := range m.Paths[:min(len(m.Paths), 5)] {
-		names = append(names, quoted(p))
-	}
-	text := strings.Join(names, ", ")
-	if m.More || len(m.Paths) > len(names) {
-		text += " and others"
-	}
-	return text
-}
-
-// conflict is the error with m as its cause.
-func (m *Moved) conflict() error {
-	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }
 
 // Bounds of lists of paths.

@@ -251,19 +251,6 @@ func (a *applier) original(hash string) (io.ReadCloser, error) {
 	return openObject(a.saved, a.originals, hash)
 }
 
-// openObject opens the content called hash in a directory of dir, in which [Apply] has saved it or [Freeze] has kept it. Whoever
-// reads it checks the hash.
-func openObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
-	if err := (Node{Type: nodeFile, Hash: hash}).validate("object", 0); err != nil {
-		return nil, err
-	}
-	fd, err := openBeneath(int(dir.Fd()), in+"/"+hash, unix.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), hash), nil
-}
-
 // savedNode completes n with the target of a symlink, which read finds.
 func savedNode(ctx context.Context, n Node, read func(hash string) (io.ReadCloser, error)) (Node, error) {
 	if n.Type != nodeLink || len(n.Link) > 0 {

@@ -15,22 +15,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// beneath is how every path is resolved: within the directory, through no symlink, onto no other mount.
-const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
-
-// openBeneath opens name below dir, a descriptor.
+// openBeneath opens name below dir, a descriptor, and not if it is a symlink.
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
-	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: beneath}
-	if flags&unix.O_CREAT != 0 {
-		how.Mode = uint64(mode)
+	if flags&unix.O_CREAT == 0 {
+		mode = 0 // which openat2 requires
 	}
-	for {
-		fd, err := unix.Openat2(dir, name, &how)
-		// EAGAIN: something was renamed during the walk.
-		if err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
-			return fd, os.NewSyscallError("openat2", err)
-		}
-	}
+	fd, err := openUnder(dir, name, flags|unix.O_NOFOLLOW, mode)
+	return fd, os.NewSyscallError("openat2", err)
 }
 
 // A place is an entry of a directory, by its name. The directory stays the same one for as long as the place is used.

@@ -2,8 +2,6 @@ package gate
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"slices"
 	"unicode/utf8"
@@ -11,13 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // maxDifferences bounds what one comparison returns.
 const maxDifferences = 100_000
-
-// permissions are the mode bits that can be applied.
-const permissions = 0o777
 
 // maxHeld bounds the contents that are kept in memory because they may be needed again.
 const maxHeld = 64 << 20
@@ -92,14 +88,6 @@ func Compare(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 		result.Differences = append(result.Differences, d.Difference)
 	}
 	return result, nil
-}
-
-// MergedDir opens the directory in a frozen one that [Compare] writes to, and makes it if need be.
-func MergedDir(frozen *os.File) (*os.File, error) {
-	if err := unix.Mkdirat(int(frozen.Fd()), mergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, os.NewSyscallError("mkdir", err)
-	}
-	return openFile(frozen, mergedDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
 // difference is a Difference in the making.
@@ -216,8 +204,8 @@ func (c *comparer) deny(e *Entry, base *origin, box *state) {
 func (c *comparer) add(path string, base, box *state, host *state) *difference {
 	d := &difference{path: path, base: *base, box: *box}
 	d.Change = caisson.Change{
-		Path: ShowPath(path), Kind: kindOf(base, box), Type: box.typ, OldType: base.typ, Mode: box.mode, OldMode: base.mode,
-		Size: box.size, OldSize: base.size, Link: ShowPath(box.link), Hash: box.hash(),
+		Path: safetext.Path(path), Kind: kindOf(base, box), Type: box.typ, OldType: base.typ, Mode: box.mode, OldMode: base.mode,
+		Size: box.size, OldSize: base.size, Link: safetext.Path(box.link), Hash: box.hash(),
 	}
 	if host != nil {
 		d.host = *host

@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Bounds of what is read of a host directory in one comparison.
@@ -38,7 +40,7 @@ func (s *state) node() Node {
 	case typeNone:
 		return Node{}
 	case typeSymlink:
-		return Node{Type: s.typ, Hash: sum([]byte(s.link)), Link: []byte(s.link)}
+		return Node{Type: s.typ, Hash: HashText([]byte(s.link)), Link: []byte(s.link)}
 	case typeFile:
 		return Node{Type: s.typ, Mode: s.mode, Hash: s.content}
 	}
@@ -94,19 +96,19 @@ func (r *hostReader) look(path string) (state, error) {
 	case err != nil && shut(err):
 		return state{stat: stat{typ: typeNone}, odd: "its owner cannot look at it"}, nil
 	case err != nil:
-		return nothing, fmt.Errorf("look at %s: %w", ShowPath(path), err)
+		return nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
 	}
 	defer unix.Close(fd)
 	st, err := lookAt(fd, "")
 	if err != nil {
-		return nothing, fmt.Errorf("look at %s: %w", ShowPath(path), err)
+		return nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
 	}
 	s := state{stat: st}
 	if st.typ == typeSymlink {
 		buf := make([]byte, maxPathLen+1)
 		n, err := unix.Readlinkat(fd, "", buf)
 		if err != nil {
-			return nothing, fmt.Errorf("read the link %s: %w", ShowPath(path), err)
+			return nothing, fmt.Errorf("read the link %s: %w", safetext.Path(path), err)
 		}
 		s.link = string(buf[:n])
 	}
@@ -134,7 +136,7 @@ func (r *hostReader) fill(path string, s *state) error {
 		if err != nil {
 			return r.explain(path, s, err)
 		}
-		s.data, s.content = data, sum(data)
+		s.data, s.content = data, HashText(data)
 		return nil
 	}
 	fd, err := openContent(r.root, path)
@@ -169,7 +171,7 @@ func (r *hostReader) explain(path string, s *state, err error) error {
 	case unexpected(err) == nil:
 		s.odd = "its owner cannot read it"
 	default:
-		return fmt.Errorf("read %s: %w", ShowPath(path), err)
+		return fmt.Errorf("read %s: %w", safetext.Path(path), err)
 	}
 	return nil
 }

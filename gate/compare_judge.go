@@ -303,3 +303,39 @@ func (c *comparer) spread() {
 		}
 	}
 }
+
+// vanished adds what was applied, and is neither in the sandbox's layer nor in the copy beneath it: there, removing it leaves no
+// trace.
+func (c *comparer) vanished() error {
+	if c.frozen.Cut() {
+		return nil // it may be among what was left out
+	}
+	seen := map[string]bool{}
+	for _, d := range c.found {
+		seen[d.path] = true
+	}
+	for _, path := range c.start.base.rebased {
+		e := c.start.base.entries[path]
+		if e.typ == typeNone || seen[path] {
+			continue
+		}
+		if _, there := c.frozen.Lookup(path); there || c.kept(path, "") {
+			continue
+		}
+		if _, found, known, err := c.start.m.Lookup(path); err != nil || found || !known {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if len(c.found) >= maxDifferences {
+			c.cut = true
+			break
+		}
+		if err := c.judge(path, &origin{state: e.state(), text: e}, &nothing); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(c.found, func(a, b *difference) int { return comparePaths(a.path, b.path) })
+	return nil
+}

@@ -127,7 +127,7 @@ func TestPromise3HostChangesMeanwhile(t *testing.T) {
 		diffs, _ := o.compareWith(dst, CompareOptions{Patch: true})
 		for _, d := range diffs {
 			for _, s := range d.Steps {
-				if s.Before.Hash != sum([]byte("b\n")) || strings.Contains(d.Change.Patch, "outside") {
+				if s.Before.Hash != HashText([]byte("b\n")) || strings.Contains(d.Change.Patch, "outside") {
 					t.Fatalf("looked outside: %+v", d)
 				}
 			}

@@ -1,19 +1,12 @@
 package gate
 
 import (
-	"bytes"
 	"fmt"
-	"hash/maphash"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/caisson-dev/caisson"
 )
-
-const seven = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n"
 
 // What a sandbox does, on a host that stays as it is.
 func TestCompare(t *testing.T) {
@@ -123,21 +116,6 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func prepareHost(t testing.TB) func(string) {
-	return func(host string) {
-		write(t, host+"/a.txt", seven)
-		write(t, host+"/dir/b.txt", "b\n")
-		write(t, host+"/dir/c.txt", strings.Repeat("c\n", 99))
-		write(t, host+"/dir/sub/d.txt", "d\n")
-		write(t, host+"/conf/deep/server.pem", "secret\n")
-		write(t, host+"/conf/x", "x\n")
-		write(t, host+"/.env", "SECRET=1\n")
-		check(t, os.Mkdir(host+"/shared", 0o755))
-		check(t, os.Chmod(host+"/shared", 0o775|os.ModeSetgid))
-		check(t, os.Symlink("a.txt", host+"/link"))
-	}
-}
-
 // applies checks that the steps that nothing is against make a valid plan, whose contents are there.
 func applies(t *testing.T, o *overlay, f *Frozen, diffs []Difference) {
 	t.Helper()
@@ -148,7 +126,7 @@ func applies(t *testing.T, o *overlay, f *Frozen, diffs []Difference) {
 		}
 		for _, s := range d.Steps {
 			plan.Steps = append(plan.Steps, s)
-			if s.After.Type == typeFile && sum([]byte(contentOf(t, f, s.After.Hash))) != s.After.Hash {
+			if s.After.Type == typeFile && HashText([]byte(contentOf(t, f, s.After.Hash))) != s.After.Hash {
 				t.Errorf("%s: the content is another", s.Path)
 			}
 			if s.After.Type == typeFile && contentOf(t, f, d.Change.Hash) != contentOf(t, f, s.After.Hash) {
@@ -251,128 +229,8 @@ func TestRebase(t *testing.T) {
 		t.Errorf("merged into %q", got)
 	}
 	// What is not there as it was applied is not what a workspace starts from.
-	check(t, Rebase(t.Context(), o.dir("host"), o.dir("base"), []Applied{{Path: "a.txt", Node: Node{Type: typeFile, Mode: 0o644, Hash: sum(nil)}}}))
+	check(t, Rebase(t.Context(), o.dir("host"), o.dir("base"), []Applied{{Path: "a.txt", Node: Node{Type: typeFile, Mode: 0o644, Hash: HashText(nil)}}}))
 	if again, _ := o.compare(CompareOptions{}); summary(again) != summary(diffs) {
 		t.Errorf("got\n%s", summary(again))
-	}
-}
-
-// A host directory that was too large to be recorded is never written on a guess.
-func TestCompareUnrecorded(t *testing.T) {
-	o := newOverlay(t, prepareHost(t))
-	mask, err := NewMask(nil, nil)
-	check(t, err)
-	for limit := range 8 {
-		cut, err := os.Create(fmt.Sprintf("%s/cut%d", o.top, limit))
-		check(t, err)
-		defer cut.Close()
-		sum, err := scan(t.Context(), o.dir("host"), mask, cut, limit)
-		check(t, err)
-		if !sum.Cut {
-			t.Fatalf("limit %d: not cut", limit)
-		}
-		o.manifest = cut
-		write(t, o.box+"/dir/b.txt", "new\n")
-		write(t, o.box+"/z", "new\n")
-		diffs, _ := o.compare(CompareOptions{})
-		for _, d := range diffs {
-			if d.Change.Path == "z" && d.Change.Verdict != caisson.VerdictClash {
-				t.Errorf("limit %d: %s", limit, summary(diffs))
-			}
-			if d.Change.Path == "dir/b.txt" && d.Change.Verdict == "" && d.Change.Kind != caisson.ChangeModified {
-				t.Errorf("limit %d: %s", limit, summary(diffs))
-			}
-		}
-	}
-}
-
-func TestIndexIsStrict(t *testing.T) {
-	e := Entry{Path: "a", Type: typeFile, Mode: 0o644, Size: 1, Content: sum([]byte("a"))}
-	e.Hash = HashOf(e.Type, e.Mode, e.Content, "")
-	good := packIndex([]Entry{e, {Path: "b", Type: typeNone, Removed: true, Hash: HashOf(typeNone, 0, "", "")}}, true)
-	entries, cut, err := parseIndex(good)
-	if err != nil || len(entries) != 2 || entries[0] != e || !cut {
-		t.Fatalf("%+v, %v, %v", entries, cut, err)
-	}
-	for i := range good {
-		bad := bytes.Clone(good)
-		bad[i] ^= 1
-		if _, _, err := parseIndex(bad); err == nil {
-			t.Errorf("byte %d does not matter", i)
-		}
-		if _, _, err := parseIndex(good[:i]); err == nil {
-			t.Errorf("cut at %d", i)
-		}
-	}
-	for name, list := range map[string][]Entry{
-		"order":       {{Path: "b", Type: typeDir, Hash: "x"}, {Path: "a", Type: typeDir, Hash: "x"}},
-		"twice":       {{Path: "a", Type: typeDir, Hash: "x"}, {Path: "a", Type: typeDir, Hash: "x"}},
-		"absolute":    {{Path: "/a", Type: typeDir, Hash: "x"}},
-		"up":          {{Path: "a/../b", Type: typeDir, Hash: "x"}},
-		"nothing":     {{Path: "a", Type: typeNone, Hash: "x"}},
-		"no content":  {{Path: "a", Type: typeFile, Hash: "x"}},
-		"no link":     {{Path: "a", Type: typeSymlink, Hash: "x"}},
-		"kept denied": {{Path: "a", Type: typeDir, Hash: "x", Denied: "x"}},
-		"neither":     {{Path: "a", Type: typeDir}},
-	} {
-		if _, _, err := parseIndex(packIndex(list, false)); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-}
-
-func TestHashOf(t *testing.T) {
-	all := map[string]string{}
-	for _, args := range []struct {
-		typ, content, link string
-		mode               uint32
-	}{
-		{"file", "00", "", 0o644}, {"file", "00", "", 0o755}, {"file", "01", "", 0o644}, {"file", "00", "", 0o4755}, {"dir", "", "", 0o755},
-		{"symlink", "", "a", 0}, {"symlink", "", "b", 0}, {"none", "", "", 0},
-	} {
-		h := HashOf(args.typ, args.mode, args.content, args.link)
-		if all[h] != "" || !strings.HasPrefix(h, "sha256:") || len(h) != 71 {
-			t.Errorf("%+v has the hash %s of %s", args, h, all[h])
-		}
-		all[h] = fmt.Sprintf("%+v", args)
-	}
-}
-
-// However many files came and went, finding renames takes bounded time.
-func TestRenamesAreBounded(t *testing.T) {
-	c := &comparer{ctx: t.Context(), host: newHostReader(t.Context(), -1)}
-	var lines strings.Builder
-	for i := range 8000 {
-		fmt.Fprintln(&lines, i)
-	}
-	var removed, added []*difference
-	for i := range 400 {
-		data := fmt.Appendf(nil, "%d\n%s", i%2, lines.String())
-		r := &difference{path: fmt.Sprint("r", i), host: state{stat: stat{typ: typeFile}, data: data}}
-		r.Change.Kind = caisson.ChangeRemoved
-		removed = append(removed, r)
-		a := &difference{path: fmt.Sprint("a", i), host: state{stat: stat{typ: typeFile}, data: data}}
-		a.Change.Kind = caisson.ChangeAdded
-		added = append(added, a)
-	}
-	seed := maphash.MakeSeed()
-	left := maxRenameBytes
-	from, err := c.texts(removed, &left, func(d *difference) ([]byte, error) { return d.host.data, nil }, seed)
-	check(t, err)
-	to, err := c.texts(added, &left, func(d *difference) ([]byte, error) { return d.host.data, nil }, seed)
-	check(t, err)
-	start := time.Now()
-	check(t, c.pair(from, to))
-	if took := time.Since(start); took > 30*time.Second {
-		t.Errorf("took %v", took)
-	}
-	renamed := 0
-	for _, d := range added {
-		if d.Change.Kind == caisson.ChangeRenamed {
-			renamed++
-		}
-	}
-	if renamed == 0 {
-		t.Errorf("no renames were found")
 	}
 }

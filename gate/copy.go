@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // CopyLimits bound a copy; zero fields mean the default.
@@ -89,7 +90,7 @@ func (c *copier) enter(path string) error {
 	c.leave()
 	fd, err := openUnder(c.dst, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("open the copy of %s: %w", ShowPath(path), err)
+		return fmt.Errorf("open the copy of %s: %w", safetext.Path(path), err)
 	}
 	c.parent, c.at = fd, path
 	return nil
@@ -126,7 +127,7 @@ func (c *copier) record(r *Record) error {
 
 func (c *copier) named(r *Record, err error) error {
 	if err != nil {
-		return fmt.Errorf("copy %s: %w", ShowPath(r.Path), err)
+		return fmt.Errorf("copy %s: %w", safetext.Path(r.Path), err)
 	}
 	return nil
 }

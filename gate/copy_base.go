@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // BaseOfCopy is [Base] for a workspace whose sandbox has a copy of the directory, as [Copy] has made it. What had changed between scan and
@@ -48,7 +49,7 @@ func BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Base
 		}
 		data, err := readContent(ctx, int(copied.Fd()), was.Path, &is.stat, int64(l.File))
 		if err != nil && (ctx.Err() != nil || !errors.Is(err, errChanged) && unexpected(err) != nil) {
-			return fmt.Errorf("read the copy of %s: %w", ShowPath(was.Path), err)
+			return fmt.Errorf("read the copy of %s: %w", safetext.Path(was.Path), err)
 		}
 		if err != nil || !isText(data) {
 			continue
@@ -87,40 +88,4 @@ func Forget(base *os.File, paths []string) error {
 		return nil
 	}
 	return store.save(base)
-}
-
-// vanished adds what was applied, and is neither in the sandbox's layer nor in the copy beneath it: there, removing it leaves no
-// trace.
-func (c *comparer) vanished() error {
-	if c.frozen.Cut() {
-		return nil // it may be among what was left out
-	}
-	seen := map[string]bool{}
-	for _, d := range c.found {
-		seen[d.path] = true
-	}
-	for _, path := range c.start.base.rebased {
-		e := c.start.base.entries[path]
-		if e.typ == typeNone || seen[path] {
-			continue
-		}
-		if _, there := c.frozen.Lookup(path); there || c.kept(path, "") {
-			continue
-		}
-		if _, found, known, err := c.start.m.Lookup(path); err != nil || found || !known {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if len(c.found) >= maxDifferences {
-			c.cut = true
-			break
-		}
-		if err := c.judge(path, &origin{state: e.state(), text: e}, &nothing); err != nil {
-			return err
-		}
-	}
-	slices.SortStableFunc(c.found, func(a, b *difference) int { return comparePaths(a.path, b.path) })
-	return nil
 }

@@ -12,12 +12,6 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what is compared line by line. What is larger is treated as binary: as a whole or not at all.
-const (
-	maxTextBytes = 8 << 20
-	maxTextLines = 200_000
-)
-
 const (
 	contextLines = 3
 	noNewline    = "\\ No newline at end of file\n"
@@ -109,11 +103,6 @@ func ApplyHunks(old []byte, hunks []Hunk, chosen []int) ([]byte, error) {
 }
 
 var errOtherText = caisson.Errorf(caisson.Conflict, "the file is not the one that was compared; review it again")
-
-// isText says whether b can be shown and compared line by line.
-func isText(b []byte) bool {
-	return len(b) <= maxTextBytes && bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) && bytes.Count(b, []byte("\n")) < maxTextLines
-}
 
 // splitLines splits text after each newline.
 func splitLines(b []byte) []string {

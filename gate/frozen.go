@@ -188,13 +188,6 @@ func packIndex(entries []Entry, cut bool) []byte {
 	return append(p.b, sum[:]...)
 }
 
-func flag(on bool, bit byte) byte {
-	if on {
-		return bit
-	}
-	return 0
-}
-
 func readIndex(dir *os.File, name string) ([]Entry, bool, error) {
 	file, err := openFile(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -264,4 +257,12 @@ func unpackEntry(u *unpacker) (Entry, bool) {
 		e.Hash = HashOf(e.Type, e.Mode, e.Content, e.Link)
 	}
 	return e, true
+}
+
+// MergedDir opens the directory in a frozen one that [Compare] writes to, and makes it if need be.
+func MergedDir(frozen *os.File) (*os.File, error) {
+	if err := unix.Mkdirat(int(frozen.Fd()), mergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, os.NewSyscallError("mkdir", err)
+	}
+	return openFile(frozen, mergedDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }

@@ -10,6 +10,18 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// applyJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func applyJobs() []worker.Declared {
+	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
+}
+
+// A applyTool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type applyTool struct{ run worker.Starter }
+
+// newApplyTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newApplyTool(r worker.Starter) applyTool { return applyTool{run: r} }
+
 // writeReply is the reply of a job that writes. Paths are bounded by [Outcome] and [Moved].
 type writeReply struct {
 	Outcome Outcome
@@ -59,7 +71,7 @@ var (
 // Apply is [Apply] as a job. host is the directory as it was when its changes were reviewed; saved belongs to the same user, who
 // alone may get at it; frozen is what [Freeze] has written, and is readable for that user. If the job breaks down or
 // ctx ends, another job recovers, and only if that fails is anything left to be done.
-func (t *Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *Plan) (Outcome, error) {
+func (t applyTool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *Plan) (Outcome, error) {
 	text, err := plan.encode()
 	if err != nil {
 		return Outcome{}, err
@@ -69,17 +81,17 @@ func (t *Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *Pl
 }
 
 // Undo is [Undo] as a job. What breaks down is recovered as in [Tool.Apply].
-func (t *Tool) Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
+func (t applyTool) Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	out, err := t.write(ctx, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
 	return t.settle(ctx, host, saved, out, err, OutcomeUndone)
 }
 
 // Recover is [Recover] as a job.
-func (t *Tool) Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
+func (t applyTool) Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return t.write(ctx, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
 }
 
-func (t *Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply], given worker.Given) (Outcome, error) {
+func (t applyTool) write(ctx context.Context, job worker.Job[worker.None, writeReply], given worker.Given) (Outcome, error) {
 	reply, err := job.Run(ctx, t.run, worker.None{}, given)
 	if err != nil {
 		return Outcome{}, err
@@ -95,7 +107,7 @@ func (t *Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply
 }
 
 // settle finds out what became of a job that answered with err, which may be that it was killed, and ends what it has begun.
-func (t *Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
+func (t applyTool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
 		return out, err // the job has said so itself, after it had taken everything back
 	}

@@ -55,7 +55,7 @@ func (c *capped) Write(p []byte) (int, error) {
 
 // MaskArchive copies a tar archive that a client has made from in to out, at most most bytes of it, without what is hidden. It reads
 // in to its end, or until the copy fails; errors of in come back as they are. Invalid if it is no such archive.
-func (t *Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
+func (t baselineTool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
 	source := &noted{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})

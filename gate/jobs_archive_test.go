@@ -16,7 +16,7 @@ import (
 
 // TestMaskArchive: a job takes what is hidden out of an archive whose maker has not.
 func TestMaskArchive(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newBaselineTool(workertest.Runner(t))
 	var in bytes.Buffer
 	w := tar.NewWriter(&in)
 	for _, name := range []string{"./a.txt", "./.env", ".env.example", "public.pem", "sub/key.pem"} {

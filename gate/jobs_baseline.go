@@ -10,6 +10,18 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// baselineJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func baselineJobs() []worker.Declared {
+	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
+}
+
+// A baselineTool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type baselineTool struct{ run worker.Starter }
+
+// newBaselineTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newBaselineTool(r worker.Starter) baselineTool { return baselineTool{run: r} }
+
 // maskArgs are the patterns of a mask.
 type maskArgs struct{ Hide, Show []string }
 
@@ -25,7 +37,7 @@ var jobScan = worker.Job[maskArgs, ScanResult]{
 }
 
 // Scan is [Scan] with the rights of the directory's owner.
-func (t *Tool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
+func (t baselineTool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
 	return jobScan.Run(ctx, t.run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
@@ -37,7 +49,7 @@ var jobSearch = worker.Job[SearchLimits, SearchResult]{
 }
 
 // Search is [Search] with the rights of the directory's owner.
-func (t *Tool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
+func (t baselineTool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
 	return jobSearch.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
@@ -49,7 +61,7 @@ var jobCover = worker.Job[worker.None, worker.None]{
 }
 
 // Cover is [Cover]. layer belongs to the guest's root.
-func (t *Tool) Cover(ctx context.Context, manifest, layer *os.File) error {
+func (t baselineTool) Cover(ctx context.Context, manifest, layer *os.File) error {
 	_, err := jobCover.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
 	return err
 }
@@ -62,8 +74,8 @@ var jobBase = worker.Job[BaseLimits, worker.None]{
 }
 
 // Base is [Base] with the rights of root's owner. dst is the caller's.
-func (t *Tool) Base(ctx context.Context, root, manifest, dst *os.File, limits BaseLimits) error {
-	_, err := lend(ctx, t, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
+func (t baselineTool) Base(ctx context.Context, root, manifest, dst *os.File, limits BaseLimits) error {
+	_, err := lend(ctx, t.run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -80,12 +92,12 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 }
 
 // Rebase is [Rebase] with the rights of host's owner. base is the caller's.
-func (t *Tool) Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+func (t baselineTool) Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
 		return err
 	}
-	_, err := lend(ctx, t, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
+	_, err := lend(ctx, t.run, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
 	return err
 }
 
@@ -97,7 +109,7 @@ var jobCopy = worker.Job[CopyLimits, Copied]{
 }
 
 // Copy is [Copy] with the rights of root's owner, whose dst is and stays.
-func (t *Tool) Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
+func (t baselineTool) Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
 	return jobCopy.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
 }
 
@@ -109,8 +121,8 @@ var jobBaseOfCopy = worker.Job[BaseLimits, worker.None]{
 }
 
 // BaseOfCopy is [BaseOfCopy] with the rights of the copy's owner. dst is the caller's.
-func (t *Tool) BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits BaseLimits) error {
-	_, err := lend(ctx, t, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
+func (t baselineTool) BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits BaseLimits) error {
+	_, err := lend(ctx, t.run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -127,12 +139,12 @@ var jobForget = worker.Job[worker.None, worker.None]{
 }
 
 // Forget is [Forget] with the rights of the copy's owner. base is the caller's.
-func (t *Tool) Forget(ctx context.Context, copied, base *os.File, paths []string) error {
+func (t baselineTool) Forget(ctx context.Context, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {
 		return err
 	}
 	given := worker.Given{Root: copied, Files: []*os.File{base}, Input: bytes.NewReader(in)}
-	_, err = lend(ctx, t, jobForget, worker.None{}, given, base)
+	_, err = lend(ctx, t.run, jobForget, worker.None{}, given, base)
 	return err
 }

@@ -15,6 +15,18 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// checkJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func checkJobs() []worker.Declared {
+	return []worker.Declared{jobCheck}
+}
+
+// A checkTool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type checkTool struct{ run worker.Starter }
+
+// newCheckTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newCheckTool(r worker.Starter) checkTool { return checkTool{run: r} }
+
 // checked is what the job reports of one change.
 type checked struct {
 	Verdict  string
@@ -35,7 +47,7 @@ var jobCheck = worker.Job[worker.None, worker.None]{
 		if err := worker.Unmarshal(line, &rules); err != nil {
 			return none, caisson.Wrap(err, caisson.Internal, "rules of a check")
 		}
-		changes, err := worker.ReadRows[caisson.Change](in, 2*maxDifferences, maxComparison)
+		changes, err := worker.ReadRows[caisson.Change](in, maxChanges, maxChecked)
 		if err != nil {
 			return none, caisson.Wrap(err, caisson.Internal, "changes to check")
 		}
@@ -57,7 +69,7 @@ var jobCheck = worker.Job[worker.None, worker.None]{
 
 // Check is [Check] as a job: with the rights of host's owner, who must be able to read frozen, which [Freeze] has written. With an
 // error, all changes are denied: Invalid if it is the rules', Exhausted if a limit of time or memory ended the job.
-func (t *Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
+func (t checkTool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
@@ -82,7 +94,7 @@ func (t *Tool) Check(ctx context.Context, host, frozen *os.File, changes []caiss
 	return nil
 }
 
-func (t *Tool) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
+func (t checkTool) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
 	changes = slices.Clone(changes)
 	for i := range changes {
 		changes[i].Patch, changes[i].Finding, changes[i].Verdict = "", nil, ""
@@ -109,8 +121,11 @@ func (t *Tool) check(ctx context.Context, host, frozen *os.File, changes []caiss
 	return readChecked(io.NewSectionReader(out, 0, maxChecked), len(changes))
 }
 
-// maxChecked bounds what a check may write, in bytes.
-const maxChecked = 1 << 30
+// Bounds of what is checked at once.
+const (
+	maxChanges = 200_000
+	maxChecked = 1 << 30 // bytes of what a check reads, and of what it writes
+)
 
 // readChecked reads what a job has written, which is not to be trusted.
 func readChecked(r io.Reader, n int) ([]checked, error) {

@@ -12,6 +12,18 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// compareJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func compareJobs() []worker.Declared {
+	return []worker.Declared{jobCompare, jobPart}
+}
+
+// A compareTool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type compareTool struct{ run worker.Starter }
+
+// newCompareTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newCompareTool(r worker.Starter) compareTool { return compareTool{run: r} }
+
 // compareReply is the reply of a comparison; the differences are in a file.
 type compareReply struct {
 	Count int
@@ -31,7 +43,7 @@ var jobCompare = worker.Job[CompareOptions, compareReply]{
 }
 
 // Compare is [Compare] with the rights of host's owner. The directories are the caller's.
-func (t *Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts CompareOptions) (*Comparison, error) {
+func (t compareTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts CompareOptions) (*Comparison, error) {
 	merged, err := MergedDir(frozen)
 	if err != nil {
 		return nil, err
@@ -43,7 +55,7 @@ func (t *Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.Fil
 	}
 	defer out.Close()
 	given := worker.Given{Root: host, Files: []*os.File{manifest, base, frozen, merged, out}}
-	reply, err := lend(ctx, t, jobCompare, opts, given, merged)
+	reply, err := lend(ctx, t.run, jobCompare, opts, given, merged)
 	if err != nil {
 		return nil, err
 	}
@@ -91,13 +103,13 @@ var jobPart = worker.Job[partArgs, partReply]{
 }
 
 // Part is [Part] with the rights of host's owner. frozen is the caller's.
-func (t *Tool) Part(ctx context.Context, host, frozen *os.File, step Step, chosen []int) (Step, error) {
+func (t compareTool) Part(ctx context.Context, host, frozen *os.File, step Step, chosen []int) (Step, error) {
 	merged, err := MergedDir(frozen)
 	if err != nil {
 		return step, err
 	}
 	defer merged.Close()
-	reply, err := lend(ctx, t, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
+	reply, err := lend(ctx, t.run, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
 	if err != nil {
 		return step, err
 	}

@@ -8,6 +8,18 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// overlayJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func overlayJobs() []worker.Declared {
+	return []worker.Declared{jobFreeze}
+}
+
+// A overlayTool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type overlayTool struct{ run worker.Starter }
+
+// newOverlayTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newOverlayTool(r worker.Starter) overlayTool { return overlayTool{run: r} }
+
 // freezeReply is what a job reports of the copy that it has made.
 type freezeReply struct {
 	Entries int
@@ -27,7 +39,7 @@ var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
 
 // Freeze is [Mark] in this process, which must be root's, and [Freeze] with the rights of the guest that upper belongs to. dst is an
 // empty directory of the caller's. [OpenFrozen] reads the result.
-func (t *Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
+func (t overlayTool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
 	marks, err := worker.Scratch("marks")
 	if err != nil {
 		return 0, false, err
@@ -39,33 +51,6 @@ func (t *Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLim
 	if _, err := marks.Seek(0, io.SeekStart); err != nil {
 		return 0, false, err
 	}
-	got, err := lend(ctx, t, jobFreeze, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
+	got, err := lend(ctx, t.run, jobFreeze, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
 	return got.Entries, got.Cut, err
-}
-
-// jobLayer reads the plan from its input. Its root is the layer.
-var jobLayer = worker.Job[worker.None, worker.None]{
-	Name: "gate.layer", Root: true, Files: 2, Access: worker.WriteAsOwner, Limits: readLimits,
-	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
-		plan, err := DecodePlan(c.Input())
-		if err != nil {
-			return none, err
-		}
-		all, err := openFrozenContents(c.Files[1])
-		if err != nil {
-			return none, err
-		}
-		defer all.close()
-		return none, Layer(ctx, plan, c.Files[0], c.Root, all.open)
-	},
-}
-
-// Layer is [Layer] with the rights of the guest's root, whose layer is. frozen is what [Freeze] has written.
-func (t *Tool) Layer(ctx context.Context, manifest, frozen, layer *os.File, plan *Plan) error {
-	text, err := plan.encode()
-	if err != nil {
-		return err
-	}
-	_, err = jobLayer.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
-	return err
 }

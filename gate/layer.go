@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Layer writes plan as the upper layer of an overlay into the empty directory layer, so that above the host's directory, which
@@ -85,7 +86,7 @@ func (l *layerer) above(path string) error {
 		return err
 	}
 	if !found || r.typ != typeDir || r.Hidden {
-		return caisson.Errorf(caisson.Conflict, "%.200q is no directory any more; look at the changes again", ShowPath(path))
+		return caisson.Errorf(caisson.Conflict, "%.200q is no directory any more; look at the changes again", safetext.Path(path))
 	}
 	return l.dir(path, r.mode)
 }
@@ -102,17 +103,17 @@ func (l *layerer) dir(path string, mode uint32) error {
 func (l *layerer) file(ctx context.Context, path string, n Node) error {
 	in, err := l.read(n.Hash)
 	if err != nil {
-		return fmt.Errorf("open the content of %s: %w", ShowPath(path), err)
+		return fmt.Errorf("open the content of %s: %w", safetext.Path(path), err)
 	}
 	defer in.Close()
 	fd, err := openUnder(l.layer, path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("make %s: %w", ShowPath(path), err)
+		return fmt.Errorf("make %s: %w", safetext.Path(path), err)
 	}
 	out := os.NewFile(uintptr(fd), path)
 	sum, err := hashTo(ctx, out, in)
 	if err == nil && sum != n.Hash {
-		err = caisson.Errorf(caisson.Internal, "the frozen copy of %.200q is damaged; look at the changes again", ShowPath(path))
+		err = caisson.Errorf(caisson.Internal, "the frozen copy of %.200q is damaged; look at the changes again", safetext.Path(path))
 	}
 	if err == nil {
 		err = os.NewSyscallError("fchmod", unix.Fchmod(fd, n.Mode&permissions))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,32 +14,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 )
-
-// treeText is all that can be seen of a tree, but for times and owners.
-func treeText(t *testing.T, dir string) string {
-	t.Helper()
-	var b strings.Builder
-	check(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || p == dir {
-			return err
-		}
-		fi, err := d.Info()
-		if err != nil {
-			return err
-		}
-		text, _ := os.Readlink(p)
-		if fi.Mode().IsRegular() {
-			data, err := os.ReadFile(p)
-			if err != nil {
-				return err
-			}
-			text = string(data)
-		}
-		fmt.Fprintf(&b, "%s %v %q\n", p[len(dir):], fi.Mode(), text)
-		return nil
-	}))
-	return b.String()
-}
 
 // TestLayerIsApply: above the host's directory a layer shows what an apply makes of it.
 func TestLayerIsApply(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // What is in a base directory.
@@ -106,7 +107,7 @@ func Base(ctx context.Context, root, manifest, dst *os.File, limits BaseLimits) 
 		case err != nil && (errors.Is(err, errChanged) || unexpected(err) == nil):
 			continue
 		case err != nil:
-			return fmt.Errorf("read %s: %w", ShowPath(r.Path), err)
+			return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
 		case !isText(data):
 			continue
 		}
@@ -160,11 +161,6 @@ func (p *packFile) flush() error {
 	_, err := p.file.Write(p.buf)
 	p.buf = p.buf[:0]
 	return err
-}
-
-func sum(data []byte) string {
-	s := sha256.Sum256(data)
-	return hex.EncodeToString(s[:])
 }
 
 // Applied is a path that was just written on the host.

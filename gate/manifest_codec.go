@@ -93,3 +93,10 @@ func (u *unpacker) string(limit int) string {
 func malformed(what string) error {
 	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
 }
+
+func flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
+}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Scan records what is in the directory root in a manifest, for [OpenManifest]. It walks once, opens nothing but directories,
@@ -16,10 +18,10 @@ import (
 //
 // Errors are of the file system, or manifest's own.
 func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (ScanResult, error) {
-	return scan(ctx, root, mask, manifest, maxRecords)
+	return scanUpTo(ctx, root, mask, manifest, maxRecords)
 }
 
-func scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
+func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
 	defer keepAlive(root)
 	own, err := lookAt(int(root.Fd()), "")
 	if err != nil {
@@ -71,7 +73,7 @@ func (s *scanner) walk(dir string, children []child, own bool) error {
 		if r.Hidden {
 			s.sum.HiddenCount++
 			if len(s.sum.Hidden) < maxHiddenShown {
-				s.sum.Hidden = append(s.sum.Hidden, ShowPath(path))
+				s.sum.Hidden = append(s.sum.Hidden, safetext.Path(path))
 			}
 		}
 		if c.typ != typeDir {
@@ -129,7 +131,7 @@ func (s *scanner) open(r *Record) ([]child, error) {
 		r.Closed = true
 		s.sum.Closed++
 	default:
-		return nil, fmt.Errorf("read %s: %w", ShowPath(r.Path), err)
+		return nil, fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
 	}
 	if slices.ContainsFunc(below, func(c child) bool { return len(r.Path)+1+len(c.name) > maxPathLen }) {
 		r.Closed = true

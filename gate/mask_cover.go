@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Cover makes the layer that hides what a scan has found to be hidden: in layer, an empty directory, a whiteout for each hidden
@@ -66,11 +68,11 @@ func (c *coverer) hide(r *Record, above []Record) error {
 func (c *coverer) make(path string, do func(parent int, name string) error) error {
 	parent, err := openUnder(c.layer, parentOf(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("open the directory of %s: %w", ShowPath(path), err)
+		return fmt.Errorf("open the directory of %s: %w", safetext.Path(path), err)
 	}
 	defer unix.Close(parent)
 	if err := do(parent, path[len(parentOf(path)):][btoi(parentOf(path) != ""):]); err != nil {
-		return fmt.Errorf("hide %s: %w", ShowPath(path), err)
+		return fmt.Errorf("hide %s: %w", safetext.Path(path), err)
 	}
 	return nil
 }
@@ -88,12 +90,12 @@ func (c *coverer) finish() error {
 		path := c.order[i]
 		fd, err := openUnder(c.layer, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			return fmt.Errorf("open %s: %w", ShowPath(path), err)
+			return fmt.Errorf("open %s: %w", safetext.Path(path), err)
 		}
 		err = unix.Fchmod(fd, c.modes[path])
 		unix.Close(fd)
 		if err != nil {
-			return fmt.Errorf("chmod of %s: %w", ShowPath(path), err)
+			return fmt.Errorf("chmod of %s: %w", safetext.Path(path), err)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // A frozen copy has the contents of small files in one file, each once and in the order in which the index first names them, so that
 // the index says where each is. To make a file of each takes ext4 fifty times as long, and more where many were removed just now:
 // it looks through all inodes that were, and uses none of them for a while. Copies of earlier versions have no pack.
-const frozenPack = basePack
+const frozenPack = "pack"
 
 // packed reports whether a frozen copy with a pack has the content of e there.
 func packed(e *Entry) bool { return e.Content != "" && e.Size <= smallFile }
@@ -50,7 +50,7 @@ func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close
 // pack is a pack that is read.
 type pack struct {
 	file  *os.File
-	spans map[string]span // by content
+	spans map[string]packSpan // by content
 }
 
 // openPack opens the pack of the frozen copy in dir with these entries; one without a pack is empty.
@@ -63,12 +63,12 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.file, p.spans = file, make(map[string]span, len(entries))
+	p.file, p.spans = file, make(map[string]packSpan, len(entries))
 	at := 0
 	for i := range entries {
 		e := &entries[i]
 		if _, there := p.spans[e.Content]; packed(e) && !there {
-			p.spans[e.Content] = span{at, at + int(e.Size)}
+			p.spans[e.Content] = packSpan{at, at + int(e.Size)}
 			at += int(e.Size)
 		}
 	}
@@ -123,3 +123,6 @@ func (c *frozenContents) open(hash string) (io.ReadCloser, error) {
 }
 
 func (c *frozenContents) close() error { return c.pack.close() }
+
+// packSpan is where a content is in a pack, in bytes.
+type packSpan struct{ start, end int }

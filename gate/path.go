@@ -1,13 +1,13 @@
 package gate
 
 import (
-	"fmt"
 	"os"
 	"runtime"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // The types of what is at a path, as in [caisson.Change].
@@ -97,24 +97,6 @@ func validPath(path string) bool {
 	return true
 }
 
-// ShowPath returns path as [caisson.Change] shows it: with escapes for the bytes that are no UTF-8.
-func ShowPath(path string) string {
-	if utf8.ValidString(path) {
-		return path
-	}
-	var b strings.Builder
-	for len(path) > 0 {
-		r, n := utf8.DecodeRuneInString(path)
-		if r == utf8.RuneError && n == 1 {
-			fmt.Fprintf(&b, `\x%02x`, path[0])
-		} else {
-			b.WriteString(path[:n])
-		}
-		path = path[n:]
-	}
-	return b.String()
-}
-
 // resolution is how this package opens what is in a directory: never outside, through symlinks, or on another file system.
 const resolution = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
@@ -137,7 +119,7 @@ func openUnder(dir int, path string, flags int, mode uint32) (int, error) {
 func openFile(dir *os.File, path string, flags int, mode uint32) (*os.File, error) {
 	fd, err := openUnder(int(dir.Fd()), path, flags, mode)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: ShowPath(path), Err: err}
+		return nil, &os.PathError{Op: "open", Path: safetext.Path(path), Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
@@ -145,3 +127,6 @@ func openFile(dir *os.File, path string, flags int, mode uint32) (*os.File, erro
 // keepAlive, deferred, keeps files from being closed by the garbage collector while only the numbers of their descriptors are
 // in use.
 func keepAlive(files ...*os.File) { runtime.KeepAlive(files) }
+
+// permissions are the mode bits that can be applied.
+const permissions = 0o777

@@ -1,17 +1,10 @@
 package gate
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-func mkfifo(path string) error { return unix.Mkfifo(path, 0o644) }
 
 func TestComparePaths(t *testing.T) {
 	sorted := []string{"a", "a/b", "a/b/c", "a/bc", "a-", "a.b", "a.b/c", "aa", "b", "\xff"}
@@ -40,19 +33,4 @@ func TestValidPath(t *testing.T) {
 			t.Errorf("%.20q is valid", p)
 		}
 	}
-}
-
-func TestShowPath(t *testing.T) {
-	for path, want := range map[string]string{"a/é": "a/é", "a\xffb\xc3": `a\xffb\xc3`, "\n": "\n"} {
-		if got := ShowPath(path); got != want {
-			t.Errorf("%q is shown as %q", path, got)
-		}
-	}
-}
-
-func unixTime(sec int64) time.Time { return time.Unix(sec, 0) }
-
-func withSum(data []byte) []byte {
-	h := sha256.Sum256(data)
-	return append(bytes.Clone(data), h[:]...)
 }

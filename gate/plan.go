@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -213,4 +214,28 @@ func DecodePlan(r io.Reader) (*Plan, error) {
 	}
 	p := &Plan{Steps: steps}
 	return p, p.Validate()
+}
+
+// Moved is the cause of a Conflict: paths of the host where something else is than the plan expects.
+type Moved struct {
+	Paths []string // at most 100
+	More  bool     // whether there are others
+}
+
+// Error lists some of the paths.
+func (m *Moved) Error() string {
+	var names []string
+	for _, p := range m.Paths[:min(len(m.Paths), 5)] {
+		names = append(names, strconv.Quote(p))
+	}
+	text := strings.Join(names, ", ")
+	if m.More || len(m.Paths) > len(names) {
+		text += " and others"
+	}
+	return text
+}
+
+// conflict is the error with m as its cause.
+func (m *Moved) conflict() error {
+	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,23 +22,7 @@ func secretRulesOf(t testing.TB) *secretRules {
 	return all
 }
 
-// sample is random text of an alphabet. Secrets of tests are put together when they run, so that nothing finds them here.
-func sample(n int, alphabet string) string {
-	rng := rand.New(rand.NewPCG(uint64(n), 7))
-	var b strings.Builder
-	for range n {
-		b.WriteByte(alphabet[rng.IntN(len(alphabet))])
-	}
-	return b.String()
-}
-
-const (
-	alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-	hexes = "0123456789abcdef"
-)
-
-func githubToken() string { return "ghp" + "_" + sample(36, alnum) }
+const hexes = "0123456789abcdef"
 
 func privateKey(n int) string {
 	body := base64.StdEncoding.EncodeToString([]byte(sample(n, alnum)))

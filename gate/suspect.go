@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Bounds of a list of files that may contain secrets: a job's answer has at most 1 MiB.
@@ -31,7 +32,7 @@ type Suspects struct {
 
 func (s *Suspects) add(path, why string) {
 	s.Count++
-	one := caisson.Suspect{Path: ShowPath(path), Why: why}
+	one := caisson.Suspect{Path: safetext.Path(path), Why: why}
 	if s.bytes += len(one.Path) + len(one.Why); len(s.List) < maxSuspects && s.bytes <= maxSuspectBytes {
 		s.List = append(s.List, one)
 	}
@@ -162,7 +163,7 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 			return true // is reported already
 		}
 		if of := hidden[r.inode]; of != "" {
-			s.found.add(r.Path, "a hard link of the hidden file "+ShowPath(of))
+			s.found.add(r.Path, "a hard link of the hidden file "+safetext.Path(of))
 			return true
 		}
 		s.all++
@@ -204,7 +205,7 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	case err != nil && (errors.Is(err, errChanged) || unexpected(err) == nil):
 		return nil
 	case err != nil:
-		return fmt.Errorf("read %s: %w", ShowPath(r.Path), err)
+		return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
 	}
 	s.bytes += r.size
 	if isText(data) {

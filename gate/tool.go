@@ -1,70 +1,35 @@
 package gate
 
 import (
-	"context"
-	"errors"
-	"os"
-	"time"
-
-	"golang.org/x/sys/unix"
+	"slices"
 
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs are all jobs of the gate, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared {
-	return []worker.Declared{
-		jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive, jobFreeze, jobLayer,
-		jobCompare, jobPart, jobCheck, jobApply, jobRecover, jobUndo,
-	}
+	return slices.Concat(baselineJobs(), overlayJobs(), compareJobs(), checkJobs(), applyJobs())
 }
 
-// A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use. Its methods
-// keep none of the descriptors they are given.
+type (
+	baselined = baselineTool
+	overlaid  = overlayTool
+	compared  = compareTool
+	check_    = checkTool
+	applied   = applyTool
+)
+
+// A Tool runs the functions of the gate's packages as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors they are given.
 type Tool struct {
-	run worker.Starter
+	baselined
+	overlaid
+	compared
+	check_
+	applied
 }
 
-// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
-
-// readLimits are those of jobs that read trees.
-var readLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Memory: 4 << 30}
-
-// lend runs a job while dirs, and the files in them, belong to the owner of the job's root directory, with whose rights it works.
-// Others get at them only by descriptors: what is above them is closed.
-func lend[Args, Reply any](
-	ctx context.Context, t *Tool, job worker.Job[Args, Reply], args Args, given worker.Given, dirs ...*os.File,
-) (reply Reply, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(given.Root.Fd()), &st); err != nil {
-		return reply, os.NewSyscallError("fstat", err)
-	}
-	for _, dir := range dirs {
-		if err := chown(dir, int(st.Uid), int(st.Gid)); err != nil {
-			return reply, err
-		}
-	}
-	reply, err = job.Run(ctx, t.run, args, given)
-	for _, dir := range dirs {
-		err = errors.Join(err, chown(dir, os.Geteuid(), os.Getegid()))
-	}
-	return reply, err
-}
-
-// chown gives away a directory and the index and pack in it, which are written anew.
-func chown(dir *os.File, uid, gid int) error {
-	if err := unix.Fchmod(int(dir.Fd()), 0o755); err != nil {
-		return os.NewSyscallError("fchmod", err)
-	}
-	if err := unix.Fchown(int(dir.Fd()), uid, gid); err != nil {
-		return os.NewSyscallError("fchown", err)
-	}
-	for _, name := range []string{baseIndex, basePack} {
-		err := unix.Fchownat(int(dir.Fd()), name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
-		if err != nil && err != unix.ENOENT {
-			return os.NewSyscallError("fchownat", err)
-		}
-	}
-	return nil
+// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of the gate in its table.
+func NewTool(r worker.Starter) *Tool {
+	return &Tool{newBaselineTool(r), newOverlayTool(r), newCompareTool(r), newCheckTool(r), newApplyTool(r)}
 }

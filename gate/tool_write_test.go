@@ -59,7 +59,7 @@ func owned(t testing.TB, uid int, before shape, c contents) (site, *os.File) {
 }
 
 func TestWriteJobs(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newApplyTool(workertest.Runner(t))
 	op := operations[len(operations)-1]
 	plan, c := planOf(t, op.before, op.after)
 	for _, uid := range []int{0, 1000} {
@@ -90,7 +90,7 @@ func TestWriteJobs(t *testing.T) {
 
 // TestPromise3OnlyTheOwnersRights: a sync can do nothing that the directory's owner could not.
 func TestPromise3OnlyTheOwnersRights(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newApplyTool(workertest.Runner(t))
 	before := shape{"a": "f 644 1", "b": "f 644 1", "d": "d 755", "d/x": "f 644 x", "z": "f 644 z"}
 	for _, tt := range []struct {
 		name    string
@@ -132,7 +132,7 @@ func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 
 // TestUnreadableDirectory: what the owner cannot look into is left alone, and so is the rest.
 func TestUnreadableDirectory(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newApplyTool(workertest.Runner(t))
 	before := shape{"a": "f 644 1", "u": "d 300", "u/x": "f 644 x", "z": "d 755"}
 	for name, after := range map[string]shape{
 		"removed":       {"a": "f 644 2"},
@@ -152,7 +152,7 @@ func TestUnreadableDirectory(t *testing.T) {
 }
 
 func TestWriteJobsConflict(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newApplyTool(workertest.Runner(t))
 	before, after := shape{"a": "f 644 1", "b \x1b": "f 644 1"}, shape{"a": "f 644 2", "b \x1b": "f 644 2"}
 	plan, c := planOf(t, before, after)
 	s, frozen := owned(t, 1000, before, c)
@@ -169,7 +169,7 @@ func TestWriteJobsConflict(t *testing.T) {
 
 // TestWriteJobKilled: whenever the job is killed, another one recovers.
 func TestWriteJobKilled(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	tool := newApplyTool(workertest.Runner(t))
 	before, after := shape{}, shape{}
 	for i := range 500 {
 		before[fmt.Sprintf("f%d", i)] = fmt.Sprintf("f 644 %d", i)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 const maxEntries = 200_000
@@ -105,7 +106,7 @@ func (f *freezer) walk(dir string) error {
 		f.cut = true
 		return nil
 	case err != nil && (dir == "" || !shut(err)):
-		return fmt.Errorf("read %s: %w", ShowPath(dir), err)
+		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
 	case err != nil:
 		f.deny(dir, "it cannot be looked into")
 		return nil
@@ -204,11 +205,3 @@ const (
 	vanished   = "it changed while it was read; look again"
 	unreadable = "it cannot be read"
 )
-
-// unexpected returns err unless it is one of those that come of permissions and of changes while one reads.
-func unexpected(err error) error {
-	if shut(err) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESTALE) {
-		return nil
-	}
-	return err
-}

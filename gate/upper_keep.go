@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -13,12 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-const (
-	smallFile = 1 << 20 // bytes; such files are read at once
-	maxTries  = 3       // to read a file that keeps changing
-)
+const maxTries = 3 // to read a file that keeps changing
 
 // keeper copies contents into a directory of objects, each once.
 type keeper struct {
@@ -65,25 +62,13 @@ func (k *keeper) keep(root int, path string, st *stat) (content string, size int
 			}
 			continue
 		case err != nil:
-			return "", 0, "", fmt.Errorf("copy %s: %w", ShowPath(path), err)
+			return "", 0, "", fmt.Errorf("copy %s: %w", safetext.Path(path), err)
 		}
 		k.total += caisson.Size(now.size)
 		return content, now.size, "", nil
 	}
 	return "", st.size, vanished, nil
 }
-
-// openContent opens a regular file for reading. It neither waits, for what is a pipe by now, nor follows, nor leaves a trace.
-func openContent(root int, path string) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
-	fd, err := openUnder(root, path, flags|unix.O_NOATIME, 0)
-	if err == unix.EPERM {
-		fd, err = openUnder(root, path, flags, 0)
-	}
-	return fd, err
-}
-
-var errChanged = errors.New("the file changed while it was read")
 
 // copy makes an object of file and returns the state in which it was. errChanged comes with the state that it has now.
 func (k *keeper) copy(file *os.File, content *string) (stat, error) {
@@ -242,33 +227,4 @@ func (k *keeper) hole(sum hash.Hash, n int64) error {
 		n -= m
 	}
 	return nil
-}
-
-// readContent returns the file at path beneath root if it looks like st and has at most limit bytes.
-func readContent(ctx context.Context, root int, path string, st *stat, limit int64) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if st.size > limit {
-		return nil, errChanged
-	}
-	fd, err := openContent(root, path)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), path)
-	defer file.Close()
-	data := make([]byte, st.size+1)
-	n, err := io.ReadFull(file, data)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	after, err := lookAt(fd, "")
-	if err != nil {
-		return nil, err
-	}
-	if int64(n) != st.size || !after.same(st) {
-		return nil, errChanged
-	}
-	return data[:n], nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 const (
@@ -101,7 +102,7 @@ func (m *marker) walk(dir string) error {
 		if dir != "" && shut(err) {
 			return nil // Freeze cannot look into it either
 		}
-		return fmt.Errorf("open %s: %w", ShowPath(dir), err)
+		return fmt.Errorf("open %s: %w", safetext.Path(dir), err)
 	}
 	names, err := readNames(fd, m.left)
 	if err != nil {
@@ -110,7 +111,7 @@ func (m *marker) walk(dir string) error {
 			m.until, m.left = max(dir, "."), 0
 			return nil
 		}
-		return fmt.Errorf("read %s: %w", ShowPath(dir), err)
+		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
 	}
 	kinds := make([]bool, len(names)) // whether it is a directory to go into
 	for i, name := range names {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // The checks whose names findings about commits bear, of those in [caisson.Finding].
@@ -234,7 +235,7 @@ func shortID(id string) string { return id[:min(len(id), 10)] }
 
 // shownPath is a path for messages: plain ones as they are, others quoted.
 func shownPath(name string) string {
-	shown := gate.ShowPath(name)
+	shown := safetext.Path(name)
 	if shown != plain(shown, maxShownPath) {
 		shown = strconv.QuoteToASCII(shown[:min(len(shown), maxShownPath)])
 	}

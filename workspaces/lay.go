@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
 	"github.com/caisson-dev/caisson/internal/hostdir"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
@@ -86,7 +87,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 		l.c.searching.soon(w)
 	}
 	l.c.event(ctx, w, "workspace.created", map[string]string{
-		"kind": string(w.Kind), "mode": string(w.Mode), "source": gate.ShowPath(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
+		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
 	return w, nil
 }
