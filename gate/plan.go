@@ -18,23 +18,23 @@ import (
 
 // Bounds of a plan.
 const (
-	maxSteps    = 200_000
-	maxPlanPath = 4095    // PATH_MAX without its NUL
-	maxPlanLine = 1 << 16 // bytes of one step in JSON
+	MaxSteps    = 200_000
+	MaxPlanPath = 4095    // PATH_MAX without its NUL
+	MaxPlanLine = 1 << 16 // bytes of one step in JSON
 )
 
-// stagePrefix begins the name of the directory that holds what is on its way in or out while a plan is applied.
-const stagePrefix = ".caisson-"
+// StagePrefix begins the name of the directory that holds what is on its way in or out while a plan is applied.
+const StagePrefix = ".caisson-"
 
 // What can be at a path of a plan.
 const (
-	nodeNone = "none"
-	nodeFile = "file"
-	nodeDir  = "dir"
-	nodeLink = "symlink"
+	NodeNone = "none"
+	NodeFile = "file"
+	NodeDir  = "dir"
+	NodeLink = "symlink"
 )
 
-// A Plan is what is to become of a host directory: all of it or nothing. The order of its steps does not matter; [Apply] removes
+// A Plan is what is to become of a host directory: all of it or nothing. The order of its steps does not matter; [apply.Run] removes
 // from the leaves up and makes from the root down. A rename is two steps, one for each path.
 type Plan struct {
 	Steps []Step
@@ -66,18 +66,18 @@ func HashText(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (n Node) none() bool { return n.Type == "" || n.Type == nodeNone }
+func (n Node) None() bool { return n.Type == "" || n.Type == NodeNone }
 
-// same reports whether two nodes are the same to a plan: permissions of symlinks do not exist.
-func (n Node) same(o Node) bool {
+// Same reports whether two nodes are the same to a plan: permissions of symlinks do not exist.
+func (n Node) Same(o Node) bool {
 	switch {
-	case n.none() || o.none():
-		return n.none() && o.none()
+	case n.None() || o.None():
+		return n.None() && o.None()
 	case n.Type != o.Type:
 		return false
-	case n.Type == nodeDir:
+	case n.Type == NodeDir:
 		return n.Mode == o.Mode
-	case n.Type == nodeLink:
+	case n.Type == NodeLink:
 		return n.Hash == o.Hash
 	}
 	return n.Mode == o.Mode && n.Hash == o.Hash
@@ -86,13 +86,13 @@ func (n Node) same(o Node) bool {
 // Validate returns an Invalid error that says what is wrong with p. It completes p: hashes of symlinks, and what is dropped of the
 // modes of directories.
 func (p *Plan) Validate() error {
-	if len(p.Steps) > maxSteps {
-		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), maxSteps)
+	if len(p.Steps) > MaxSteps {
+		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), MaxSteps)
 	}
 	byPath := make(map[string]*Step, len(p.Steps))
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if err := s.validate(); err != nil {
+		if err := s.Validate(); err != nil {
 			return err
 		}
 		if byPath[s.Path] != nil {
@@ -106,7 +106,7 @@ func (p *Plan) Validate() error {
 			if above == nil {
 				continue
 			}
-			if !s.Before.none() && above.Before.Type != nodeDir || !s.After.none() && above.After.Type != nodeDir {
+			if !s.Before.None() && above.Before.Type != NodeDir || !s.After.None() && above.After.Type != NodeDir {
 				return caisson.Errorf(caisson.Invalid, "the plan has %.200q below %.200q, which is no directory then", s.Path, dir)
 			}
 		}
@@ -114,7 +114,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-func (s *Step) validate() error {
+func (s *Step) Validate() error {
 	if err := checkPlanPath(s.Path); err != nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func (s *Step) validate() error {
 		return err
 	}
 	modes := uint32(0o777)
-	if s.After.Type == nodeDir {
-		if s.Before.Type == nodeDir {
+	if s.After.Type == NodeDir {
+		if s.Before.Type == NodeDir {
 			modes |= s.Before.Mode
 		}
 		s.After.Mode &= modes
@@ -131,9 +131,9 @@ func (s *Step) validate() error {
 	if err := s.After.validate(s.Path, modes); err != nil {
 		return err
 	}
-	if s.After.Type == nodeLink {
+	if s.After.Type == NodeLink {
 		text := s.After.Link
-		if len(text) == 0 || len(text) > maxPlanPath || bytes.IndexByte(text, 0) >= 0 {
+		if len(text) == 0 || len(text) > MaxPlanPath || bytes.IndexByte(text, 0) >= 0 {
 			return caisson.Errorf(caisson.Invalid, "the symlink %.200q has no valid target", s.Path)
 		}
 		if want := HashText(text); s.After.Hash == "" {
@@ -142,7 +142,7 @@ func (s *Step) validate() error {
 			return caisson.Errorf(caisson.Invalid, "the symlink %.200q does not have the target that its hash says", s.Path)
 		}
 	}
-	if (s.After.Type == nodeFile || s.After.Type == nodeDir) && s.After.Mode&0o400 == 0 {
+	if (s.After.Type == NodeFile || s.After.Type == NodeDir) && s.After.Mode&0o400 == 0 {
 		// It could be neither checked nor undone.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
 	}
@@ -151,15 +151,15 @@ func (s *Step) validate() error {
 
 func (n Node) validate(name string, modes uint32) error {
 	switch n.Type {
-	case "", nodeNone, nodeDir:
-	case nodeFile, nodeLink:
-		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != nodeLink || n.Hash != "") {
+	case "", NodeNone, NodeDir:
+	case NodeFile, NodeLink:
+		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != NodeLink || n.Hash != "") {
 			return caisson.Errorf(caisson.Invalid, "the plan does not say what is in %.200q", name)
 		}
 	default:
 		return caisson.Errorf(caisson.Invalid, "%.200q is a %.20s, which is never applied", name, n.Type)
 	}
-	if n.Type != nodeLink && n.Mode&^modes != 0 {
+	if n.Type != NodeLink && n.Mode&^modes != 0 {
 		return caisson.Errorf(caisson.Invalid, "the plan has mode %o for %.200q; only permissions are applied", n.Mode, name)
 	}
 	return nil
@@ -172,22 +172,22 @@ func checkPlanPath(name string) error {
 	switch {
 	case name == "" || name == "." || name[0] == '/' || path.Clean(name) != name || name == ".." || strings.HasPrefix(name, "../"):
 		return bad("is not clean and relative")
-	case len(name) > maxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
+	case len(name) > MaxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
 		return bad("is too long or not UTF-8")
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > 255 {
 			return bad("has too long a name")
 		}
-		if strings.HasPrefix(part, stagePrefix) {
+		if strings.HasPrefix(part, StagePrefix) {
 			return bad("has a name of Caisson's own")
 		}
 	}
 	return nil
 }
 
-// sorted returns the steps of p with parents before what is in them.
-func (p *Plan) sorted() []Step {
+// Sorted returns the steps of p with parents before what is in them.
+func (p *Plan) Sorted() []Step {
 	steps := slices.Clone(p.Steps)
 	// Any prefix sorts before what it is a prefix of.
 	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
@@ -197,8 +197,8 @@ func (p *Plan) sorted() []Step {
 // Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
 func (p *Plan) Encode(w io.Writer) error { return worker.WriteRows(w, p.Steps) }
 
-// encode validates p and returns what Encode writes.
-func (p *Plan) encode() (*bytes.Buffer, error) {
+// Input validates p and returns it as the input of a job, in the form of Encode.
+func (p *Plan) Input() (*bytes.Buffer, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (p *Plan) encode() (*bytes.Buffer, error) {
 
 // DecodePlan reads a plan and validates it. Memory is bounded, whatever r yields.
 func DecodePlan(r io.Reader) (*Plan, error) {
-	steps, err := worker.ReadRows[Step](r, maxSteps, maxPlanLine)
+	steps, err := worker.ReadRows[Step](r, MaxSteps, MaxPlanLine)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
 	}
@@ -235,7 +235,7 @@ func (m *Moved) Error() string {
 	return text
 }
 
-// conflict is the error with m as its cause.
-func (m *Moved) conflict() error {
+// Conflict is the error with m as its cause.
+func (m *Moved) Conflict() error {
 	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }

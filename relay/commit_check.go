@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
@@ -34,12 +34,12 @@ const (
 // A checker checks commits, each once.
 type checker struct {
 	objects *objects
-	rules   gate.Rules
+	rules   check.Rules
 	commits map[string]*rawCommit
 	found   map[string][]caisson.Finding
 }
 
-func newChecker(o *objects, rules gate.Rules) *checker {
+func newChecker(o *objects, rules check.Rules) *checker {
 	rules = rules.WithDefaults()
 	rules.History = true
 	return &checker{objects: o, rules: rules, commits: map[string]*rawCommit{}, found: map[string][]caisson.Finding{}}
@@ -83,7 +83,7 @@ func (c *checker) into(ctx context.Context, id string, all *findings) error {
 	if why := textFault(string(data)); why != "" {
 		said(checkName, caisson.VerdictDeny, "the commit's message or author %s; commit again with plain text", why)
 	}
-	secrets, err := gate.CheckText(ctx, string(data), c.rules)
+	secrets, err := check.Text(ctx, string(data), c.rules)
 	if err != nil {
 		said(checkSecret, caisson.VerdictDeny, "the message was not searched for secrets: %s", caisson.MessageOf(err))
 	}
@@ -121,7 +121,7 @@ func (c *checker) files(ctx context.Context, id string, commit *rawCommit, all *
 		return io.NopCloser(bytes.NewReader(data)), err
 	}
 	base := commitTree{objects: c.objects, root: commit.tree, parents: parents}
-	if err := gate.CheckTree(ctx, d.changes, base, read, c.rules); err != nil {
+	if err := check.ChangesIn(ctx, d.changes, base, read, c.rules); err != nil {
 		return err
 	}
 	for i := range d.changes {

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // token looks like a secret; it is put together here so that nothing takes this file for one.
@@ -326,7 +326,7 @@ func TestReceiveMany(t *testing.T) {
 		t.Error(said)
 	}
 	t.Logf("refused after %v", time.Since(start))
-	q.set(gate.Rules{MaxFiles: 200_000}, PushLimits{})
+	q.set(check.Rules{MaxFiles: 200_000}, PushLimits{})
 	start = time.Now()
 	if said, ok := q.push("work"); !ok {
 		t.Error(said)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // Bounds of looking at all symlinks of a commit.
@@ -96,7 +96,7 @@ func (c *checker) linkFault(tree string, l linkEntry) (why, link string, err err
 	if err != nil {
 		return "", "", err
 	}
-	why, err = gate.LinkFault(commitTree{objects: c.objects, root: tree}, l.path, string(data))
+	why, err = check.LinkFault(commitTree{objects: c.objects, root: tree}, l.path, string(data))
 	return why, string(data), err
 }
 

@@ -125,7 +125,7 @@ type commitTree struct {
 	parents []string // their trees
 }
 
-// Lookup implements [gate.Tree].
+// Lookup implements [check.Tree].
 func (t commitTree) Lookup(name string) (typ, link string, err error) {
 	e, err := t.objects.find(t.root, name)
 	if err != nil || e.mode != modeSymlink {
@@ -135,7 +135,7 @@ func (t commitTree) Lookup(name string) (typ, link string, err error) {
 	return typeSymlink, string(data), err
 }
 
-// Children implements [gate.Tree].
+// Children implements [check.Tree].
 func (t commitTree) Children(dir string) ([]string, error) {
 	root := treeEntry{mode: modeTree, id: t.root}
 	if dir != "" {
@@ -158,7 +158,7 @@ func (t commitTree) Children(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Content implements [gate.Tree]: what the parents have at a path.
+// Content implements [check.Tree]: what the parents have at a path.
 func (t commitTree) Content(name string, limit int64) []byte {
 	var all []byte
 	for _, p := range t.parents {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // maxPrepared is how many commits are prepared at once.
@@ -27,7 +27,7 @@ type PrepareRequest struct {
 	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit; nil leaves commits unsigned. It should answer the same to
 	// the same payload, at most 1 MiB.
 	Sign  func(payload []byte) (armored string, err error) `json:"-"`
-	Rules gate.Rules
+	Rules check.Rules
 	// Pull is what is known of the pull request, but for the commits, and Template what its text is made with; see [CheckPullTemplate]. What
 	// looks like a secret in title or text is a finding of verdict ask, and so is a template that cannot be used.
 	Pull     PullText
@@ -164,7 +164,7 @@ func (p *Prepared) describe(ctx context.Context, req PrepareRequest, checks *che
 		}
 	}
 	p.Title, p.Text = pull.Title, text
-	found, err := gate.CheckText(ctx, p.Title+"\n"+p.Text, req.Rules)
+	found, err := check.Text(ctx, p.Title+"\n"+p.Text, req.Rules)
 	for i := range found {
 		found[i].Message = plain("the text of the pull request: "+found[i].Message, 300)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // PushLimits bound one push. Zero fields mean the defaults.
@@ -53,7 +53,7 @@ type ReceiveRequest struct {
 	// Granted are the refs that the sandbox was given: they stay where they are, but for the branch it works on.
 	Granted []Ref
 	Branch  string // short name of the branch it works on
-	Rules   gate.Rules
+	Rules   check.Rules
 	Limits  PushLimits
 }
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // A quay is a view, a store over it, and a server that a real git pushes to.
@@ -104,7 +104,7 @@ func (q *quay) request() ReceiveRequest {
 }
 
 // set changes what pushes are told from then on.
-func (q *quay) set(rules gate.Rules, limits PushLimits) {
+func (q *quay) set(rules check.Rules, limits PushLimits) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.req.Rules, q.req.Limits = rules, limits

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/worker"
@@ -114,7 +114,7 @@ func TestToolReceive(t *testing.T) {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
 	q.untouched(before, objects)
-	req.Rules = gate.Rules{Allow: []string{".github"}}
+	req.Rules = check.Rules{Allow: []string{".github"}}
 	if r, answer, err = exchange(t, tool, store, view, req, append(commandLines(line), q.packOf(denied)...)); err != nil || len(r.Updates) != 1 {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // bytesOf is the name of an object in binary.
@@ -170,16 +170,16 @@ func TestReceiveLimits(t *testing.T) {
 	q.commit("more")
 	for name, c := range map[string]struct {
 		limits PushLimits
-		rules  gate.Rules
+		rules  check.Rules
 		why    string
 	}{
-		"file":    {PushLimits{}, gate.Rules{MaxFile: 1 << 20}, "an object of 3MiB; the largest is 1MiB"},
-		"total":   {PushLimits{Total: 5 << 20}, gate.Rules{}, "more than 5MiB together"},
-		"pack":    {PushLimits{Pack: 1000}, gate.Rules{}, "the pack is larger than"},
-		"objects": {PushLimits{Objects: 3}, gate.Rules{}, "the most is 3"},
-		"store":   {PushLimits{Store: 1}, gate.Rules{}, "fills the 1B"},
-		"commits": {PushLimits{Commits: 1}, gate.Rules{}, "more than 1 new commits"},
-		"files":   {PushLimits{}, gate.Rules{MaxTotal: 1 << 20}, "together"},
+		"file":    {PushLimits{}, check.Rules{MaxFile: 1 << 20}, "an object of 3MiB; the largest is 1MiB"},
+		"total":   {PushLimits{Total: 5 << 20}, check.Rules{}, "more than 5MiB together"},
+		"pack":    {PushLimits{Pack: 1000}, check.Rules{}, "the pack is larger than"},
+		"objects": {PushLimits{Objects: 3}, check.Rules{}, "the most is 3"},
+		"store":   {PushLimits{Store: 1}, check.Rules{}, "fills the 1B"},
+		"commits": {PushLimits{Commits: 1}, check.Rules{}, "more than 1 new commits"},
+		"files":   {PushLimits{}, check.Rules{MaxTotal: 1 << 20}, "together"},
 	} {
 		q.set(c.rules, c.limits)
 		said, ok := q.push("work")
@@ -188,11 +188,11 @@ func TestReceiveLimits(t *testing.T) {
 		}
 		q.untouched(before, objects)
 	}
-	q.set(gate.Rules{}, PushLimits{Time: time.Nanosecond})
+	q.set(check.Rules{}, PushLimits{Time: time.Nanosecond})
 	if _, _, err := q.raw(commandLines(zeroID(20) + " " + q.base + " refs/heads/work")); err == nil {
 		t.Error("a push in no time")
 	}
-	q.set(gate.Rules{}, PushLimits{})
+	q.set(check.Rules{}, PushLimits{})
 	if said, ok := q.push("work"); !ok {
 		t.Error(said)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 )
 
 // TestReceive pushes with a real git.
@@ -192,7 +192,7 @@ func TestReceiveAsks(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	// What rules allow is not asked.
-	q.set(gate.Rules{Allow: []string{".github"}}, PushLimits{})
+	q.set(check.Rules{Allow: []string{".github"}}, PushLimits{})
 	q.write(".github/workflows/ci.yml", "on: push\n")
 	q.commit("workflow")
 	if said, ok := q.push("work"); !ok || len(allFindings(q.last)) != 0 {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
@@ -91,7 +91,7 @@ func protectedBranch(r *caisson.Repo, branch, base string) string {
 		return fmt.Sprintf("%.100q is protected", branch)
 	}
 	for _, p := range r.Protected {
-		if gate.MatchPath(p, branch) || gate.MatchPath(strings.ToLower(p), strings.ToLower(branch)) || gate.ValidPattern(p) != nil {
+		if check.MatchPath(p, branch) || check.MatchPath(strings.ToLower(p), strings.ToLower(branch)) || check.ValidPattern(p) != nil {
 			return fmt.Sprintf("%.100q is protected by %.100q", branch, p)
 		}
 	}

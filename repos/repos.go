@@ -27,7 +27,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay"
@@ -81,7 +81,7 @@ type Config struct {
 	Events  caisson.Publisher
 	// Exec starts a process in a sandbox, as that of [caisson.Processes].
 	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
-	Rules  gate.Rules // of what commits may change; zero means the gate's defaults
+	Rules  check.Rules // of what commits may change; zero means the gate's defaults
 	Limits Limits
 	Roots  string     // PEM of authorities to trust besides the host's
 	Own    reach.Host // which addresses are this host's
@@ -196,7 +196,7 @@ var _ caisson.Relay = (*Core)(nil)
 func (c *Core) Repos() *Service { return &Service{c} }
 
 // rules are those that commits for a repository are checked by.
-func (c *Core) rules(r *caisson.Repo) gate.Rules {
+func (c *Core) rules(r *caisson.Repo) check.Rules {
 	rules := c.Rules
 	rules.Allow = slices.Concat(rules.Allow, r.Allow)
 	rules.AskSecrets = r.AllowSecrets

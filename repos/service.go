@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
@@ -116,7 +116,7 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 			return caisson.Invalidf(list.field, "are at most 100 patterns")
 		}
 		for _, p := range list.patterns {
-			if err := gate.ValidPattern(p); err != nil {
+			if err := check.ValidPattern(p); err != nil {
 				return caisson.Invalidf(list.field, "%s", caisson.MessageOf(err))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 	"github.com/caisson-dev/caisson/internal/hostdir"
 	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/undo"
@@ -233,7 +233,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 	if o.Hide, err = hidesIn(w, c.Hide, o.Show); err != nil {
 		return m, err
 	}
-	o.Show = append(gate.DefaultShown(), o.Show...)
+	o.Show = append(baseline.DefaultShown(), o.Show...)
 	for _, d := range []struct {
 		name string
 		to   **os.File

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 // showFile has the patterns of names that a workspace shows after all.
@@ -16,7 +16,7 @@ const showFile = "show.json"
 
 // hidesIn returns hide, and what it comes to in the directory of w. Invalid if one of show is malformed.
 func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
-	mask, err := gate.NewMask(hide, show)
+	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return c.Tool.Base(ctx, host, manifest, base, gate.BaseLimits{})
+	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is for how long the files of a new workspace with more entries than baseAtOnce are not kept yet, unless somebody wants it: its

@@ -5,6 +5,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/overlay"
+	"github.com/caisson-dev/caisson/gate/tool"
 )
 
 // part makes the contents of changes that are applied in part. Like what was merged, they are not what the sandbox has.
@@ -24,7 +26,7 @@ func (s *syncing) part(ctx context.Context, p picks) error {
 			return err
 		}
 		x.Steps = []gate.Step{step}
-		x.Change.Hash, x.Change.Merge = gate.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
+		x.Change.Hash, x.Change.Merge = overlay.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
 	}
 	return nil
 }
@@ -86,4 +88,4 @@ func reasonOf(ch caisson.Change) string {
 	return ""
 }
 
-var _ Tool = (*gate.Tool)(nil)
+var _ Tool = (*tool.Tool)(nil)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	fewFiles = 10
 )
 
-// removals are counts of the files of a host directory that are [gate.Own] and not hidden, as far as syncs have changed them.
+// removals are counts of the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
 type removals struct {
 	Files   int64        // that are there, except those that automatic syncs have made
 	Removed int64        // by automatic syncs, since a person has last removed some
@@ -137,17 +138,17 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 }
 
 // lost counts the tree's own files that steps take away, except those whose content is in one of the tree's own files that they
-// make. So a rename is a removal if it leads to where files do not count, see [gate.Own], or if it changes the content.
+// make. So a rename is a removal if it leads to where files do not count, see [baseline.Own], or if it changes the content.
 func lost(steps []gate.Step) (n int64) {
 	made := map[string]int{} // by hash
 	for _, step := range steps {
-		if gate.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
+		if baseline.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
 			made[step.After.Hash]++
 		}
 	}
 	for _, step := range steps {
 		switch {
-		case !gate.Own(step.Path) || !isFile(step.Before):
+		case !baseline.Own(step.Path) || !isFile(step.Before):
 		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link does not keep a file's content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
@@ -214,7 +215,7 @@ func tally(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
 		switch {
-		case !gate.Own(step.Path):
+		case !baseline.Own(step.Path):
 		case is && !was:
 			made++
 		case was && !is:

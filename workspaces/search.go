@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 // suspectsFile has what a search for secrets has found in the host's directory, once it has ended.
@@ -44,7 +44,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	if err := c.place(ctx); err != nil {
 		return err
 	}
-	found, err := c.Tool.Search(ctx, host, manifest, gate.SearchLimits{})
+	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
 	<-c.jobs
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 
 // tell adds to w what was found in its files, if they were searched.
 func (c searching) tell(w *caisson.Workspace) error {
-	var found *gate.SearchResult
+	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {
 		return err
 	}

@@ -39,7 +39,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
@@ -51,9 +52,9 @@ type Config struct {
 	Events caisson.Publisher
 	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	// Hide are patterns of names that sandboxes do not see; nil means [gate.DefaultHidden].
+	// Hide are patterns of names that sandboxes do not see; nil means [baseline.DefaultHidden].
 	Hide  []string
-	Rules gate.Rules // of what may be applied; zero means the gate's defaults
+	Rules check.Rules // of what may be applied; zero means the gate's defaults
 	// Commands are run, in this order, on what is to be applied, after all other checks.
 	Commands []Command
 	Keep     time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
@@ -109,9 +110,9 @@ func New(cfg Config) (*Core, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Hide == nil {
-		cfg.Hide = gate.DefaultHidden()
+		cfg.Hide = baseline.DefaultHidden()
 	}
-	if _, err := gate.NewMask(cfg.Hide, nil); err != nil {
+	if _, err := baseline.NewMask(cfg.Hide, nil); err != nil {
 		return nil, err
 	}
 	if err := ValidateCommands(cfg.Commands); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/compare"
 )
 
 // writersTime bounds how long a look waits for a sandbox that does not say who has written what.
@@ -27,7 +27,7 @@ func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 
 // attribute says of each change which process was the last to make it, where that is known. The changes are those of the trees,
 // whether it is known or not.
-func (by authors) attribute(list []gate.Difference) {
+func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
 		// Whatever the job has answered.

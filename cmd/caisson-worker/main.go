@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
@@ -18,7 +18,7 @@ import (
 func main() {
 	if worker.IsWorker() {
 		// The same as in the caisson binary, which does this where it carries no lean one.
-		worker.Main(slices.Concat(image.Jobs(), gate.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")
 	os.Exit(2)

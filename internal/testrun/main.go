@@ -31,7 +31,8 @@ const timesFile = "bin/test-times.json"
 // withoutRace are packages that "make test" runs without the race detector; their subpackages are not included. docs/testing.md gives the reason of each.
 var withoutRace = []string{
 	"", "agent", "agent/drive", "agent/inside", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
-	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate", "inside", "internal/house", "relay", "relay/link", "repos",
+	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool",
+	"inside", "internal/house", "relay", "relay/link", "repos",
 	"runtime/gvisor", "test", "worker",
 }
 
