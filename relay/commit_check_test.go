@@ -10,54 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate/check"
-)
-
-// token looks like a secret; it is put together here so that nothing takes this file for one.
-func token() string { return "ghp_" + "wJ7aB3xK9mQ2vR5tY8uP1nL4cD6eF0gH2iS7" }
-
-// tree writes a tree object from "<mode> <name>" and ids, as they come.
-func (q *quay) tree(entries ...string) string {
-	q.t.Helper()
-	var b strings.Builder
-	for i := 0; i < len(entries); i += 2 {
-		b.WriteString(entries[i] + "\x00" + bytesOf(q.t, entries[i+1]))
-	}
-	return q.object("tree", b.String())
-}
-
-// commitOf writes a commit of a tree after the granted one.
-func (q *quay) commitOf(tree string) string {
-	q.t.Helper()
-	return q.object("commit", "tree "+tree+"\nparent "+q.base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
-}
-
-// send pushes objects that need not make sense to a client: all that are not granted.
-func (q *quay) send(tip string, objects ...string) (*Received, string, error) {
-	q.t.Helper()
-	out, err := q.try(q.work, strings.Join(append(objects, tip), "\n")+"\n", "pack-objects", "--stdout", "-q")
-	if err != nil {
-		q.t.Fatal(out)
-	}
-	return q.raw(append(commandLines(zeroID(20)+" "+tip+" refs/heads/work\x00report-status side-band-64k"), out...))
-}
-
-// verdictOf is the worst of what was found.
-func verdictOf(r *Received) string {
-	verdict := caisson.VerdictPass
-	for _, f := range allFindings(r) {
-		if f.Verdict == caisson.VerdictDeny || verdict == caisson.VerdictPass {
-			verdict = f.Verdict
-		}
-	}
-	return verdict
-}
-
-const (
-	pass = caisson.VerdictPass
-	ask  = caisson.VerdictAsk
-	deny = caisson.VerdictDeny
 )
 
 // TestReceiveTrees is about what is in a commit's tree.

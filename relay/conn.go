@@ -144,3 +144,11 @@ func (l *limited) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// requestError says why a request could not be read.
+func requestError(err error) error {
+	if _, ok := errors.AsType[*caisson.Error](err); ok {
+		return err
+	}
+	return caisson.Wrap(err, caisson.Invalid, "the request cannot be read to its end")
+}

@@ -46,9 +46,12 @@ var tolerated = []string{
 	"missingEmail", "badEmail", "badName", "multipleAuthors", "gitmodulesParse", "nulInCommit",
 }
 
+// A mirror is a repository that follows a remote.
+type mirror struct{ repo }
+
 // fetch brings r up to date with what is at the far end of f: its branches, its tags and which branch is its HEAD. Objects are
 // taken over and checked before any ref changes, so a fetch that fails has changed nothing that can be seen.
-func (r repo) fetch(ctx context.Context, f *forwarder, limits FetchLimits, progress func(string)) (*Remote, error) {
+func (r mirror) fetch(ctx context.Context, f *forwarder, limits FetchLimits, progress func(string)) (*Remote, error) {
 	if err := r.sweep(ctx); err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func (r repo) fetch(ctx context.Context, f *forwarder, limits FetchLimits, progr
 }
 
 // match makes r of the format that the remote has, if it is still empty.
-func (r repo) match(ctx context.Context, l *listing) error {
+func (r mirror) match(ctx context.Context, l *listing) error {
 	digits, err := r.digits()
 	if err != nil || len(l.refs) == 0 || digits == l.digits {
 		return err
@@ -121,14 +124,14 @@ func refChanges(have, want []Ref) (changed, gone []Ref) {
 
 // take fetches refs by the names of their objects, without making refs of them. Git checks that everything they reach is there.
 // Until it has, the objects are in a directory of their own: git fetch would keep what a remote has sent in vain, each time.
-func (r repo) take(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
+func (r mirror) take(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
 	objects := filepath.Join(r.dir, "objects")
 	aside := filepath.Join(objects, "incoming-fetch")
 	if err := os.MkdirAll(filepath.Join(aside, "pack"), 0o700); err != nil {
 		return err
 	}
 	defer os.RemoveAll(aside)
-	in := r.with("GIT_OBJECT_DIRECTORY="+aside, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+objects)
+	in := mirror{r.with("GIT_OBJECT_DIRECTORY="+aside, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+objects)}
 	if err := in.fetchObjects(ctx, f, refs, limit, progress); err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func (r repo) take(ctx context.Context, f *forwarder, refs []Ref, limit int64, p
 }
 
 // fetchObjects runs git fetch.
-func (r repo) fetchObjects(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
+func (r mirror) fetchObjects(ctx context.Context, f *forwarder, refs []Ref, limit int64, progress func(string)) error {
 	f.allow(limit)
 	args := []string{}
 	for _, id := range tolerated {
@@ -179,22 +182,8 @@ func fetchError(said *tail, err error) error {
 	return err
 }
 
-// lastLines returns what git said at last, without the progress before it.
-func lastLines(text string, limit int) string {
-	var kept []string
-	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {
-		if strings.HasPrefix(line, "error:") || strings.HasPrefix(line, "fatal:") {
-			kept = append(kept, line)
-		}
-	}
-	if len(kept) == 0 {
-		return plain(text, limit)
-	}
-	return plain(strings.Join(kept, "; "), limit)
-}
-
 // switchRefs makes the changes to r's refs: those that are gone first, as a directory may take the place of one.
-func (r repo) switchRefs(ctx context.Context, changed, gone []Ref) error {
+func (r mirror) switchRefs(ctx context.Context, changed, gone []Ref) error {
 	for _, change := range []struct {
 		refs []Ref
 		verb string
@@ -225,7 +214,7 @@ const (
 )
 
 // tidy keeps r fast. Nothing depends on it, so its failures are none.
-func (r repo) tidy(ctx context.Context, changed int) {
+func (r mirror) tidy(ctx context.Context, changed int) {
 	if changed > tidyRefs {
 		_, _ = r.output(ctx, "", "pack-refs", "--all", "--prune")
 	}

@@ -220,3 +220,17 @@ func (t *tail) String() string {
 	defer t.mu.Unlock()
 	return string(t.buf[max(0, len(t.buf)-t.limit):])
 }
+
+// lastLines returns what git said at last, without the progress before it.
+func lastLines(text string, limit int) string {
+	var kept []string
+	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {
+		if strings.HasPrefix(line, "error:") || strings.HasPrefix(line, "fatal:") {
+			kept = append(kept, line)
+		}
+	}
+	if len(kept) == 0 {
+		return plain(text, limit)
+	}
+	return plain(strings.Join(kept, "; "), limit)
+}

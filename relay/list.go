@@ -17,12 +17,6 @@ import (
 // for each pull request there ever was.
 const maxListing = 64 << 20
 
-// A Remote is the refs of a repository.
-type Remote struct {
-	Head string // the branch that HEAD is, in full, "refs/heads/main"; "" if there is none
-	Refs []Ref  // branches and tags, by name
-}
-
 // A listing is what a remote says of itself, while it is read.
 type listing struct {
 	max    int // refs

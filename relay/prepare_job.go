@@ -14,10 +14,20 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// prepareJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func prepareJobs() []worker.Declared { return []worker.Declared{jobPrepare} }
+
+// A prepareTool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
+// that it is given.
+type prepareTool struct{ run worker.Starter }
+
+// newPrepareTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newPrepareTool(r worker.Starter) prepareTool { return prepareTool{run: r} }
+
 // Prepare makes the commits that are sent of those that were pushed to store: rewritten as req says, checked once more, and signed by
 // req.Sign in this process. Signatures of others, which rewriting breaks, are left out. NotFound if the store lacks the commits, Denied if
 // they are not to be sent, Conflict while a push is under way.
-func (t *Tool) Prepare(ctx context.Context, store, view *os.File, req PrepareRequest) (*Prepared, error) {
+func (t prepareTool) Prepare(ctx context.Context, store, view *os.File, req PrepareRequest) (*Prepared, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
 	}

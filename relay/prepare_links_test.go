@@ -24,7 +24,7 @@ func TestPrepareLinks(t *testing.T) {
 	if out, ok := q.push("+" + c2 + ":refs/heads/work"); !ok || verdictOf(q.last) != ask {
 		t.Fatalf("%s: %+v", out, q.last)
 	}
-	p := q.prepare(PrepareRequest{Commit: c2})
+	p := preparedOf(q, PrepareRequest{Commit: c2})
 	if len(p.Findings) == 0 || p.Findings[0].Verdict != caisson.VerdictAsk {
 		t.Errorf("the push asks for %+v, and the delivery for %+v", q.last.Updates, p.Findings)
 	}

@@ -11,16 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// pushed pushes and fails if it is not taken.
-func (q *quay) pushed() string {
-	q.t.Helper()
-	if said, ok := q.push("+work"); !ok {
-		q.t.Fatal(said)
-	}
-	return q.head()
-}
-
-func (q *quay) prepare(req PrepareRequest) *Prepared {
+func preparedOf(q *quay, req PrepareRequest) *Prepared {
 	q.t.Helper()
 	if req.Base == "" {
 		req.Base = q.base
@@ -35,16 +26,6 @@ func (q *quay) prepare(req PrepareRequest) *Prepared {
 	return p
 }
 
-// raw commit text of the store.
-func (q *quay) stored(id string) string {
-	q.t.Helper()
-	out, err := q.store.output(q.t.Context(), "", "cat-file", "commit", id)
-	if err != nil {
-		q.t.Fatal(err)
-	}
-	return string(out)
-}
-
 func TestPrepare(t *testing.T) {
 	q := newQuay(t)
 	q.write("a", "1\n")
@@ -57,7 +38,7 @@ func TestPrepare(t *testing.T) {
 	q.commit("main")
 	q.git("merge", "-q", "--no-ff", "-m", "merged", "side")
 	tip := q.pushed()
-	p := q.prepare(PrepareRequest{Commit: tip})
+	p := preparedOf(q, PrepareRequest{Commit: tip})
 	if len(p.Commits) != 4 || p.Commits[0].Subject != "one" || p.Commit != p.Commits[3].ID || p.Commit == tip || len(p.Findings) != 0 {
 		t.Fatalf("%+v", p)
 	}
@@ -73,22 +54,22 @@ func TestPrepare(t *testing.T) {
 		t.Error("another tree")
 	}
 	// The same again, and what comes later follows it.
-	if again := q.prepare(PrepareRequest{Commit: tip}); again.Commit != p.Commit {
+	if again := preparedOf(q, PrepareRequest{Commit: tip}); again.Commit != p.Commit {
 		t.Errorf("%s and %s", again.Commit, p.Commit)
 	}
 	q.write("d", "1\n")
 	q.commit("more")
-	more := q.prepare(PrepareRequest{Commit: q.pushed()})
+	more := preparedOf(q, PrepareRequest{Commit: q.pushed()})
 	if !strings.Contains(q.stored(more.Commit), "parent "+p.Commit+"\n") || len(more.Commits) != 5 {
 		t.Errorf("%+v", more)
 	}
 	// As they are.
-	kept := q.prepare(PrepareRequest{Commit: tip, Authors: caisson.AuthorKeep})
+	kept := preparedOf(q, PrepareRequest{Commit: tip, Authors: caisson.AuthorKeep})
 	if kept.Commit != tip || len(kept.Commits) != 4 {
 		t.Errorf("%+v", kept)
 	}
 	// Nothing new.
-	if none := q.prepare(PrepareRequest{Commit: q.base}); none.Commit != q.base || len(none.Commits) != 0 {
+	if none := preparedOf(q, PrepareRequest{Commit: q.base}); none.Commit != q.base || len(none.Commits) != 0 {
 		t.Errorf("%+v", none)
 	}
 	q.sound()
@@ -106,7 +87,7 @@ func TestSHA256(t *testing.T) {
 		t.Error(said)
 	}
 	sign := func([]byte) (string, error) { return sshsigBegin + "U1NIU0lH\n" + sshsigEnd, nil }
-	p := q.prepare(PrepareRequest{Commit: tip, Sign: sign})
+	p := preparedOf(q, PrepareRequest{Commit: tip, Sign: sign})
 	if len(p.Commit) != hexSHA256 || len(p.Commits) != 1 || !strings.Contains(q.stored(p.Commit), "\ngpgsig-sha256 -----BEGIN SSH") {
 		t.Errorf("%+v", p)
 	}
@@ -129,7 +110,7 @@ func TestPrepareGranted(t *testing.T) {
 	q.write("mine", "x\n")
 	q.commit("mine")
 	q.git("merge", "-q", "--no-ff", "-m", "merged", "theirs")
-	p := q.prepare(PrepareRequest{Commit: q.pushed()})
+	p := preparedOf(q, PrepareRequest{Commit: q.pushed()})
 	if len(p.Commits) != 2 || !strings.Contains(q.stored(p.Commit), "parent "+theirs+"\n") {
 		t.Errorf("%+v\n%s", p, q.stored(p.Commit))
 	}
@@ -145,10 +126,10 @@ func TestPrepareSignatures(t *testing.T) {
 	signed := q.object("commit", text)
 	q.git("reset", "-q", "--hard", signed)
 	tip := q.pushed()
-	if p := q.prepare(PrepareRequest{Commit: tip, Authors: caisson.AuthorKeep}); p.Commit != signed {
+	if p := preparedOf(q, PrepareRequest{Commit: tip, Authors: caisson.AuthorKeep}); p.Commit != signed {
 		t.Error("a commit that stays lost its signature")
 	}
-	p := q.prepare(PrepareRequest{Commit: tip, Name: "N", Email: "e@f"})
+	p := preparedOf(q, PrepareRequest{Commit: tip, Name: "N", Email: "e@f"})
 	want := "tree " + tree + "\nparent " + q.base + "\nauthor N <e@f> 5 +0000\ncommitter N <e@f> 6 -0330\n\nsubject\n\n\x20body\n\n"
 	if got := q.stored(p.Commit); got != want {
 		t.Errorf("%q", got)
@@ -162,7 +143,7 @@ func TestPrepareRefuses(t *testing.T) {
 	q.write("CLAUDE.md", "x\n")
 	q.commit("add")
 	tip := q.pushed()
-	if p := q.prepare(PrepareRequest{Commit: tip}); len(p.Findings) != 1 || p.Findings[0].Verdict != caisson.VerdictAsk {
+	if p := preparedOf(q, PrepareRequest{Commit: tip}); len(p.Findings) != 1 || p.Findings[0].Verdict != caisson.VerdictAsk {
 		t.Errorf("%+v", p.Findings)
 	}
 	before, objects := q.state()
@@ -190,13 +171,6 @@ func TestPrepareRefuses(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 		q.untouchedObjects(before, objects)
-	}
-}
-
-func (q *quay) untouchedObjects(refs string, objects int) {
-	q.t.Helper()
-	if q.refs() != refs || q.objects() != objects {
-		q.t.Error("something is left in the store")
 	}
 }
 
@@ -230,8 +204,8 @@ func TestSSHSign(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := q.prepare(PrepareRequest{Commit: tip, Sign: sign})
-		if again := q.prepare(PrepareRequest{Commit: tip, Sign: sign}); again.Commit != p.Commit {
+		p := preparedOf(q, PrepareRequest{Commit: tip, Sign: sign})
+		if again := preparedOf(q, PrepareRequest{Commit: tip, Sign: sign}); again.Commit != p.Commit {
 			t.Errorf("%v: signing is not deterministic", kind)
 		}
 		signers := filepath.Join(dir, "signers")

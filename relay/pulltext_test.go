@@ -98,15 +98,15 @@ func TestPreparePull(t *testing.T) {
 	q.write("a", "2\n")
 	q.commit("two")
 	tip := q.pushed()
-	p := q.prepare(PrepareRequest{Commit: tip, Pull: PullText{Answer: "A", Run: "rn-1"}, Template: "{{.Title}}:{{range .Commits}}\n- {{.}}{{end}}"})
+	p := preparedOf(q, PrepareRequest{Commit: tip, Pull: PullText{Answer: "A", Run: "rn-1"}, Template: "{{.Title}}:{{range .Commits}}\n- {{.}}{{end}}"})
 	if p.Title != "one {{.Answer}}" || p.Text != "one {{.Answer}}:\n- one {{.Answer}}\n- two" || len(p.Findings) != 0 {
 		t.Errorf("%+v", p)
 	}
-	p = q.prepare(PrepareRequest{Commit: tip, Pull: PullText{Title: token()[:20], Answer: token()[20:]}, Template: "{{.Title}}{{.Answer}}"})
+	p = preparedOf(q, PrepareRequest{Commit: tip, Pull: PullText{Title: token()[:20], Answer: token()[20:]}, Template: "{{.Title}}{{.Answer}}"})
 	if len(p.Findings) != 1 || p.Findings[0].Verdict != caisson.VerdictAsk || !strings.Contains(p.Findings[0].Message, "text of the pull request") {
 		t.Errorf("a secret that the template puts together: %+v", p.Findings)
 	}
-	p = q.prepare(PrepareRequest{Commit: tip, Pull: PullText{Run: "rn-1", Delivery: "dl-1"}, Template: "{{.Nothing}}"})
+	p = preparedOf(q, PrepareRequest{Commit: tip, Pull: PullText{Run: "rn-1", Delivery: "dl-1"}, Template: "{{.Nothing}}"})
 	if p.Text != "---\nCaisson run rn-1, delivery dl-1" || len(p.Findings) != 1 || p.Findings[0].Verdict != caisson.VerdictAsk || !strings.Contains(p.Findings[0].Message, "line 1") {
 		t.Errorf("a template that fails: %+v", p)
 	}

@@ -41,7 +41,7 @@ type Pushed struct {
 const maxPushAnswer = 256 << 20
 
 // push makes the branch at the far end of f what req says.
-func (s repo) push(ctx context.Context, f *forwarder, req PushRequest) (*Pushed, error) {
+func push(ctx context.Context, s repo, f *forwarder, req PushRequest) (*Pushed, error) {
 	if err := req.check(); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package relay
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -15,6 +14,16 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
+// receiveJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func receiveJobs() []worker.Declared { return []worker.Declared{jobReceive} }
+
+// A receiveTool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
+// that it is given.
+type receiveTool struct{ run worker.Starter }
+
+// newReceiveTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newReceiveTool(r worker.Starter) receiveTool { return receiveTool{run: r} }
+
 // drainTime is for how long the rest of a request is read that is refused already, so that its sender reads why.
 const drainTime = 30 * time.Second
 
@@ -22,7 +31,7 @@ const drainTime = 30 * time.Second
 // conn to its end, the body of the answer is written to it, and then it is shut down. A push that is denied is no error; nothing of
 // it stays. Conflict is told to the client while another push to the same store, or a Prepare, is under way. Errors: Exhausted if a limit
 // of time ended it, Internal.
-func (t *Tool) Receive(ctx context.Context, store, view, conn *os.File, req ReceiveRequest) (*Received, error) {
+func (t receiveTool) Receive(ctx context.Context, store, view, conn *os.File, req ReceiveRequest) (*Received, error) {
 	if err := checkRefs(req.Granted); err != nil {
 		return nil, err
 	}
@@ -108,12 +117,6 @@ func drain(p *peer, limit int64) {
 	io.CopyN(struct{ io.Writer }{io.Discard}, p.Conn, limit)
 }
 
-// Bounds of what a job answers.
-const (
-	maxAnswered = 64 << 10 // bytes of messages; JSON can make six of one
-	maxCheck    = 40
-)
-
 // fit shortens the findings so that they can be answered: of each list at least the first one stays.
 func (r *Received) fit() {
 	left := maxAnswered
@@ -124,18 +127,6 @@ func (r *Received) fit() {
 	for _, list := range lists {
 		*list = fitFindings(*list, &left)
 	}
-}
-
-// fitFindings keeps as much of a list as there is room for.
-func fitFindings(list []caisson.Finding, left *int) []caisson.Finding {
-	for i, f := range list {
-		if *left -= len(f.Message); *left < 0 && i > 0 {
-			last := list[i]
-			last.Message = fmt.Sprintf("and %d more", len(list)-i)
-			return append(slices.Clip(list[:i]), last)
-		}
-	}
-	return list
 }
 
 // valid reports whether r is what a job answers that does what it should.
@@ -153,16 +144,4 @@ func (r *Received) valid() bool {
 		}
 	}
 	return true
-}
-
-// validFindings reports whether findings are bounded text with verdicts that are known.
-func validFindings(list []caisson.Finding) bool {
-	verdicts := []string{caisson.VerdictAsk, caisson.VerdictDeny}
-	for _, f := range list {
-		if !slices.Contains(verdicts, f.Verdict) || len(f.Check) > maxCheck || plain(f.Check, maxCheck) != f.Check || f.Line < 0 ||
-			len(f.Message) > maxFindingMessage+len("…") || plain(f.Message, maxFindingMessage+len("…")) != f.Message {
-			return false
-		}
-	}
-	return len(list) <= maxFindings
 }

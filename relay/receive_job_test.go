@@ -69,16 +69,6 @@ func exchange(t *testing.T, tool *Tool, store, view *os.File, req ReceiveRequest
 	return r, <-answer, err
 }
 
-// packOf is what a client would send for a commit.
-func (q *quay) packOf(tip string) []byte {
-	q.t.Helper()
-	out, err := q.try(q.work, tip+"\n^"+q.base+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")
-	if err != nil {
-		q.t.Fatal(out)
-	}
-	return []byte(out)
-}
-
 // TestToolReceive pushes to a sealed job and prepares what it took in another.
 func TestToolReceive(t *testing.T) {
 	tool := NewTool(workertest.Runner(t))

@@ -71,3 +71,9 @@ func (r repo) hasCommit(ctx context.Context, id string) (bool, error) {
 	out, err := r.output(ctx, id+"\n", "cat-file", "--batch-check=%(objecttype)")
 	return strings.TrimSpace(string(out)) == "commit", err
 }
+
+// A Remote is the refs of a repository.
+type Remote struct {
+	Head string // the branch that HEAD is, in full, "refs/heads/main"; "" if there is none
+	Refs []Ref  // branches and tags, by name
+}

@@ -3,7 +3,6 @@ package relay
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"strings"
 	"time"
@@ -23,16 +22,16 @@ const maxServeRequest = 32 << 20
 
 // serve answers one request for s over p with the body that smart HTTP has, the line that names the service included, and ends the
 // connection. What goes wrong is told to the client as git tells it, and returned.
-func (s repo) serve(ctx context.Context, p *peer, req ServeRequest) error {
+func serve(ctx context.Context, s repo, p *peer, req ServeRequest) error {
 	defer p.finish()
-	err := s.upload(ctx, p, req)
+	err := upload(ctx, s, p, req)
 	if err != nil && !p.wrote {
 		_ = writePktf(p, "ERR %s\n", plain(caisson.MessageOf(err), 300))
 	}
 	return err
 }
 
-func (s repo) upload(ctx context.Context, p *peer, req ServeRequest) error {
+func upload(ctx context.Context, s repo, p *peer, req ServeRequest) error {
 	if !ValidProtocol(req.Protocol) {
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", req.Protocol)
 	}
@@ -85,12 +84,4 @@ func writeService(w io.Writer, service string) error {
 		return err
 	}
 	return writeFlush(w)
-}
-
-// requestError says why a request could not be read.
-func requestError(err error) error {
-	if _, ok := errors.AsType[*caisson.Error](err); ok {
-		return err
-	}
-	return caisson.Wrap(err, caisson.Invalid, "the request cannot be read to its end")
 }

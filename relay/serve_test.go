@@ -35,10 +35,10 @@ func newStand(t *testing.T, size int) *stand {
 	view, store := repo{dir: t.TempDir()}, repo{dir: t.TempDir()}
 	store.view = view.dir
 	refs := []Ref{{"refs/heads/main", tip}}
-	if err := view.makeView(t.Context(), bare+"/m", refs); err != nil {
+	if err := makeView(t.Context(), view, bare+"/m", refs); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.makeStore(refs, "refs/heads/main"); err != nil {
+	if err := makeStore(store, refs, "refs/heads/main"); err != nil {
 		t.Fatal(err)
 	}
 	return &stand{t: t, store: store, tip: tip}
@@ -63,7 +63,7 @@ func (s *stand) begin(ctx context.Context, req ServeRequest, stall time.Duration
 	}
 	p.stall = stall
 	done := make(chan error, 1)
-	go func() { done <- s.store.serve(ctx, p, req) }()
+	go func() { done <- serve(ctx, s.store, p, req) }()
 	return client, done
 }
 

@@ -13,7 +13,7 @@ import (
 // makeView makes a bare repository of exactly refs in v.dir, an empty directory, with all the objects that they reach in the
 // repository at mirror and no others. Packed objects are copied as they are, and bitmaps of them are kept so that clones need not
 // count again.
-func (v repo) makeView(ctx context.Context, mirror string, refs []Ref) error {
+func makeView(ctx context.Context, v repo, mirror string, refs []Ref) error {
 	if err := checkRefs(refs); err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (v repo) makeView(ctx context.Context, mirror string, refs []Ref) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	if err := v.packFrom(ctx, mirror, refs); err != nil {
+	if err := packFrom(ctx, v, mirror, refs); err != nil {
 		return err
 	}
 	if err := v.writeRefs(refs); err != nil {
@@ -44,7 +44,7 @@ func (v repo) makeView(ctx context.Context, mirror string, refs []Ref) error {
 }
 
 // packFrom writes one pack of what refs reach. Git reads v's configuration, and of the mirror nothing but objects.
-func (v repo) packFrom(ctx context.Context, mirror string, refs []Ref) error {
+func packFrom(ctx context.Context, v repo, mirror string, refs []Ref) error {
 	var want strings.Builder
 	for _, r := range refs {
 		want.WriteString(r.Commit + "\n")
@@ -59,7 +59,7 @@ func (v repo) packFrom(ctx context.Context, mirror string, refs []Ref) error {
 }
 
 // makeStore makes the bare repository of a sandbox in s.dir, an empty directory: refs of the view s.view, whose objects it borrows.
-func (s repo) makeStore(refs []Ref, head string) error {
+func makeStore(s repo, refs []Ref, head string) error {
 	if err := checkRefs(refs); err != nil {
 		return err
 	}

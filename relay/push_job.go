@@ -1,0 +1,50 @@
+package relay
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// pushJobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func pushJobs() []worker.Declared { return []worker.Declared{jobPush} }
+
+// A pushTool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
+// that it is given.
+type pushTool struct{ run worker.Starter }
+
+// newPushTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func newPushTool(r worker.Starter) pushTool { return pushTool{run: r} }
+
+var jobPush = worker.Job[PushRequest, Pushed]{
+	Name: "relay.push", Programs: true, Files: 1,
+	Do: func(ctx context.Context, c *worker.Call, req PushRequest) (Pushed, error) {
+		f, err := newForwarder(c.Files[0], req.Transport)
+		if err != nil {
+			return Pushed{}, err
+		}
+		defer f.Close()
+		return worker.Value(push(ctx, overView(), f, req))
+	},
+}
+
+// Push makes a branch of the remote at the other end of link what req says. If the remote has the commit there already, that is a
+// success. Errors are Conflict if the branch is not where it was expected, Denied or NotFound as the remote answers, Unavailable if
+// it cannot be had now or what became of the push is not known; each with the remote's own words.
+func (t pushTool) Push(ctx context.Context, store, view, link *os.File, req PushRequest) (*Pushed, error) {
+	if err := req.check(); err != nil {
+		return nil, err
+	}
+	if req.Time <= 0 {
+		req.Time = 30 * time.Minute
+	}
+	given := worker.Given{Root: store, Mounts: overMount(view), Files: []*os.File{link}, Limits: limits(req.Time)}
+	pushed, err := jobPush.Run(ctx, t.run, req, given)
+	if err != nil {
+		return nil, err
+	}
+	pushed.Said = plain(pushed.Said, 300)
+	return &pushed, nil
+}
