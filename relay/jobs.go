@@ -6,22 +6,28 @@ import (
 	"os"
 	"slices"
 
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 	"github.com/caisson-dev/caisson/worker"
 )
 
 // Jobs are all jobs of this package and of those below it but link, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared {
 	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
-		fetchJobs(), serveJobs(), pushJobs(), receiveJobs(), prepareJobs())
+		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
 }
 
 // Names under which the embedded types do not hide one another.
 type (
-	fetcher  = fetchTool
-	server   = serveTool
-	pusher   = pushTool
-	receiver = receiveTool
-	preparer = prepareTool
+	fetchTool   = fetch.Tool
+	serveTool   = serve.Tool
+	pushTool    = push.Tool
+	receiveTool = receive.Tool
+	prepareTool = prepare.Tool
 )
 
 // A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use; what must not
@@ -29,22 +35,22 @@ type (
 // for reading, and belong to one uid that nothing else of the host has.
 type Tool struct {
 	run worker.Starter
-	fetcher
-	server
-	pusher
-	receiver
-	preparer
+	fetchTool
+	serveTool
+	pushTool
+	receiveTool
+	prepareTool
 }
 
 // NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of [Jobs] in its table.
 func NewTool(r worker.Starter) *Tool {
-	return &Tool{r, newFetchTool(r), newServeTool(r), newPushTool(r), newReceiveTool(r), newPrepareTool(r)}
+	return &Tool{r, fetch.NewTool(r), serve.NewTool(r), push.NewTool(r), receive.NewTool(r), prepare.NewTool(r)}
 }
 
 var jobInit = worker.Job[worker.None, worker.None]{
-	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: limits(quick),
+	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
-		return worker.None{}, here().make(hexSHA1)
+		return worker.None{}, git.JobRepo().Make(git.HexSHA1)
 	},
 }
 
@@ -55,59 +61,59 @@ func (t *Tool) Init(ctx context.Context, dir *os.File) error {
 }
 
 var jobRefs = worker.Job[worker.None, string]{
-	Name: "relay.refs", Programs: true, Files: 1, Limits: limits(quick),
+	Name: "relay.refs", Programs: true, Files: 1, Limits: git.JobLimits(git.ShortTime),
 	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (string, error) {
-		remote, err := here().refs(ctx)
-		return giveRefs(c.Files[0], remote, err)
+		remote, err := git.JobRepo().Refs(ctx)
+		return git.GiveRefs(c.Files[0], remote, err)
 	},
 }
 
 // Refs returns the branches and tags of a mirror, view or store.
-func (t *Tool) Refs(ctx context.Context, dir *os.File) (*Remote, error) {
-	return runForRefs(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
+func (t *Tool) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
+	return git.RunForRefs(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
 }
 
 var jobView = worker.Job[worker.None, worker.None]{
-	Name: "relay.view", Programs: true, Access: worker.WriteAsOwner, Limits: limits(copying),
+	Name: "relay.view", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.CopyTime),
 	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
-		refs, err := readRefs(c.Input())
+		refs, err := git.ReadRefs(c.Input())
 		if err != nil {
 			return worker.None{}, err
 		}
-		return worker.None{}, makeView(ctx, here(), mirrorDir, refs)
+		return worker.None{}, git.MakeView(ctx, git.JobRepo(), git.MirrorDir, refs)
 	},
 }
 
 // View makes view, an empty directory, a repository of exactly refs and what they reach in the mirror. Nothing may change the mirror
 // meanwhile. Conflict if the mirror does not have them (any more).
-func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []Ref) error {
-	if err := checkRefs(refs); err != nil {
+func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
+	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
 	_, err := jobView.Run(ctx, t.run, worker.None{}, worker.Given{
-		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: mirrorDir}}, Input: bytes.NewReader(appendRefs(nil, refs)),
+		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: git.MirrorDir}}, Input: bytes.NewReader(git.AppendRefs(nil, refs)),
 	})
 	return err
 }
 
 // jobStore has the name of the HEAD as its argument.
 var jobStore = worker.Job[string, worker.None]{
-	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: limits(quick),
+	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(_ context.Context, c *worker.Call, head string) (worker.None, error) {
-		refs, err := readRefs(c.Input())
+		refs, err := git.ReadRefs(c.Input())
 		if err != nil {
 			return worker.None{}, err
 		}
-		return worker.None{}, makeStore(overView(), refs, head)
+		return worker.None{}, git.MakeStore(git.JobStore(), refs, head)
 	},
 }
 
 // Store makes store, an empty directory, a sandbox's repository: it begins with refs, which the view must have, and borrows the view's
 // objects. head is the branch that clones check out, in full; it need not exist.
-func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []Ref, head string) error {
-	if err := checkRefs(refs); err != nil {
+func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
+	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
-	_, err := jobStore.Run(ctx, t.run, head, worker.Given{Root: store, Mounts: overMount(view), Input: bytes.NewReader(appendRefs(nil, refs))})
+	_, err := jobStore.Run(ctx, t.run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
 	return err
 }

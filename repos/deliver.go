@@ -9,7 +9,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/prepare"
 )
 
 // Bounds of what is said about a delivery.
@@ -43,7 +44,7 @@ func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.De
 		return nil, err
 	}
 	id := caisson.NewID(caisson.DeliveryPrefix)
-	made, err := c.sender.prepare(ctx, r, g, p.Commit, relay.PullText{
+	made, err := c.sender.prepare(ctx, r, g, p.Commit, prepare.PullText{
 		// What is searched is what is sent: a forge that dropped invisible characters later would put together what they kept apart.
 		Title: line(h.Repo.Title, maxTitle), Answer: strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxAnswer)),
 		Run: string(cmp.Or(g.Run, g.Sandbox)), Agent: line(h.Agent, maxTitle), Branch: g.Branch, Base: g.Base, Delivery: string(id),
@@ -150,7 +151,7 @@ func (c sender) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(have.Refs, func(r relay.Ref) bool { return r.Name == heads+g.Branch })
+	i := slices.IndexFunc(have.Refs, func(r git.Ref) bool { return r.Name == heads+g.Branch })
 	if i < 0 || slices.Contains(g.Refs, have.Refs[i]) {
 		return nil, nil
 	}
@@ -183,7 +184,7 @@ func (c sender) madeOf(ctx context.Context, g *grant, like func(*caisson.Deliver
 }
 
 // prepare makes commits as they are sent.
-func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text relay.PullText) (*relay.Prepared, error) {
+func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text prepare.PullText) (*prepare.Result, error) {
 	store, view, err := c.streams.stores(g)
 	if err != nil {
 		return nil, err
@@ -191,7 +192,7 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit s
 	defer store.Close()
 	defer view.Close()
 	name, email := author(r)
-	req := relay.PrepareRequest{
+	req := prepare.Request{
 		Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: c.rules(r), Pull: text, Template: r.PullBody,
 	}
 	if r.SigningKey != "" {
@@ -199,7 +200,7 @@ func (c sender) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit s
 		if err != nil {
 			return nil, err
 		}
-		if req.Sign, err = relay.SSHSign([]byte(key.Reveal())); err != nil {
+		if req.Sign, err = prepare.SSHSign([]byte(key.Reveal())); err != nil {
 			return nil, err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/refname"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -26,16 +26,16 @@ const host = "http://git.caisson.internal/"
 
 // A grant is what one sandbox may do with one repository.
 type grant struct {
-	Account string      `json:"account"`
-	Repo    string      `json:"repo"`
-	Sandbox caisson.ID  `json:"sandbox"`
-	Run     caisson.ID  `json:"run,omitempty"` // that pushes are charged to now
-	Session caisson.ID  `json:"session,omitempty"`
-	Base    string      `json:"base"`
-	Branch  string      `json:"branch"`
-	From    string      `json:"from"` // commit of the base branch
-	View    string      `json:"view"`
-	Refs    []relay.Ref `json:"refs"` // what may be read
+	Account string     `json:"account"`
+	Repo    string     `json:"repo"`
+	Sandbox caisson.ID `json:"sandbox"`
+	Run     caisson.ID `json:"run,omitempty"` // that pushes are charged to now
+	Session caisson.ID `json:"session,omitempty"`
+	Base    string     `json:"base"`
+	Branch  string     `json:"branch"`
+	From    string     `json:"from"` // commit of the base branch
+	View    string     `json:"view"`
+	Refs    []git.Ref  `json:"refs"` // what may be read
 	// Pushed is what the run under way has pushed, the latest last.
 	Pushed []pushed  `json:"pushed,omitempty"`
 	At     time.Time `json:"at"`
@@ -238,11 +238,11 @@ func (c grants) plan(ctx context.Context, r *caisson.Repo, a caisson.RepoAccess)
 		if commit == "" {
 			return nil, "", caisson.Invalidf("repo.read", "the remote of %s has no branch %.100q; see caisson repo branches %s", r.Name, b, r.Name)
 		}
-		if ref := (relay.Ref{Name: heads + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
+		if ref := (git.Ref{Name: heads + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
 			g.Refs = append(g.Refs, ref)
 		}
 	}
-	slices.SortFunc(g.Refs, func(a, b relay.Ref) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(g.Refs, func(a, b git.Ref) int { return strings.Compare(a.Name, b.Name) })
 	g.View = viewKey(g.Refs)
 	return g, start, nil
 }
@@ -268,7 +268,7 @@ func (c grants) lastOf(ctx context.Context, r *caisson.Repo, a caisson.RepoAcces
 }
 
 // viewKey names the view of some refs.
-func viewKey(refs []relay.Ref) string {
+func viewKey(refs []git.Ref) string {
 	h := sha256.New()
 	for _, r := range refs {
 		fmt.Fprintf(h, "%s %s\n", r.Commit, r.Name)

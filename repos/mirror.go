@@ -10,7 +10,9 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/internal/socketpair"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 // freshen brings a mirror up to date. A remote that cannot be had at present is told to warn, if there is something to go on with.
@@ -51,9 +53,9 @@ func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, err
 		return nil, err
 	}
 	defer mirror.Close()
-	var got *relay.Remote
-	err = c.linked(ctx, r, false, func(link *os.File, t relay.Transport) (err error) {
-		got, err = c.Git.Fetch(ctx, mirror, link, relay.FetchRequest{Transport: t})
+	var got *git.Remote
+	err = c.linked(ctx, r, false, func(link *os.File, t remote.Transport) (err error) {
+		got, err = c.Git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
 		return err
 	})
 	if err != nil {
@@ -69,7 +71,7 @@ func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, err
 }
 
 // mirrored returns what the mirror has.
-func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, error) {
+func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*git.Remote, error) {
 	mirror, err := c.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err
@@ -82,7 +84,7 @@ func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*relay.Remote, 
 const linkGrace = 5 * time.Second
 
 // linked connects f with a repository's remote.
-func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
+func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Transport) error) error {
 	near, far, err := socketpair.New()
 	if err != nil {
 		return err

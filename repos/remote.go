@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/sshkey"
-	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -135,7 +135,7 @@ func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forg
 }
 
 // remote returns what serves a connection to a repository's remote, and how it is spoken to.
-func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t relay.Transport, err error) {
+func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Transport, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err
@@ -148,16 +148,16 @@ func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve 
 			}
 			defer dir.Close()
 			return c.Link.RunLocal(ctx, conn, dir, push)
-		}, relay.TransportStream, nil
+		}, remote.TransportStream, nil
 	}
 	secret, err := c.credential(ctx, r, at)
 	if err != nil {
 		return nil, "", err
 	}
 	req := link.Request{URL: r.URL, Roots: c.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: c.Own}
-	t = relay.TransportHTTP
+	t = remote.TransportHTTP
 	if at.url.Scheme == remoteurl.SSH {
-		t = relay.TransportStream
+		t = remote.TransportStream
 		if secret.IsZero() {
 			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
 		}

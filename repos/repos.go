@@ -30,21 +30,26 @@ import (
 	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/internal/reach"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 )
 
 // Git is what git does in jobs: [*relay.Tool].
 type Git interface {
 	Init(ctx context.Context, dir *os.File) error
-	Fetch(ctx context.Context, mirror, link *os.File, req relay.FetchRequest) (*relay.Remote, error)
-	Refs(ctx context.Context, dir *os.File) (*relay.Remote, error)
-	View(ctx context.Context, mirror, view *os.File, refs []relay.Ref) error
-	Store(ctx context.Context, store, view *os.File, refs []relay.Ref, head string) error
-	Serve(ctx context.Context, store, view, conn *os.File, req relay.ServeRequest) error
-	Receive(ctx context.Context, store, view, conn *os.File, req relay.ReceiveRequest) (*relay.Received, error)
-	Prepare(ctx context.Context, store, view *os.File, req relay.PrepareRequest) (*relay.Prepared, error)
-	Push(ctx context.Context, store, view, link *os.File, req relay.PushRequest) (*relay.Pushed, error)
+	Fetch(ctx context.Context, mirror, link *os.File, req fetch.Request) (*git.Remote, error)
+	Refs(ctx context.Context, dir *os.File) (*git.Remote, error)
+	View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error
+	Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error
+	Serve(ctx context.Context, store, view, conn *os.File, req serve.Request) error
+	Receive(ctx context.Context, store, view, conn *os.File, req receive.Request) (*receive.Result, error)
+	Prepare(ctx context.Context, store, view *os.File, req prepare.Request) (*prepare.Result, error)
+	Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error)
 }
 
 // Link is how remotes are reached, by jobs that hold the credential: [*link.Tool].
@@ -61,7 +66,7 @@ type Forges interface {
 
 // Limits bound the relay. Zero fields mean the default.
 type Limits struct {
-	Push  relay.PushLimits
+	Push  receive.Limits
 	First time.Duration // between the first two tries of a delivery; 5 s. Each further wait is three times as long, up to an hour
 	Tries time.Duration // for which a delivery is tried; 3 days
 	Keep  time.Duration // for which what was not delivered is kept after that; 30 days

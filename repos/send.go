@@ -9,7 +9,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 const (
@@ -316,8 +317,8 @@ func (c sender) push(ctx context.Context, r *caisson.Repo, d *caisson.Delivery) 
 	defer store.Close()
 	defer view.Close()
 	to := func(expect string) error {
-		return c.mirrors.linked(ctx, r, true, func(link *os.File, t relay.Transport) error {
-			_, err := c.Git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+		return c.mirrors.linked(ctx, r, true, func(link *os.File, t remote.Transport) error {
+			_, err := c.Git.Push(ctx, store, view, link, push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
 			return err
 		})
 	}

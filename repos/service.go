@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/sshkey"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/prepare"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -121,7 +121,7 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 			}
 		}
 	}
-	return relay.CheckPullTemplate(r.PullBody)
+	return prepare.CheckPullTemplate(r.PullBody)
 }
 
 // checkKeys refuses keys that could not be used, before somebody waits for what needs them.
@@ -146,7 +146,7 @@ func (c mirrors) checkKeys(ctx context.Context, r *caisson.Repo) error {
 	if err != nil {
 		return err
 	}
-	if _, err := relay.SSHSign([]byte(key.Reveal())); err != nil {
+	if _, err := prepare.SSHSign([]byte(key.Reveal())); err != nil {
 		return caisson.Invalidf("signingKey", "%s", caisson.MessageOf(err))
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/socketpair"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 )
 
 // A streamRequest is what the wire process asks for a sandbox.
@@ -107,7 +108,7 @@ func (c streams) serve(ctx context.Context, g *grant, conn *os.File, req streamR
 	defer store.Close()
 	defer view.Close()
 	if req.Service == "upload-pack" {
-		return c.Git.Serve(ctx, store, view, conn, relay.ServeRequest{Advertise: req.Advertise, Protocol: req.Protocol})
+		return c.Git.Serve(ctx, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
 	}
 	// One push at a time: each sees what the one before has left.
 	release, err := c.pushing(ctx, g)
@@ -119,7 +120,7 @@ func (c streams) serve(ctx context.Context, g *grant, conn *os.File, req streamR
 	if err != nil {
 		return err
 	}
-	got, err := c.Git.Receive(ctx, store, view, conn, relay.ReceiveRequest{
+	got, err := c.Git.Receive(ctx, store, view, conn, receive.Request{
 		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: c.rules(r), Limits: c.Limits.Push,
 	})
 	if err != nil || req.Advertise {
@@ -146,7 +147,7 @@ func (c streams) stores(g *grant) (store, view *os.File, err error) {
 }
 
 // received records what a sandbox has pushed.
-func (c streams) received(ctx context.Context, g *grant, got *relay.Received) error {
+func (c streams) received(ctx context.Context, g *grant, got *receive.Result) error {
 	next, err := c.grants.change(g, func(g *grant) {
 		for _, u := range got.Updates {
 			g.Pushed = slices.DeleteFunc(g.Pushed, func(p pushed) bool { return p.Name == u.Name })
